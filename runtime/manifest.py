@@ -1,0 +1,201 @@
+"""manifest.json: what a bundle says of itself. The single source of truth between export and server.
+
+Every section is a frozen model that refuses unknown keys, so that a manifest of another format fails by name instead
+of being half understood. On disk: JSON, keys sorted, a newline at the end; `digest` is the sha256 of the same text
+with `digest` empty.
+"""
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+Precision = Literal["fp32", "int8", "fp16"]
+Scope = Literal["row", "source"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class TensorSpec(Section):
+    """One input or output of a graph. A symbolic dimension is a string; R, B, S, M, K, N as in runtime/stepper.py."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class GraphSpec(Section):
+    file: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class GraphPair(Section):
+    """The two graphs of one precision."""
+
+    encoder: GraphSpec
+    decoder_step: GraphSpec
+
+
+class StateTensor(Section):
+    """A tensor that passes from the encoder, or from one step, to the next.
+
+    Attributes:
+        input: its name among the step graph's inputs, and among the encoder's outputs.
+        output: its name among the step graph's outputs; None for scope `source`, which steps leave as it is.
+    """
+
+    input: str
+    output: str | None
+    scope: Scope
+
+
+class SpecialIds(Section):
+    """Ids of the target vocabulary's special symbols, which the source vocabulary shares.
+
+    `start` is what a row is fed on its first step.
+    """
+
+    pad: int
+    unk: int
+    bos: int
+    eos: int
+    start: int
+
+
+class SourceSide(Section):
+    """How a source becomes the encoder's input."""
+
+    vocabulary_size: int
+    append_eos: bool
+
+
+class TargetSide(Section):
+    vocabulary_size: int
+
+
+class Limits(Section):
+    """What a request may ask for. Lengths don't count BOS, EOS or padding."""
+
+    max_source_tokens: int = Field(ge=1)
+    max_target_tokens: int = Field(ge=1)
+    max_beam_size: int = Field(ge=1)
+    max_num_hypotheses: int = Field(ge=1)
+
+
+class DecodingDefaults(Section):
+    """What an unset option takes; `max_length` None: limits.max_target_tokens."""
+
+    beam_size: int = 1
+    num_hypotheses: int = 1
+    length_penalty: float = 0.0
+    max_length: int | None = None
+
+
+class Provenance(Section):
+    """Where the weights came from."""
+
+    commit: str
+    created: str
+    versions: dict[str, str]
+    recipe: dict[str, Any]
+    data_digest: str
+    checkpoint: str
+
+
+class Evaluation(Section):
+    metric: str
+    value: float
+    protocol: str
+    num_examples: int
+
+
+class Grid(Section):
+    """On what the graphs were compared with PyTorch."""
+
+    batch_sizes: tuple[int, ...]
+    source_lengths: tuple[int, ...]
+    beam_sizes: tuple[int, ...]
+    num_steps: int
+
+
+class TokenAgreement(Section):
+    """Decodings compared token for token.
+
+    Attributes:
+        num_identical: of num_compared, those with identical tokens.
+        num_excused: those that differ where the reference's own margin was within ten tolerances: a tie.
+    """
+
+    num_compared: int
+    num_identical: int
+    num_excused: int
+
+
+class Certificate(Section):
+    """What was verified of one precision on one provider, and how well it held.
+
+    Attributes:
+        tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor.
+        errors: tensor -> the largest |a - b| / max(1, |b|) seen.
+        batch_invariant: every request's outputs had the same bits alone and in every batch of the grid.
+        score_tolerance: how far a golden example's scores may be off on another host.
+    """
+
+    precision: Precision
+    provider: str
+    runtime_version: str
+    host: str
+    grid: Grid
+    tolerance: float
+    errors: dict[str, float]
+    tokens: TokenAgreement
+    batch_invariant: bool
+    score_tolerance: float
+
+
+class FileEntry(Section):
+    size: int
+    sha256: str
+
+
+class Manifest(Section):
+    format_version: int = FORMAT_VERSION
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    digest: str = ""
+    model: dict[str, Any]
+    source: SourceSide
+    target: TargetSide
+    special_ids: SpecialIds
+    state: tuple[StateTensor, ...]
+    graphs: dict[Precision, GraphPair]
+    default_precision: dict[str, Precision]
+    limits: Limits
+    decoding: DecodingDefaults
+    provenance: Provenance
+    evaluation: tuple[Evaluation, ...]
+    certificates: tuple[Certificate, ...]
+    files: dict[str, FileEntry]
+
+    @property
+    def version(self) -> str:
+        """The first 12 hexadecimal digits of the digest: which weights answered."""
+        return self.digest[:12]
+
+    def to_text(self) -> str:
+        """The manifest as it stands on disk."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    def computed_digest(self) -> str:
+        unsigned = self.model_copy(update={"digest": ""})
+        return hashlib.sha256(unsigned.to_text().encode()).hexdigest()
+
+    def signed(self) -> "Manifest":
+        return self.model_copy(update={"digest": self.computed_digest()})

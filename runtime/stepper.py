@@ -1,0 +1,166 @@
+"""The seam between a model and everything that decodes with it.
+
+Shapes: B sources (requests), R rows (live hypotheses of all requests), S source positions, M rows of one source,
+K candidates, L layers, H hidden size.
+
+Decoding never looks inside the state. State tensors have a scope: `row` (one entry per live hypothesis: cell states)
+or `source` (one per request: memory, keys, mask). The rows of a beam share their source's tensors: what ties them is
+`row_sources`, and the step graph receives that tie as two small index arrays (see `attention_layout`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+SOURCE_WIDTH_MULTIPLE = 8
+"""Sources are padded to a multiple of this many positions: the sums over padded positions then have the same bits
+whatever the padding's length, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
+
+MIN_QUERIES_PER_SOURCE = 2
+"""A matrix product with one column takes another kernel, with other rounding, than one with several: a source with a
+single row therefore queries its memory twice (tests/parity)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderState:
+    """The state of R rows over B sources. Opaque to everything but the stepper that made it.
+
+    Attributes:
+        row_tensors: name -> [R, ...], the stepper's own array type.
+        source_tensors: name -> [B, S, ...], or None where no source has any (a model without attention).
+        source_lengths: [B] valid positions of each source.
+        row_sources: [R] the source that each row decodes; every source has at least one row.
+    """
+
+    row_tensors: Mapping[str, Any]
+    source_tensors: Mapping[str, Any]
+    source_lengths: Ids
+    row_sources: Ids
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.row_sources)
+
+    @property
+    def num_sources(self) -> int:
+        return len(self.source_lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step leaves on the host: never [R, V].
+
+    Attributes:
+        candidate_ids: [R, K] the K most probable next symbols, most probable first; ties by the lower id.
+        candidate_log_probs: [R, K] their log-probabilities, normalized over the vocabulary after the bans.
+        forced_log_probs: [R] log-probability of `forced_ids`, after the bans; 0 where none was forced.
+        attention: [R, S] attention weights over the padded source, zero on padding; None unless asked for.
+    """
+
+    candidate_ids: Ids
+    candidate_log_probs: Floats
+    forced_log_probs: Floats
+    attention: Floats | None
+
+
+class Stepper(Protocol):
+    """A model that can be decoded step by step. All methods are pure: a state is never changed in place."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the target vocabulary, special symbols included."""
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        """Encodes B non-empty sources of ids; one row each, in order."""
+
+    def step(
+        self,
+        state: DecoderState,
+        previous_ids: Ids,
+        *,
+        num_candidates: int,
+        forced_ids: Ids | None = None,
+        banned_ids: Ids | None = None,
+        attention: bool = False,
+    ) -> tuple[StepOutput, DecoderState]:
+        """Feeds each row its previous symbol and returns candidates for the next.
+
+        Args:
+            previous_ids: [R] the start symbol on a row's first step.
+            num_candidates: K; clipped to V.
+            forced_ids: [R] symbols whose log-probability is wanted; -1: none.
+            banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
+        """
+
+    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+        """The state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
+
+    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+        """The rows of all states, in order; sources are padded to the widest."""
+
+
+def padded_width(max_length: int) -> int:
+    """The width that sources of at most `max_length` positions are padded to."""
+    return -(-max_length // SOURCE_WIDTH_MULTIPLE) * SOURCE_WIDTH_MULTIPLE
+
+
+def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
+    """Lays B sources into one array.
+
+    Returns:
+        source_ids [B, S] and source_lengths [B].
+
+    Raises:
+        ValueError: a source is empty: attention over nothing is undefined.
+    """
+    lengths = np.array([len(source) for source in sources], np.int64)
+    if not len(lengths) or lengths.min() == 0:
+        raise ValueError("every source needs at least one symbol")
+    ids = np.full((len(sources), padded_width(int(lengths.max()))), pad_id, np.int64)
+    for row, source in zip(ids, sources, strict=True):
+        row[: len(source)] = source
+    return ids, lengths
+
+
+def attention_layout(row_sources: Ids, num_sources: int) -> tuple[Ids, Ids]:
+    """Where each row stands when the rows of a source query their shared memory together.
+
+    Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
+    never copied per row. Sources with fewer rows than M repeat one of theirs.
+
+    Returns:
+        source_rows [B, M]: the row whose query stands in each place; row_slots [R]: each row's place in the
+        flattened [B * M].
+    """
+    num_rows = len(row_sources)
+    order = np.argsort(row_sources, kind="stable")
+    counts = np.bincount(row_sources, minlength=num_sources)
+    starts = np.cumsum(counts) - counts
+    width = max(int(counts.max(initial=0)), MIN_QUERIES_PER_SOURCE)
+    places = np.empty(num_rows, np.int64)
+    places[order] = np.arange(num_rows) - np.repeat(starts, counts)
+    source_rows = np.repeat(order[starts][:, None], width, axis=1).astype(np.int64)
+    source_rows[row_sources, places] = np.arange(num_rows)
+    return source_rows, row_sources * width + places
+
+
+def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids | None, Ids]:
+    """Which sources stay when only `rows` stay.
+
+    Returns:
+        kept [B'] the old indices of the sources that still have rows, ascending, or None where all stay;
+        and the new row_sources [R'].
+    """
+    selected = row_sources[rows]
+    alive = np.zeros(num_sources, bool)
+    alive[selected] = True
+    if alive.all():
+        return None, selected
+    renumbered = np.cumsum(alive) - 1
+    return np.flatnonzero(alive), renumbered[selected]
