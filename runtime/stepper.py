@@ -164,3 +164,11 @@ def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids |
         return None, selected
     renumbered = np.cumsum(alive) - 1
     return np.flatnonzero(alive), renumbered[selected]
+
+
+def attention_cells(state: DecoderState) -> tuple[int, int]:
+    """(useful, computed) cells of one step's attention: row x source position, against the padded grid."""
+    useful = int(state.source_lengths[state.row_sources].sum())
+    widest = int(np.bincount(state.row_sources).max())
+    queries = max(widest, MIN_QUERIES_PER_SOURCE)
+    return useful, state.num_sources * queries * padded_width(int(state.source_lengths.max()))

@@ -1,0 +1,72 @@
+# The commands of this project; CI and the contributor's page are the same ones.
+#   make demo   the whole way on real data            make test   the tests
+#   make help   every target
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+BUNDLE ?= bundles/g2p-cmudict-small
+
+# The runtime follows the machine: CUDA's where an NVIDIA driver answers, else the CPU's; never both.
+ACCELERATOR ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+
+# Where pip finds a CPU build of torch, if not on its usual index: make demo TORCH_INDEX=URL
+TORCH_INDEX ?=
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test test-slow lint types format protos constraints docker-lint clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed-$(ACCELERATOR) ## Make .venv and install everything into it
+
+$(VENV)/.installed-$(ACCELERATOR): pyproject.toml client/pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "setup: $(PYTHON) is older than Python 3.11: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" >&2; exit 2; }
+	@echo "setup: installing into $(VENV) ($(ACCELERATOR)); a few minutes the first time"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "setup: no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	@# The two onnxruntime wheels install the same module: the other one goes first.
+	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check onnxruntime onnxruntime-gpu 2>/dev/null
+	@$(PIP_INSTALL) --editable ./client --editable '.[$(ACCELERATOR),dev]'
+	@rm -f $(VENV)/.installed-* && touch $@
+
+demo: setup ## Train a small real model, export it, serve it and ask it (about 6 minutes)
+	@$(BIN)/python demo.py
+
+serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for another)
+	@test -d $(BUNDLE) || { echo "serve: there is no $(BUNDLE); make demo builds bundles/g2p-cmudict-small" >&2; exit 2; }
+	@exec $(BIN)/python -m server $(BUNDLE)
+
+test: setup ## Lint, types, and the tests without `slow` and `cuda`
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -m 'not slow and not cuda'
+
+test-slow: setup ## What needs long, the network, apt or a GPU
+	@$(BIN)/python -m pytest -m 'slow or cuda'
+
+lint: setup ## ruff, with its fixes shown
+	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+format: setup ## ruff, with its fixes made
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+protos: setup ## Regenerate the gRPC code from protos/
+	@$(BIN)/python -m grpc_tools.protoc -Iattendant_client/v1=protos/attendant/v1 \
+		-I$$($(BIN)/python -c 'import google.rpc, pathlib; print(pathlib.Path(next(iter(google.rpc.__path__))).parents[1])') \
+		--python_out=client --grpc_python_out=client --pyi_out=client attendant_client/v1/seq2seq.proto
+
+constraints: setup ## Write constraints.txt from what is installed
+	@$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
+		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/' > constraints.txt
+
+clean: ## Remove the environment and the caches (never runs, bundles or data)
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info

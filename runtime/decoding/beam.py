@@ -1,0 +1,149 @@
+"""Beam search; with one live hypothesis it is greedy search.
+
+Each step pools the candidates of all live rows, ordered by the log-probability of the whole hypothesis (ties: the
+lower row, then the row's own order). Of the pool's first k, those that are EOS end a hypothesis; the first k others
+live on. An ended hypothesis therefore never costs a live one its place, and k + 1 candidates per row are enough. The
+search is over when patience * k hypotheses have ended (Kasai et al. 2022; 1 is the usual first-come rule) or at the
+length limit: there each live hypothesis ends, with EOS where that is its most probable next symbol, else cut.
+"""
+
+import math
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from runtime.decoding.hypothesis import FinishReason, Hypothesis, Node
+from runtime.decoding.options import DecodingOptions, length_penalty
+from runtime.decoding.search import Candidates
+from runtime.manifest import SpecialIds
+from runtime.stepper import Floats
+
+IMPOSSIBLE = -1e8
+"""Below this a candidate is banned, not improbable: bans are logits of -1e9, probable ones don't come near."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """The state of one request's search; `start` makes the first.
+
+    Attributes:
+        live: the last node of each live hypothesis; None before the first symbol.
+        ended: the hypotheses that have ended, in order of ending.
+        length: tokens of each live hypothesis.
+    """
+
+    options: DecodingOptions
+    special_ids: SpecialIds
+    live: tuple[Node | None, ...]
+    rows: tuple[int, ...]
+    previous_ids: tuple[int, ...]
+    ended: tuple[Hypothesis, ...] = ()
+    length: int = 0
+    done: bool = False
+
+    @classmethod
+    def start(cls, options: DecodingOptions, special_ids: SpecialIds) -> "BeamSearch":
+        return cls(options, special_ids, live=(None,), rows=(0,), previous_ids=(special_ids.start,))
+
+    @property
+    def num_candidates(self) -> int:
+        return self.options.beam_size + 1 if self.options.beam_size > 1 else 1
+
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        banned = (self.special_ids.eos,) if self.length < self.options.min_length else ()
+        return (*banned, self.special_ids.unk) if self.options.suppress_unk else banned
+
+    @property
+    def forced_ids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def attention(self) -> bool:
+        return self.options.attention
+
+    def advance(self, candidates: Candidates) -> "BeamSearch":
+        if self.length >= self.options.max_length:
+            return self._cut(candidates)
+        beam_size, eos = self.options.beam_size, self.special_ids.eos
+        pool = self._pool(candidates)
+        ended = list(self.ended)
+        live: list[Node] = []
+        rows: list[int] = []
+        for place, (_, row, rank) in enumerate(pool):
+            token_id = candidates.ids[row][rank]
+            if token_id == eos:
+                if place < beam_size:
+                    ended.append(self._end(self._extend(candidates, row, rank), FinishReason.EOS))
+            else:
+                live.append(self._extend(candidates, row, rank))
+                rows.append(row)
+                if len(live) == beam_size:
+                    break
+        enough = max(math.ceil(self.options.patience * beam_size), self.options.num_hypotheses)
+        done = len(ended) >= enough or not live
+        return BeamSearch(
+            self.options,
+            self.special_ids,
+            tuple(live),
+            tuple(rows),
+            tuple([node.token_id for node in live]),
+            tuple(ended),
+            self.length + 1,
+            done,
+        )
+
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        # Sorting is stable: of equal scores the one that ended first comes first.
+        ranked = sorted(self.ended, key=attrgetter("score"), reverse=True)
+        return tuple(ranked[: self.options.num_hypotheses])
+
+    def _pool(self, candidates: Candidates) -> list[tuple[float, int, int]]:
+        """(-log_prob of the whole, row, rank within the row) of every possible candidate, in order."""
+        if len(self.live) == 1 and self.options.beam_size == 1:
+            return [(0.0, 0, 0)] if candidates.log_probs[0][0] > IMPOSSIBLE else []
+        pool = []
+        for row, node in enumerate(self.live):
+            so_far = node.log_prob if node is not None else 0.0
+            for rank, log_prob in enumerate(candidates.log_probs[row]):
+                if log_prob <= IMPOSSIBLE:
+                    break
+                pool.append((-(so_far + log_prob), row, rank))
+        pool.sort()
+        return pool
+
+    def _extend(self, candidates: Candidates, row: int, rank: int) -> Node:
+        parent = self.live[row]
+        log_prob = candidates.log_probs[row][rank]
+        so_far = parent.log_prob if parent is not None else 0.0
+        weights = candidates.attention[row] if self.options.attention and candidates.attention is not None else None
+        return Node(parent, candidates.ids[row][rank], log_prob, so_far + log_prob, weights)
+
+    def _cut(self, candidates: Candidates) -> "BeamSearch":
+        ended = list(self.ended)
+        for row, node in enumerate(self.live):
+            if candidates.ids[row][0] == self.special_ids.eos and candidates.log_probs[row][0] > IMPOSSIBLE:
+                ended.append(self._end(self._extend(candidates, row, 0), FinishReason.EOS))
+            else:
+                ended.append(self._end(node, FinishReason.LENGTH))
+        return BeamSearch(self.options, self.special_ids, (), (), (), tuple(ended), self.length, True)
+
+    def _end(self, node: Node | None, reason: FinishReason) -> Hypothesis:
+        path = node.path() if node is not None else []
+        tokens = tuple([step.token_id for step in path])
+        log_prob = node.log_prob if node is not None else 0.0
+        return Hypothesis(
+            token_ids=tokens[:-1] if reason is FinishReason.EOS else tokens,
+            token_log_probs=tuple([step.token_log_prob for step in path]),
+            log_prob=log_prob,
+            score=log_prob / length_penalty(len(path), self.options.length_penalty),
+            finish_reason=reason,
+            attention=stack_attention(path),
+        )
+
+
+def stack_attention(path: list[Node]) -> Floats | None:
+    """[number of summands, source length], where the search kept attention."""
+    rows = [node.attention for node in path if node.attention is not None]
+    return np.stack(rows) if rows else None

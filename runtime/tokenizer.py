@@ -1,0 +1,93 @@
+"""Text to ids and back, in the `tokenizers` library's own file format.
+
+Special symbols are ordinary vocabulary entries with fixed ids, not the library's "added tokens": those are matched
+inside text, and a literal `</s>` in text is text.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+_NEVER_IN_TEXT = frozenset((PAD_ID, BOS_ID, EOS_ID))
+
+
+class UnknownTokenError(ValueError):
+    """A token that the vocabulary does not have, or that a caller may not give.
+
+    Attributes:
+        token: the token as given.
+        position: its place in the sequence, from 0.
+    """
+
+    def __init__(self, token: str, position: int) -> None:
+        super().__init__(f"{token!r} at position {position} is not in the vocabulary")
+        self.token = token
+        self.position = position
+
+
+class Tokenizer:
+    """One side's vocabulary. Thread-safe: nothing changes after construction."""
+
+    def __init__(self, library: LibraryTokenizer) -> None:
+        """Takes over a trained tokenizer.
+
+        Raises:
+            ValueError: a special symbol does not stand where it must.
+        """
+        self._library = library
+        for token_id, token in enumerate(SPECIAL_TOKENS):
+            if library.token_to_id(token) != token_id:
+                raise ValueError(f"the vocabulary must hold {token} as id {token_id}")
+        self.vocabulary_size: int = library.get_vocab_size()
+        self._tokens: list[str] = [library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)]
+
+    @classmethod
+    def from_text(cls, text: str) -> "Tokenizer":
+        try:
+            library = LibraryTokenizer.from_str(text)
+        except Exception as error:  # the library raises plain Exception for every malformed file
+            raise ValueError(f"not a tokenizer file: {error}") from None
+        return cls(library)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Tokenizer":
+        return cls.from_text(path.read_text(encoding="utf-8"))
+
+    def to_text(self) -> str:
+        """The library's JSON, as it stands in a run or a bundle."""
+        return str(self._library.to_str(pretty=True)) + "\n"
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BOS or EOS. Never fails: what is unknown becomes UNK."""
+        ids = self._library.encode(text, add_special_tokens=False).ids
+        return [UNK_ID if token_id in _NEVER_IN_TEXT else token_id for token_id in ids]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, for many texts at once on the library's own threads."""
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [[UNK_ID if i in _NEVER_IN_TEXT else i for i in encoding.ids] for encoding in encodings]
+
+    def ids_of(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of given tokens.
+
+        Raises:
+            UnknownTokenError: a token is not in the vocabulary, or is PAD, BOS or EOS.
+        """
+        ids = []
+        for position, token in enumerate(tokens):
+            token_id = self._library.token_to_id(token)
+            if token_id is None or token_id in _NEVER_IN_TEXT:
+                raise UnknownTokenError(token, position)
+            ids.append(token_id)
+        return ids
+
+    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+        return [self._tokens[token_id] for token_id in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids: the target tokenizer's decoding. PAD, BOS and EOS leave no trace; UNK shows."""
+        kept = [token_id for token_id in ids if token_id not in _NEVER_IN_TEXT]
+        return str(self._library.decode(kept, skip_special_tokens=False))
