@@ -112,7 +112,9 @@ class RunningBatch(Generic[Key]):
         """Drops requests, and their rows, at once."""
         if self._state is None or not any(entry.key in keys for entry in self._entries):
             return
-        kept, rows, start = [], [], 0
+        kept: list[_Entry[Key]] = []
+        rows: list[int] = []
+        start = 0
         for entry in self._entries:
             if entry.key not in keys:
                 kept.append(entry)

@@ -41,7 +41,7 @@ def score_all(
     include_eos: bool = True,
     max_rows: int = 256,
 ) -> list[Hypothesis]:
-    """log P(target | source) of every (source ids, target ids), as the hypothesis that the target is."""
+    """Log P(target | source) of every (source ids, target ids), as the hypothesis that the target is."""
     starts = [ForcedSearch.start(tuple(target), special_ids, include_eos=include_eos) for _, target in pairs]
     found = _run(stepper, [source for source, _ in pairs], [(search, 1) for search in starts], max_rows, None)
     return [hypotheses[0] for hypotheses in found]

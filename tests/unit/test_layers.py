@@ -1,4 +1,4 @@
-"""Imports only go down: the rule of docs/architecture.md, read off the source, and the server run where torch is not."""
+"""Imports only go down: the rule of docs/architecture.md, read off the source; and the server without torch."""
 
 import ast
 import subprocess
