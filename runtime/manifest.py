@@ -31,7 +31,10 @@ class TensorSpec(Section):
 
 
 class GraphSpec(Section):
+    """One graph. `file` is relative to the bundle; its size and `sha256` stand in the manifest's `files` too."""
+
     file: str
+    sha256: str
     opset: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -49,7 +52,8 @@ class StateTensor(Section):
 
     Attributes:
         input: its name among the step graph's inputs, and among the encoder's outputs.
-        output: its name among the step graph's outputs; None for scope `source`, which steps leave as it is.
+        output: its name among the step graph's outputs; None where steps leave it as it is, as they do with every
+            tensor of scope `source`.
     """
 
     input: str

@@ -42,7 +42,9 @@ class Tokenizer:
             if library.token_to_id(token) != token_id:
                 raise ValueError(f"the vocabulary must hold {token} as id {token_id}")
         self.vocabulary_size: int = library.get_vocab_size()
-        self._tokens: list[str] = [library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)]
+        self._tokens: list[str] = [
+            library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)
+        ]
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":

@@ -1,0 +1,72 @@
+"""Inputs and outputs of the two graphs, by name: the contract between export and the ONNX stepper.
+
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans, as in runtime/stepper.py.
+The state tensors come on top; their names are the model's own and stand in the manifest.
+"""
+
+from runtime.manifest import GraphSpec, StateTensor, TensorSpec
+
+SOURCE_IDS = "source_ids"
+SOURCE_LENGTHS = "source_lengths"
+
+PREVIOUS_IDS = "previous_ids"
+SOURCE_ROWS = "source_rows"
+ROW_SLOTS = "row_slots"
+FORCED_IDS = "forced_ids"
+BANNED_IDS = "banned_ids"
+NUM_CANDIDATES = "num_candidates"
+
+CANDIDATE_LOG_PROBS = "candidate_log_probs"
+CANDIDATE_IDS = "candidate_ids"
+FORCED_LOG_PROBS = "forced_log_probs"
+ATTENTION = "attention"
+
+ENCODER_INPUTS = (
+    TensorSpec(name=SOURCE_IDS, dtype="int64", shape=("B", "S")),
+    TensorSpec(name=SOURCE_LENGTHS, dtype="int64", shape=("B",)),
+)
+
+ATTENTION_INPUTS = (
+    TensorSpec(name=SOURCE_ROWS, dtype="int64", shape=("B", "M")),
+    TensorSpec(name=ROW_SLOTS, dtype="int64", shape=("R",)),
+)
+"""Absent where the model has no attention."""
+
+STEP_INPUTS = (
+    TensorSpec(name=PREVIOUS_IDS, dtype="int64", shape=("R",)),
+    *ATTENTION_INPUTS,
+    TensorSpec(name=FORCED_IDS, dtype="int64", shape=("R",)),
+    TensorSpec(name=BANNED_IDS, dtype="int64", shape=("R", "N")),
+    TensorSpec(name=NUM_CANDIDATES, dtype="int64", shape=(1,)),
+)
+
+STEP_OUTPUTS = (
+    TensorSpec(name=CANDIDATE_LOG_PROBS, dtype="float32", shape=("R", "K")),
+    TensorSpec(name=CANDIDATE_IDS, dtype="int64", shape=("R", "K")),
+    TensorSpec(name=FORCED_LOG_PROBS, dtype="float32", shape=("R",)),
+    TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),
+)
+"""`attention` is absent where the model has none."""
+
+
+def contract_differences(encoder: GraphSpec, decoder_step: GraphSpec, state: tuple[StateTensor, ...]) -> list[str]:
+    """What the manifest's graphs lack, or have too much, for the stepper to run them; one line each."""
+    has_attention = any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
+    attention_names = {ATTENTION, *(spec.name for spec in ATTENTION_INPUTS)}
+
+    def fixed(specs: tuple[TensorSpec, ...]) -> set[str]:
+        return {spec.name for spec in specs if has_attention or spec.name not in attention_names}
+
+    state_inputs = {tensor.input for tensor in state}
+    state_outputs = {tensor.output for tensor in state if tensor.output is not None}
+    differences: list[str] = []
+    for graph, kind, specs, expected in (
+        (encoder, "input", encoder.inputs, fixed(ENCODER_INPUTS)),
+        (encoder, "output", encoder.outputs, state_inputs),
+        (decoder_step, "input", decoder_step.inputs, fixed(STEP_INPUTS) | state_inputs),
+        (decoder_step, "output", decoder_step.outputs, fixed(STEP_OUTPUTS) | state_outputs),
+    ):
+        given = {spec.name for spec in specs}
+        differences += [f"{graph.file}: {kind} '{name}' is missing" for name in sorted(expected - given)]
+        differences += [f"{graph.file}: {kind} '{name}' is unknown" for name in sorted(given - expected)]
+    return differences

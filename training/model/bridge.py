@@ -1,0 +1,55 @@
+"""The decoder's first state, from what the encoder found.
+
+Shapes: B sources, S positions, D memory size, L decoder layers, H decoder size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from training.model.cells import STATE_NAMES, CellState
+from training.model.config import ModelConfig
+
+
+class Bridge(nn.Module):
+    """hidden = tanh(W e + b) per decoder layer (Bahdanau et al. 2015, A.2.2); an LSTM's cell = W' e + b'.
+
+    e is the last state of an encoder layer ("bridge": the tops of both stacks correspond, a deeper decoder's lower
+    layers take the lowest) or the mean of the memory ("mean": Sennrich et al. 2017, Nematus). "zeros": no weights.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.kind = config.decoder.initial_state
+        self.hidden_size = config.hidden_size
+        self.num_parts = len(STATE_NAMES[config.cell])
+        num_layers, num_encoder_layers = config.decoder.num_layers, config.encoder.num_layers
+        self.sources = [max(0, layer + num_encoder_layers - num_layers) for layer in range(num_layers)]
+        self.layers = nn.ModuleList(
+            nn.Linear(config.memory_size, self.num_parts * config.hidden_size)
+            for _ in range(0 if self.kind == "zeros" else num_layers)
+        )
+
+    def forward(self, memory: Tensor, source_mask: Tensor, finals: list[Tensor]) -> list[CellState]:
+        """The first state of each decoder layer, parts [B, H].
+
+        Args:
+            memory: [B, S, D].
+            source_mask: [B, S] True where valid.
+            finals: each encoder layer's last states [B, D].
+        """
+        if self.kind == "zeros":
+            zeros = memory.new_zeros(memory.shape[0], self.hidden_size)
+            return [(zeros,) * self.num_parts for _ in self.sources]
+        if self.kind == "mean":
+            finals = [masked_mean(memory, source_mask)] * len(finals)
+        states = []
+        for layer, index in zip(self.layers, self.sources, strict=True):
+            hidden, *cell = layer(finals[index]).chunk(self.num_parts, -1)
+            states.append((torch.tanh(hidden), *cell))
+        return states
+
+
+def masked_mean(memory: Tensor, source_mask: Tensor) -> Tensor:
+    """The mean [B, D] of memory [B, S, D] over valid positions."""
+    mask = source_mask.unsqueeze(-1).to(memory.dtype)
+    return (memory * mask).sum(1) / mask.sum(1)

@@ -1,0 +1,110 @@
+"""The decoder's recurrent cells: the same weights run over a whole target at once, or one step at a time.
+
+Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size, G = 4 H (LSTM) or 3 H (GRU).
+A cell's state is a tuple of [R, H] tensors in the order of `STATE_NAMES`.
+"""
+
+from abc import abstractmethod
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from training.model.config import CellKind
+
+CellState = tuple[Tensor, ...]
+
+RNN_CLASSES: Final[dict[CellKind, type[nn.LSTM] | type[nn.GRU]]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {"lstm": ("hidden", "cell"), "gru": ("hidden",)}
+
+
+class DecoderCell(nn.Module):
+    """A one-layer recurrence whose weights are those of `self.rnn`.
+
+    The inputs of a step may have two parts: what is known beforehand (I) and what the previous step feeds back (F).
+    """
+
+    rnn: nn.LSTM | nn.GRU
+
+    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.input_size = input_size
+        self.feed_size = feed_size
+        self.hidden_size = hidden_size
+
+    def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
+        """Runs over inputs [R, T, I] at once, where nothing is fed back; returns the hidden states [R, T, H]."""
+        first = tuple(part.unsqueeze(0) for part in state)
+        outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
+        return outputs
+
+    def step(self, inputs: Tensor, state: CellState) -> CellState:
+        """One step from inputs [R, I + F]."""
+        return self.recur(F.linear(inputs, self.rnn.weight_ih_l0, self.rnn.bias_ih_l0), state)
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """The part [..., G] of the gates that the inputs [..., I] alone give: not part of the loop over time."""
+        return F.linear(inputs, self.rnn.weight_ih_l0[:, : self.input_size], self.rnn.bias_ih_l0)
+
+    @property
+    def feed_weight(self) -> Tensor:
+        """[G, F]: what `recur` needs of a fed-back vector is its product with this."""
+        return self.rnn.weight_ih_l0[:, self.input_size :]
+
+    @abstractmethod
+    def recur(self, projected: Tensor, state: CellState) -> CellState:
+        """One step from the inputs' part of the gates [R, G]."""
+
+
+class LSTMCell(DecoderCell):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+
+    i, f, o = sigmoid(W x + U h + b); g = tanh(W_g x + U_g h + b_g); c' = f c + i g; h' = o tanh(c').
+    """
+
+    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, feed_size, hidden_size)
+        self.rnn = nn.LSTM(input_size + feed_size, hidden_size, batch_first=True)
+
+    def recur(self, projected: Tensor, state: CellState) -> CellState:
+        hidden, cell = state
+        gates = projected + F.linear(hidden, self.rnn.weight_hh_l0, self.rnn.bias_hh_l0)
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
+        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+        return output_gate.sigmoid() * cell.tanh(), cell
+
+
+class GRUCell(DecoderCell):
+    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the recurrent product, as cuDNN has it.
+
+    r, z = sigmoid(W x + U h + b); n = tanh(W_n x + b_n + r (U_n h + b'_n)); h' = (1 - z) n + z h.
+    """
+
+    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, feed_size, hidden_size)
+        self.rnn = nn.GRU(input_size + feed_size, hidden_size, batch_first=True)
+
+    def recur(self, projected: Tensor, state: CellState) -> CellState:
+        (hidden,) = state
+        recurrent = F.linear(hidden, self.rnn.weight_hh_l0, self.rnn.bias_hh_l0)
+        reset_input, update_input, candidate_input = projected.chunk(3, -1)
+        reset_hidden, update_hidden, candidate_hidden = recurrent.chunk(3, -1)
+        reset = (reset_input + reset_hidden).sigmoid()
+        update = (update_input + update_hidden).sigmoid()
+        candidate = (candidate_input + reset * candidate_hidden).tanh()
+        return (candidate + update * (hidden - candidate),)
+
+
+CELL_CLASSES: Final[dict[CellKind, type[DecoderCell]]] = {"lstm": LSTMCell, "gru": GRUCell}
+
+
+def stack_states(states: list[CellState]) -> CellState:
+    """From each layer's parts [R, H] to parts [R, L, H]."""
+    return tuple(torch.stack(parts, 1) for parts in zip(*states, strict=True))
+
+
+def unstack_states(parts: CellState) -> list[CellState]:
+    """From parts [R, L, H] to each layer's parts [R, H]."""
+    return list(zip(*(part.unbind(1) for part in parts), strict=True))

@@ -1,0 +1,41 @@
+"""From the decoder's vector to the vocabulary.
+
+Shapes: H decoder size, V target vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from runtime.tokenizer import BOS_ID, PAD_ID
+
+IMPOSSIBLE = -1e9
+"""Logit of what can't be: finite, so that no arithmetic on it gives NaN; its probability is exactly zero."""
+
+NEVER_GENERATED = (PAD_ID, BOS_ID)
+
+
+class Output(nn.Module):
+    """logits = W x + b; PAD and BOS can't be generated.
+
+    Attributes:
+        weight: [V, H]; None where the embeddings' weights serve (tied).
+    """
+
+    never: Tensor
+
+    def __init__(self, input_size: int, vocabulary_size: int, *, tied: bool) -> None:
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(vocabulary_size, input_size))
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        never = torch.zeros(vocabulary_size)
+        never[list(NEVER_GENERATED)] = IMPOSSIBLE
+        self.register_buffer("never", never, persistent=False)
+
+    def forward(self, inputs: Tensor, embedding_weight: Tensor) -> Tensor:
+        """Logits [..., V] of inputs [..., H].
+
+        Args:
+            embedding_weight: [V, H] the target embeddings, used where they are tied.
+        """
+        return F.linear(inputs, embedding_weight if self.weight is None else self.weight, self.bias + self.never)

@@ -1,0 +1,121 @@
+"""The whole model: embeddings, encoder, bridge, decoder, output.
+
+Shapes: B sources, R rows, S source positions, T target positions, M rows of one source, V target vocabulary,
+N wanted positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from runtime.manifest import StateTensor
+from runtime.tokenizer import PAD_ID
+from training.model.bridge import Bridge
+from training.model.config import ModelConfig
+from training.model.decoder import Decoder
+from training.model.encoder import Encoder
+from training.model.initialization import initialize
+from training.model.output import Output
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What decoding starts from.
+
+    Attributes:
+        row_tensors: name -> [B, ...], the first state of each source's single row.
+        source_tensors: name -> [B, S, ...].
+    """
+
+    row_tensors: dict[str, Tensor]
+    source_tensors: dict[str, Tensor]
+
+
+class Seq2Seq(nn.Module):
+    """A recurrent encoder-decoder with attention, by configuration. State goes in and comes out; none is kept.
+
+    Attributes:
+        config: the architecture.
+        source_vocabulary_size, target_vocabulary_size: special symbols included.
+    """
+
+    def __init__(self, config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.source_vocabulary_size = source_vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.source_embedding = nn.Embedding(source_vocabulary_size, config.embedding_size, padding_idx=PAD_ID)
+        self.target_embedding = nn.Embedding(target_vocabulary_size, config.embedding_size)
+        self.encoder = Encoder(config)
+        self.bridge = Bridge(config)
+        self.decoder = Decoder(config)
+        self.output = Output(config.hidden_size, target_vocabulary_size, tied=config.decoder.tied_embeddings)
+        self.dropout = nn.Dropout(config.dropout)
+        initialize(self)
+
+    def forward(
+        self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Teacher forcing: logits of every next symbol given the true ones before it.
+
+        Args:
+            source_ids: [B, S] int64, padded.
+            source_lengths: [B] int64, at least 1.
+            previous_ids: [B, T] int64: the start symbol, then the target without its last symbol; padded.
+            positions: [N] int64 indices into the flattened [B * T] of the positions wanted; None: all. Without
+                padding the vocabulary-wide layer, which costs most, has less to do.
+
+        Returns:
+            logits [B, T, V], or [N, V] of the wanted positions.
+        """
+        states, source_tensors = self._encode(source_ids, source_lengths)
+        joined = self.decoder(self.dropout(self.target_embedding(previous_ids)), states, source_tensors)
+        if positions is not None:
+            joined = joined.flatten(0, 1).index_select(0, positions)
+        return self._logits(joined)
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
+        """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
+        states, source_tensors = self._encode(source_ids, source_lengths)
+        return Encoded(self.decoder.start(states), source_tensors)
+
+    def step(
+        self,
+        previous_ids: Tensor,
+        row_tensors: Mapping[str, Tensor],
+        source_tensors: Mapping[str, Tensor],
+        source_rows: Tensor,
+        row_slots: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Feeds each row its previous symbol.
+
+        Args:
+            previous_ids: [R] int64.
+            row_tensors, source_tensors: by the names of `state_tensors`.
+            source_rows, row_slots: [B, M] and [R] int64, see runtime.stepper.attention_layout.
+
+        Returns:
+            logits [R, V], the new row tensors, and the attention weights [R, S], zero on padding.
+        """
+        embedded = self.dropout(self.target_embedding(previous_ids))
+        joined, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
+        return self._logits(joined), rows, weights
+
+    def state_tensors(self) -> tuple[StateTensor, ...]:
+        """The tensors that pass from `encode` to `step` and from step to step."""
+        rows = (StateTensor(input=name, output=f"{name}_out", scope="row") for name in self.decoder.row_names)
+        sources = (StateTensor(input=name, output=None, scope="source") for name in self.decoder.attention.source_names)
+        return (*rows, *sources)
+
+    def _encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[list[tuple[Tensor, ...]], dict[str, Tensor]]:
+        positions = torch.arange(source_ids.shape[1], device=source_ids.device)
+        source_mask = positions < source_lengths.unsqueeze(1)
+        memory, finals = self.encoder(self.dropout(self.source_embedding(source_ids)), source_lengths)
+        states = self.bridge(memory, source_mask, finals)
+        return states, self.decoder.attention.source_tensors(memory, source_mask)
+
+    def _logits(self, joined: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.dropout(joined), self.target_embedding.weight)
+        return logits
