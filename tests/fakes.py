@@ -56,7 +56,7 @@ class FakeStepper:
                 history = absorb(history, symbol)
             hashes.append(history)
         return DecoderState(
-            row_tensors={"history": np.array(hashes, np.int64)},
+            row_tensors={"history": np.array(hashes, np.int64), "source_hash": np.array(hashes, np.int64)},
             source_tensors={"source_hash": np.array(hashes, np.int64)},
             source_lengths=np.array([len(source) for source in sources], np.int64),
             row_sources=np.arange(len(sources)),
@@ -78,6 +78,8 @@ class FakeStepper:
         rows = state.num_rows
         assert previous_ids.shape == (rows,) and previous_ids.dtype == np.int64
         assert set(state.row_sources.tolist()) == set(range(state.num_sources)), "a source without rows stayed"
+        of_sources = state.source_tensors["source_hash"][state.row_sources]
+        assert np.array_equal(state.row_tensors["source_hash"], of_sources), "a row stands over another's source"
         history = np.array(
             [absorb(int(h), int(p)) for h, p in zip(state.row_tensors["history"], previous_ids, strict=True)]
         )
@@ -93,7 +95,7 @@ class FakeStepper:
             forced_log_probs=forced,
             attention=self._attention(state, history) if attention else None,
         )
-        tensors = {"history": history}
+        tensors = {**state.row_tensors, "history": history}
         return output, DecoderState(tensors, state.source_tensors, state.source_lengths, state.row_sources)
 
     def select(self, state: DecoderState, rows: Ids) -> DecoderState:
@@ -101,7 +103,7 @@ class FakeStepper:
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         sources = slice(None) if kept is None else kept
         return DecoderState(
-            {"history": state.row_tensors["history"][rows]},
+            {name: tensor[rows] for name, tensor in state.row_tensors.items()},
             {"source_hash": state.source_tensors["source_hash"][sources]},
             state.source_lengths[sources],
             row_sources,
@@ -110,7 +112,7 @@ class FakeStepper:
     def concat(self, states: Sequence[DecoderState]) -> DecoderState:
         offsets = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
-            {"history": np.concatenate([state.row_tensors["history"] for state in states])},
+            {name: np.concatenate([s.row_tensors[name] for s in states]) for name in states[0].row_tensors},
             {"source_hash": np.concatenate([state.source_tensors["source_hash"] for state in states])},
             np.concatenate([state.source_lengths for state in states]),
             np.concatenate([state.row_sources + offset for state, offset in zip(states, offsets, strict=True)]),

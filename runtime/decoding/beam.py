@@ -4,7 +4,8 @@ Each step pools the candidates of all live rows, ordered by the log-probability 
 lower row, then the row's own order). Of the pool's first k, those that are EOS end a hypothesis; the first k others
 live on. An ended hypothesis therefore never costs a live one its place, and k + 1 candidates per row are enough. The
 search is over when patience * k hypotheses have ended (Kasai et al. 2022; 1 is the usual first-come rule) or at the
-length limit: there each live hypothesis ends, with EOS where that is its most probable next symbol, else cut.
+length limit: there each live hypothesis ends, with EOS where that is its most probable next symbol, else cut. With one
+live hypothesis there is nothing to be patient for: it ends where its most probable symbol is EOS.
 """
 
 import math
@@ -66,6 +67,8 @@ class BeamSearch:
     def advance(self, candidates: Candidates) -> "BeamSearch":
         if self.length >= self.options.max_length:
             return self._cut(candidates)
+        if self.options.beam_size == 1:
+            return self._advance_greedily(candidates)
         beam_size, eos = self.options.beam_size, self.special_ids.eos
         pool = self._pool(candidates)
         ended = list(self.ended)
@@ -81,7 +84,9 @@ class BeamSearch:
                 rows.append(row)
                 if len(live) == beam_size:
                     break
-        enough = max(math.ceil(self.options.patience * beam_size), self.options.num_hypotheses)
+        # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
+        patient = math.ceil(self.options.patience * beam_size - 1e-5)
+        enough = max(patient, self.options.num_hypotheses)
         done = len(ended) >= enough or not live
         return BeamSearch(
             self.options,
@@ -99,10 +104,17 @@ class BeamSearch:
         ranked = sorted(self.ended, key=attrgetter("score"), reverse=True)
         return tuple(ranked[: self.options.num_hypotheses])
 
+    def _advance_greedily(self, candidates: Candidates) -> "BeamSearch":
+        """The same rules for one row, which need no pool: most requests of a busy server pass here at every step."""
+        token_id = candidates.ids[0][0]
+        node = self._extend(candidates, 0, 0)
+        if token_id == self.special_ids.eos:
+            ended = (self._end(node, FinishReason.EOS),)
+            return BeamSearch(self.options, self.special_ids, (), (), (), ended, self.length + 1, True)
+        return BeamSearch(self.options, self.special_ids, (node,), (0,), (token_id,), (), self.length + 1)
+
     def _pool(self, candidates: Candidates) -> list[tuple[float, int, int]]:
         """(-log_prob of the whole, row, rank within the row) of every possible candidate, in order."""
-        if len(self.live) == 1 and self.options.beam_size == 1:
-            return [(0.0, 0, 0)] if candidates.log_probs[0][0] > IMPOSSIBLE else []
         pool = []
         for row, node in enumerate(self.live):
             so_far = node.log_prob if node is not None else 0.0

@@ -13,7 +13,8 @@ class DecodingOptions:
         num_hypotheses: hypotheses returned; at most beam_size.
         length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14); 0: none.
         min_length: EOS is banned before that many tokens; at most max_length.
-        patience: search ends when patience * beam_size hypotheses have ended (Kasai et al. 2022).
+        patience: search ends when patience * beam_size hypotheses have ended (Kasai et al. 2022), but not
+            before num_hypotheses have; a beam of 1 is greedy, whatever the patience.
         suppress_unk: UNK is never generated.
         attention: keep the attention weights of the hypotheses.
     """

@@ -4,16 +4,16 @@ A search is a frozen value that is advanced, never changed: advancing the same o
 request's steps can be shared with any other's. It names rows by their place among its own.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.stepper import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """What one step said of one request's rows (plain lists: they are walked, not computed with).
+
+    A named tuple because one is made per request and step: a frozen dataclass takes several times as long to make.
 
     Attributes:
         ids, log_probs: [rows][K], most probable first; K is at least the search's num_candidates, unless the

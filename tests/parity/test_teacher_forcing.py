@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.stepper import attention_layout
-from runtime.tokenizer import BOS_ID
+from runtime.stepper import attention_layout, pad_sources
+from runtime.tokenizer import BOS_ID, PAD_ID
 from training.model import ModelConfig, Seq2Seq
 from training.stepper import TorchStepper
 
@@ -41,7 +41,11 @@ def valid_architectures() -> list[dict[str, object]]:
                 "cell": cell,
                 "embedding_size": 5,
                 "hidden_size": 6,
-                "encoder": {"num_layers": depths[0], "bidirectional": bidirectional, "hidden_size": 6 // (1 + bidirectional)},
+                "encoder": {
+                    "num_layers": depths[0],
+                    "bidirectional": bidirectional,
+                    "hidden_size": 6 // (1 + bidirectional),
+                },
                 "attention": {"score": score, "query": query},
                 "decoder": {"num_layers": depths[1], "input_feeding": feeding, "initial_state": initial},
             }
@@ -107,3 +111,28 @@ def test_stepwise_equals_teacher_forced(architecture: dict[str, object]) -> None
     model.float()
     logits, _ = stepwise(model, sources, previous)
     torch.testing.assert_close(logits.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", valid_architectures(), ids=name_of)
+def test_gradients_equal_those_of_the_steps(architecture: dict[str, object]) -> None:
+    """Teacher forcing computes the loop's gradients by its own rules; plain autograd through `step` is the reference."""
+    model = build(architecture)
+    sources, previous = random_pairs()
+    ids, lengths = (torch.from_numpy(array) for array in pad_sources(sources, PAD_ID))
+    previous_ids = torch.from_numpy(previous)
+    weighting = torch.linspace(-1, 1, previous.size * TARGET_VOCABULARY).double().view(*previous.shape, -1)
+    weighting[..., [PAD_ID, BOS_ID]] = 0
+
+    (model(ids, lengths, previous_ids) * weighting).sum().backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+
+    encoded = model.encode(ids, lengths)
+    layout = [torch.from_numpy(array) for array in attention_layout(np.arange(len(sources)), len(sources))]
+    rows, total = encoded.row_tensors, 0.0
+    for position in range(NUM_STEPS):
+        logits, rows, _ = model.step(previous_ids[:, position], rows, encoded.source_tensors, *layout)
+        total = total + (logits * weighting[:, position]).sum()
+    total.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-9, atol=1e-11, msg=name)

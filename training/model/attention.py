@@ -1,6 +1,6 @@
 """Attention: a weighted mean of the memory for each query.
 
-Shapes: B sources, Q queries of each, S positions, D memory size, H decoder size, A key size.
+Shapes: B sources, T target positions, Q queries of each, S positions, D memory size, H decoder size, A key size.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from training.model.config import ModelConfig
+from training.model.looped import LoopedProduct
 from training.model.scores import SCORES
 
 MASKED_SCORE = -1e9
@@ -51,3 +52,31 @@ class Attention(nn.Module):
         scores = torch.where(mask.unsqueeze(1), scores, MASKED_SCORE)
         weights = torch.softmax(scores, -1)
         return torch.matmul(weights.to(memory.dtype), memory), weights
+
+
+class AttentionLoop:
+    """Attention of one query per source at each of T steps; see LoopedProduct.
+
+    Args:
+        attention: whose weights.
+        source: what `attention.source_tensors` made.
+        num_steps: T.
+    """
+
+    def __init__(self, attention: Attention, source: Mapping[str, Tensor], num_steps: int) -> None:
+        self._attention = attention
+        self._source = source
+        if attention.score.is_product:
+            memory, mask = source["memory"], source["source_mask"]
+            masked = torch.where(mask, 0.0, MASKED_SCORE).to(memory.dtype).unsqueeze(1)
+            self._scores = LoopedProduct(source.get("keys", memory), masked.expand(-1, num_steps, -1))
+            nothing = memory.new_zeros(1, 1, 1).expand(memory.shape[0], num_steps, memory.shape[2])
+            self._context = LoopedProduct(memory.transpose(1, 2), nothing)
+
+    def step(self, hidden: Tensor) -> Tensor:
+        """The next step's contexts [B, D] of states [B, H]."""
+        query = self._attention.query(hidden)
+        if self._attention.score.is_product:
+            return self._context(torch.softmax(self._scores(query), -1))
+        context, _ = self._attention(query.unsqueeze(1), self._source)
+        return context.squeeze(1)

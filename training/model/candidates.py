@@ -47,6 +47,6 @@ def top(log_probs: Tensor, num_candidates: int) -> tuple[Tensor, Tensor]:
     at_least = (log_probs >= values[:, -1:]).sum(-1) > num_candidates
     tied = at_least | (values[:, 1:] == values[:, :-1]).any(-1)
     if tied.any():
-        order = log_probs[tied].sort(-1, descending=True, stable=True)
+        order = log_probs[tied].sort(dim=-1, descending=True, stable=True)
         values[tied], ids[tied] = order.values[:, :num_candidates], order.indices[:, :num_candidates]
     return values, ids

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.model.config import CellKind
+from training.model.looped import LoopedProduct
 
 CellState = tuple[Tensor, ...]
 
@@ -23,7 +24,7 @@ STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {"lstm": ("hidden", "cell"
 class DecoderCell(nn.Module):
     """A one-layer recurrence whose weights are those of `self.rnn`.
 
-    The inputs of a step may have two parts: what is known beforehand (I) and what the previous step feeds back (F).
+    The inputs of a step may have two parts: what is known beforehand (I) and what the loop itself feeds (F).
     """
 
     rnn: nn.LSTM | nn.GRU
@@ -35,27 +36,51 @@ class DecoderCell(nn.Module):
         self.hidden_size = hidden_size
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
-        """Runs over inputs [R, T, I] at once, where nothing is fed back; returns the hidden states [R, T, H]."""
+        """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
         first = tuple(part.unsqueeze(0) for part in state)
         outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
         return outputs
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """One step from inputs [R, I + F]."""
-        return self.recur(F.linear(inputs, self.rnn.weight_ih_l0, self.rnn.bias_ih_l0), state)
-
-    def project(self, inputs: Tensor) -> Tensor:
-        """The part [..., G] of the gates that the inputs [..., I] alone give: not part of the loop over time."""
-        return F.linear(inputs, self.rnn.weight_ih_l0[:, : self.input_size], self.rnn.bias_ih_l0)
-
-    @property
-    def feed_weight(self) -> Tensor:
-        """[G, F]: what `recur` needs of a fed-back vector is its product with this."""
-        return self.rnn.weight_ih_l0[:, self.input_size :]
+        rnn = self.rnn
+        projected = F.linear(inputs, rnn.weight_ih_l0, rnn.bias_ih_l0)
+        return self.activate(projected, F.linear(state[0], rnn.weight_hh_l0, rnn.bias_hh_l0), state)
 
     @abstractmethod
-    def recur(self, projected: Tensor, state: CellState) -> CellState:
-        """One step from the inputs' part of the gates [R, G]."""
+    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
+        """The new state.
+
+        Args:
+            projected: [R, G] W x + b of the inputs.
+            recurrent: [R, G] U h + b' of the hidden state.
+            state: the old state.
+        """
+
+
+class CellLoop:
+    """A cell over T steps, each fed by what the loop has just computed; see LoopedProduct.
+
+    Args:
+        cell: whose weights.
+        known: [R, T, I] inputs known beforehand, projected outside of the loop; None: all inputs are fed.
+        num_rows, num_steps: R and T.
+    """
+
+    def __init__(self, cell: DecoderCell, known: Tensor | None, num_rows: int, num_steps: int) -> None:
+        rnn = cell.rnn
+        if known is None:
+            projected = rnn.bias_ih_l0.expand(num_rows, num_steps, -1)
+        else:
+            projected = F.linear(known, rnn.weight_ih_l0[:, : cell.input_size], rnn.bias_ih_l0)
+        fed_weight = rnn.weight_ih_l0 if known is None else rnn.weight_ih_l0[:, cell.input_size :]
+        self._activate = cell.activate
+        self._project = LoopedProduct(fed_weight, projected)
+        self._recur = LoopedProduct(rnn.weight_hh_l0, rnn.bias_hh_l0.expand(num_rows, num_steps, -1))
+
+    def step(self, fed: Tensor, state: CellState) -> CellState:
+        """The next step, from fed inputs [R, F]."""
+        return self._activate(self._project(fed), self._recur(state[0]), state)
 
 
 class LSTMCell(DecoderCell):
@@ -68,10 +93,9 @@ class LSTMCell(DecoderCell):
         super().__init__(input_size, feed_size, hidden_size)
         self.rnn = nn.LSTM(input_size + feed_size, hidden_size, batch_first=True)
 
-    def recur(self, projected: Tensor, state: CellState) -> CellState:
-        hidden, cell = state
-        gates = projected + F.linear(hidden, self.rnn.weight_hh_l0, self.rnn.bias_hh_l0)
-        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
+    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
+        _, cell = state
+        input_gate, forget_gate, candidate, output_gate = (projected + recurrent).chunk(4, -1)
         cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
         return output_gate.sigmoid() * cell.tanh(), cell
 
@@ -86,9 +110,8 @@ class GRUCell(DecoderCell):
         super().__init__(input_size, feed_size, hidden_size)
         self.rnn = nn.GRU(input_size + feed_size, hidden_size, batch_first=True)
 
-    def recur(self, projected: Tensor, state: CellState) -> CellState:
+    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
         (hidden,) = state
-        recurrent = F.linear(hidden, self.rnn.weight_hh_l0, self.rnn.bias_hh_l0)
         reset_input, update_input, candidate_input = projected.chunk(3, -1)
         reset_hidden, update_hidden, candidate_hidden = recurrent.chunk(3, -1)
         reset = (reset_input + reset_hidden).sigmoid()

@@ -4,14 +4,21 @@ Shapes: B sources, R rows (R = B in teacher forcing), T target positions, S sour
 E embedding size, D memory size, H decoder size, A key size, L layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from training.model.attention import Attention
-from training.model.cells import CELL_CLASSES, STATE_NAMES, CellState, stack_states, unstack_states
+from training.model.attention import Attention, AttentionLoop
+from training.model.cells import (
+    CELL_CLASSES,
+    STATE_NAMES,
+    CellLoop,
+    CellState,
+    DecoderCell,
+    stack_states,
+    unstack_states,
+)
 from training.model.config import ModelConfig
 from training.model.joining import Joining
 
@@ -33,14 +40,11 @@ class Decoder(nn.Module):
         super().__init__()
         self.asks_before = config.attention.query == "previous"
         self.feeds_input = config.decoder.input_feeding
-        self.hidden_size = config.hidden_size
         self.state_names = STATE_NAMES[config.cell]
         feed_size = config.memory_size if self.asks_before else config.hidden_size if self.feeds_input else 0
+        sizes = [(config.embedding_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
         cell_class = CELL_CLASSES[config.cell]
-        self.cells = nn.ModuleList(
-            cell_class(config.hidden_size if layer else config.embedding_size, 0 if layer else feed_size, self.hidden_size)
-            for layer in range(config.decoder.num_layers)
-        )
+        self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
         self.attention = Attention(config)
         self.joining = Joining(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -75,19 +79,21 @@ class Decoder(nn.Module):
 
     def _loop(self, embedded: Tensor, states: list[CellState], source: Mapping[str, Tensor]) -> Tensor:
         """Teacher forcing where a step needs the attention of this or the previous one: only what does is looped."""
-        first = self.cells[0]
-        feed_weight = first.feed_weight
+        num_rows, num_steps, _ = embedded.shape
+        attention = AttentionLoop(self.attention, source, num_steps)
+        cells = [
+            CellLoop(cell, None if index else embedded, num_rows, num_steps) for index, cell in enumerate(self.cells)
+        ]
+        joining = self.joining.loop(num_rows, num_steps)
         attentional = torch.zeros_like(states[0][0])
         contexts, outputs = [], []
-        for projected in first.project(embedded).unbind(1):
+        for _ in range(num_steps):
             if self.asks_before:
-                context = self._attend_alone(states[-1][0], source)
-                contexts.append(context)
-            feed = context if self.asks_before else attentional
-            states = self._run_cells(projected + F.linear(feed, feed_weight), states)
+                contexts.append(attention.step(states[-1][0]))
+            states = self._run_cells(cells, contexts[-1] if self.asks_before else attentional, states)
             top = states[-1][0]
             if self.feeds_input:
-                attentional = self.joining(self._attend_alone(top, source), top)
+                attentional = joining(attention.step(top), top)
             outputs.append(attentional if self.feeds_input else top)
         stacked = torch.stack(outputs, 1)
         return stacked if self.feeds_input else self.joining(torch.stack(contexts, 1), stacked)
@@ -118,8 +124,7 @@ class Decoder(nn.Module):
             inputs = torch.cat([embedded, context], -1)
         elif self.feeds_input:
             inputs = torch.cat([embedded, row_tensors[ATTENTIONAL]], -1)
-        first = self.cells[0].rnn
-        states = self._run_cells(F.linear(inputs, first.weight_ih_l0, first.bias_ih_l0), states)
+        states = self._run_cells(self.cells, inputs, states)
         top = states[-1][0]
         if not self.asks_before:
             context, weights = self._attend_rows(top, source_tensors, source_rows, row_slots)
@@ -129,17 +134,14 @@ class Decoder(nn.Module):
             rows[ATTENTIONAL] = joined
         return joined, rows, weights
 
-    def _run_cells(self, projected: Tensor, states: list[CellState]) -> list[CellState]:
-        """One step of all layers from the first one's projected inputs [R, G]."""
-        new_states = [self.cells[0].recur(projected, states[0])]
-        for cell, state in zip(self.cells[1:], states[1:], strict=True):
-            new_states.append(cell.step(self.dropout(new_states[-1][0]), state))
+    def _run_cells(
+        self, cells: Iterable[DecoderCell | CellLoop], inputs: Tensor, states: list[CellState]
+    ) -> list[CellState]:
+        """One step of all layers."""
+        new_states: list[CellState] = []
+        for cell, state in zip(cells, states, strict=True):
+            new_states.append(cell.step(self.dropout(new_states[-1][0]) if new_states else inputs, state))
         return new_states
-
-    def _attend_alone(self, hidden: Tensor, source: Mapping[str, Tensor]) -> Tensor:
-        """Contexts [B, D] of one state [B, H] per source."""
-        context, _ = self.attention(self.attention.query(hidden).unsqueeze(1), source)
-        return context.squeeze(1)
 
     def _attend_rows(
         self, hidden: Tensor, source: Mapping[str, Tensor], source_rows: Tensor, row_slots: Tensor

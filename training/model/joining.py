@@ -3,10 +3,13 @@
 Shapes: D memory size, H decoder size.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from training.model.config import ModelConfig
+from training.model.looped import looped_linear
 
 
 class Joining(nn.Module):
@@ -19,3 +22,8 @@ class Joining(nn.Module):
     def forward(self, context: Tensor, hidden: Tensor) -> Tensor:
         """Joins contexts [..., D] and decoder states [..., H] to [..., H]."""
         return torch.tanh(self.project(torch.cat([context, hidden], -1)))
+
+    def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """`forward` for one step after the other of a loop of training; see LoopedProduct."""
+        project = looped_linear(self.project, num_rows, num_steps)
+        return lambda context, hidden: torch.tanh(project(torch.cat([context, hidden], -1)))

@@ -19,9 +19,11 @@ class Score(nn.Module):
 
     Attributes:
         has_keys: the source's part differs from the memory itself.
+        is_product: the score is the product of query and key.
     """
 
     has_keys = False
+    is_product = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -41,6 +43,8 @@ class Score(nn.Module):
 
 class DotScore(Score):
     """score(s, h) = s . h (Luong et al. 2015, eq. 8). The encoder's states are the keys: D = H."""
+
+    is_product = True
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         # Keys times query, not query times keys: a beam's rows then get the same bits whatever stands beside them.

@@ -44,7 +44,7 @@ def naive_beam(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
     k = options.beam_size
     living: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())]
     ended: list[Found] = []
-    needed = max(math.ceil(options.patience * k), options.num_hypotheses)
+    needed = max(math.ceil(options.patience * k), options.num_hypotheses) if k > 1 else 1  # 1 is greedy
     while living and len(ended) < needed:
         distributions = [next_log_probs(stepper, source, prefix, options) for prefix, _ in living]
         if len(living[0][0]) == options.max_length:

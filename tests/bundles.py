@@ -1,0 +1,114 @@
+"""Tiny bundles for tests: untrained weights, real graphs, written and verified by the real writer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from export.bundle_writer import write_bundle
+from export.exportable import Exportable
+from export.plan import VerificationPlan
+from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
+from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
+
+LETTERS = "abcdefghij"
+SOUNDS = ("AA", "AE", "B", "D", "EH", "F", "G", "IY", "K", "L", "M", "N")
+
+TINY_PLAN = VerificationPlan(
+    batch_sizes=(1, 3, 8),
+    source_lengths=(17, 1, 8, 5, 2),
+    beam_sizes=(1, 3),
+    num_steps=3,
+    num_decoded=12,
+    num_alone=3,
+    max_length=12,
+)
+
+TINY_SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 16}
+
+
+def tiny_config(**options: Any) -> ModelConfig:
+    """A small model: options of `[model]`; those of its tables by prefix: encoder_num_layers, attention_score, ..."""
+    tables: dict[str, dict[str, Any]] = {"encoder": {}, "attention": {}, "decoder": {}}
+    plain: dict[str, Any] = dict(TINY_SIZES)
+    for name, value in options.items():
+        prefix, _, rest = name.partition("_")
+        (tables[prefix] if prefix in tables else plain)[rest if prefix in tables else name] = value
+    return ModelConfig(
+        **plain,
+        encoder=EncoderConfig(**tables["encoder"]),
+        attention=AttentionConfig(**tables["attention"]),
+        decoder=DecoderConfig(**tables["decoder"]),
+    )
+
+
+def tiny_model(*, seed: int = 6, **options: Any) -> Seq2Seq:
+    """A model with random weights, larger than a fresh one's: its distributions are peaked and depend on the source.
+
+    With the default options some hypotheses end by EOS early, some late, and some are cut.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Seq2Seq(tiny_config(**options), len(SPECIAL_TOKENS) + len(LETTERS), len(SPECIAL_TOKENS) + len(SOUNDS))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                bound = 2.4 if name.startswith("output.") else 1.5
+                parameter.uniform_(-bound, bound)
+            model.output.bias[EOS_ID] += 3.0
+    return model.eval()
+
+
+def letter_tokenizer(letters: Sequence[str] = LETTERS) -> Tokenizer:
+    """One symbol per character, lower-cased."""
+    library = _library(letters)
+    library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    library.decoder = decoders.Fuse()
+    return Tokenizer(library)
+
+
+def sound_tokenizer(sounds: Sequence[str] = SOUNDS) -> Tokenizer:
+    """One symbol per word; decoded with spaces between them."""
+    library = _library(sounds)
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(library)
+
+
+def _library(symbols: Sequence[str]) -> LibraryTokenizer:
+    vocabulary = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
+    return LibraryTokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID]))
+
+
+def tiny_exportable(
+    model: Seq2Seq | None = None, *, name: str = "tiny", append_eos: bool = True, **options: Any
+) -> Exportable:
+    """Everything that `write_bundle` wants, around `model` or a new one of these options."""
+    source_tokenizer = letter_tokenizer()
+    words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
+    return Exportable(
+        name=name,
+        model=model or tiny_model(**options),
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=sound_tokenizer(),
+        append_eos=append_eos,
+        limits=Limits(max_source_tokens=64, max_target_tokens=48, max_beam_size=8, max_num_hypotheses=8),
+        decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),
+        provenance=Provenance(
+            commit="", created="2026-01-01T00:00:00+00:00", versions={}, recipe={}, data_digest="", checkpoint="best"
+        ),
+        evaluation=(Evaluation(metric="wer", value=1.0, protocol="untrained", num_examples=1),),
+        sources=[source_tokenizer.encode(word) for word in words],
+    )
+
+
+def tiny_bundle(path: Path, *, name: str = "tiny", append_eos: bool = True, **options: Any) -> Path:
+    """Writes a tiny bundle at `path` (a few seconds: two graphs are traced and verified) and returns it.
+
+    Args:
+        options: of the model, see `tiny_config`; and `seed`.
+    """
+    write_bundle(tiny_exportable(name=name, append_eos=append_eos, **options), path, plan=TINY_PLAN)
+    return path

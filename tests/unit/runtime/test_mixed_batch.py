@@ -1,0 +1,121 @@
+"""Unlike requests in one batch: searches with ties, tiny vocabularies and bans, beside forced targets."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from runtime.decoding.batch import BatchRequest, RunningBatch
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.forced import ForcedSearch
+from runtime.decoding.hypothesis import Hypothesis
+from runtime.decoding.offline import decode_all, score_all
+from runtime.decoding.options import DecodingOptions
+from runtime.decoding.search import Candidates
+from runtime.stepper import DecoderState
+from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.unit.runtime.naive import naive_beam
+
+
+class Widest(FakeStepper):
+    """Remembers the most rows it was given."""
+
+    max_rows = 0
+
+    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+        state = super().concat(states)
+        self.max_rows = max(self.max_rows, state.num_rows)
+        return state
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        self.max_rows = max(self.max_rows, len(sources))
+        return super().encode(sources)
+
+    def select(self, state: DecoderState, rows: np.ndarray) -> DecoderState:
+        self.max_rows = max(self.max_rows, len(rows))
+        return super().select(state, rows)
+
+
+@pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
+def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
+    """With no spread all symbols are equally probable: everything is a tie, and wide beams run out of candidates."""
+    stepper = FakeStepper(vocabulary_size, spread=0.0)
+    for beam_size in range(1, 7):
+        for min_length in (0, 2):
+            options = DecodingOptions(
+                beam_size=beam_size, num_hypotheses=beam_size, max_length=3, min_length=min_length, suppress_unk=True
+            )
+            found = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
+            assert [h.token_ids for h in found] == [f.tokens for f in naive_beam(stepper, [4, 5], options)]
+
+
+def test_of_equal_candidates_the_lower_row_goes_first() -> None:
+    search = BeamSearch.start(DecodingOptions(beam_size=2, max_length=4), SPECIAL_IDS)
+    search = search.advance(Candidates([[5, 4, 6]], [[-1.0, -1.0, -2.0]], [0.0], None))
+    search = search.advance(Candidates([[7, 6, 5]] * 2, [[-1.0, -2.0, -3.0]] * 2, [0.0] * 2, None))
+    assert (search.rows, search.previous_ids) == ((0, 1), (7, 7))
+
+
+def test_forced_targets_share_steps_with_beams() -> None:
+    rng = random.Random(5)
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(beam_size=3, num_hypotheses=2, max_length=6, min_length=1, suppress_unk=True)
+    sources = [[rng.randrange(4, 40) for _ in range(rng.randrange(1, 9))] for _ in range(40)]
+    targets = [tuple(rng.choice([1, 4, 5, 6, 7]) for _ in range(rng.randrange(6))) for _ in sources]
+    batch: RunningBatch[tuple[str, int]] = RunningBatch(stepper)
+    results: dict[tuple[str, int], tuple[Hypothesis, ...]] = {}
+    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        scored = ForcedSearch.start(target, SPECIAL_IDS)
+        batch.join([BatchRequest(("beam", index), source, BeamSearch.start(options, SPECIAL_IDS))])
+        batch.join([BatchRequest(("score", index), source, scored)])
+        results.update(batch.step().finished)
+    while batch.keys:
+        results.update(batch.step().finished)
+    alone = score_all(stepper, list(zip(sources, targets, strict=True)), SPECIAL_IDS, max_rows=1)
+    for index, source in enumerate(sources):
+        assert results["score", index] == (alone[index],)
+        expected = naive_beam(stepper, source, options)
+        assert [h.token_log_probs for h in results["beam", index]] == [f.log_probs for f in expected]
+
+
+def test_attention_follows_its_hypothesis_through_the_beam() -> None:
+    """Scoring a hypothesis runs its row alone, and must see the attention that the beam kept for it."""
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(beam_size=4, num_hypotheses=4, max_length=7, attention=True)
+    for seed in range(20):
+        source = [seed + 4, 5, 9, 6, 7, 8, 4]
+        for hypothesis in decode_all(stepper, [source], options, SPECIAL_IDS)[0]:
+            batch: RunningBatch[int] = RunningBatch(stepper)
+            batch.join([BatchRequest(0, source, ForcedSearch.start(hypothesis.token_ids, SPECIAL_IDS, attention=True))])
+            finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
+            while not finished:
+                finished = batch.step().finished
+            forced = finished[0][1][0].attention
+            assert hypothesis.attention is not None and forced is not None
+            np.testing.assert_array_equal(hypothesis.attention, forced[: len(hypothesis.attention)])
+
+
+def test_beam_one_ends_where_it_is_greedy_whatever_the_patience() -> None:
+    search = BeamSearch.start(DecodingOptions(max_length=4, patience=2.0), SPECIAL_IDS)
+    assert search.advance(Candidates([[3, 5]], [[-0.1, -3.0]], [0.0], None)).done
+
+
+def test_patience_of_single_precision_counts_as_written() -> None:
+    """1.1 arrives over the wire as 1.10000002: times 10 that is 11 hypotheses, not 12."""
+    ending = Candidates([[3, 5, 4]], [[-1.0, -1.5, -20.0]], [0.0], None)
+    options = DecodingOptions(beam_size=10, max_length=9, patience=float(np.float32(1.1)))
+    start = BeamSearch.start(options, SPECIAL_IDS)
+    (ended,) = start.advance(ending).ended
+    assert not replace(start, ended=(ended,) * 9).advance(ending).done
+    assert replace(start, ended=(ended,) * 10).advance(ending).done
+
+
+def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
+    stepper = Widest(vocabulary_size=8)
+    finished: list[int] = []
+    options = [DecodingOptions(max_length=5, beam_size=1 + n % 4) for n in range(60)]
+    decode_all(stepper, [[n + 4] for n in range(60)], options, SPECIAL_IDS, max_rows=12, progress=finished.append)
+    assert 4 < stepper.max_rows <= 12
+    assert sum(finished) == 60

@@ -1,0 +1,94 @@
+"""Text to ids and back, for each kind of vocabulary."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, UnknownTokenError
+
+
+def word_level(symbols: list[str]) -> LibraryTokenizer:
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *symbols])}
+    return LibraryTokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+
+
+def words() -> Tokenizer:
+    library = word_level(["HH", "AH", "L", "OW"])
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(library)
+
+
+def characters() -> Tokenizer:
+    library = word_level(list("abs</>"))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    library.decoder = decoders.Fuse()
+    return Tokenizer(library)
+
+
+def pieces() -> Tokenizer:
+    symbols = [*SPECIAL_TOKENS, "▁", "a", "b", "▁a", "▁ab"]
+    model = models.BPE(
+        {token: index for index, token in enumerate(symbols)}, [("▁", "a"), ("▁a", "b")], unk_token="<unk>"
+    )
+    library = LibraryTokenizer(model)
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    return Tokenizer(library)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "tokens"),
+    [
+        (words(), "HH AH L OW", ["HH", "AH", "L", "OW"]),
+        (characters(), "abba", ["a", "b", "b", "a"]),
+        (pieces(), "ab a", ["▁ab", "▁a"]),
+    ],
+)
+def test_text_survives_the_way_there_and_back(tokenizer: Tokenizer, text: str, tokens: list[str]) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.tokens_of(ids) == tokens
+    assert tokenizer.ids_of(tokens) == ids
+    assert tokenizer.decode([BOS_ID, *ids, EOS_ID, PAD_ID]) == text
+    assert tokenizer.encode_batch([text, text]) == [ids, ids]
+
+
+@pytest.mark.parametrize("literal", ["<pad>", "<s>", "</s>", "<unk>", "ZZ"])
+def test_text_never_gives_a_special_symbol(literal: str) -> None:
+    assert words().encode(f"HH {literal} OW") == [4, UNK_ID, 7]
+    assert words().encode_batch([f"HH {literal} OW"]) == [[4, UNK_ID, 7]]
+
+
+def test_a_literal_end_symbol_is_spelled_where_the_vocabulary_spells() -> None:
+    assert characters().tokens_of(characters().encode("a</s>")) == ["a", "<", "/", "s", ">"]
+
+
+@pytest.mark.parametrize("token", ["<pad>", "<s>", "</s>", "ZZ", ""])
+def test_tokens_that_a_caller_may_not_give(token: str) -> None:
+    with pytest.raises(UnknownTokenError, match="at position 1") as caught:
+        words().ids_of(["HH", token])
+    assert (caught.value.token, caught.value.position) == (token, 1)
+
+
+def test_unk_may_be_given_and_shows() -> None:
+    assert words().ids_of(["HH", "<unk>"]) == [4, UNK_ID]
+    assert words().decode([4, UNK_ID]) == "HH <unk>"
+
+
+def test_the_file_says_everything(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(words().to_text(), encoding="utf-8")
+    read = Tokenizer.from_file(path)
+    assert (read.vocabulary_size, read.encode("OW L")) == (8, [7, 6])
+    assert read.to_text() == words().to_text()
+
+
+def test_what_is_not_a_tokenizer_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a tokenizer file"):
+        Tokenizer.from_text("{}")
+    moved = json.loads(words().to_text())
+    moved["model"]["vocab"].update({"<s>": EOS_ID, "</s>": BOS_ID})
+    with pytest.raises(ValueError, match="must hold <s> as id 2"):
+        Tokenizer.from_text(json.dumps(moved))

@@ -1,0 +1,49 @@
+import pytest
+from pydantic import ValidationError
+
+from training.model import ModelConfig
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"cell": "transformer"}, ["cell", "lstm"]),
+        ({"hidden_siz": 3}, ["hidden_siz"]),
+        ({"hidden_size": 0}, ["hidden_size"]),
+        ({"dropout": 1.0}, ["dropout"]),
+        ({"encoder": {"num_layers": 9}}, ["encoder", "num_layers", "8"]),
+        (
+            {"hidden_size": 6, "attention": {"score": "dot"}},
+            ["model.attention.score", "2 x 6 = 12", "model.encoder.hidden_size = 3"],
+        ),
+        ({"hidden_size": 7, "attention": {"score": "dot"}}, ['set score = "general"']),
+        (
+            {"hidden_size": 6, "encoder": {"hidden_size": 5, "bidirectional": False}, "attention": {"score": "dot"}},
+            ["1 x 5 = 5", "model.encoder.hidden_size = 6"],
+        ),
+        ({"attention": {"score": "general", "key_size": 4}}, ["model.attention.key_size = 4", "leave it out"]),
+        (
+            {"attention": {"query": "previous"}, "decoder": {"input_feeding": True}},
+            ["model.decoder.input_feeding", 'model.attention.query = "current"'],
+        ),
+        (
+            {"embedding_size": 4, "hidden_size": 6, "decoder": {"tied_embeddings": True}},
+            ["tied_embeddings", "got 4 and 6"],
+        ),
+    ],
+)
+def test_an_impossible_table_is_refused_with_the_reason(table: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ModelConfig(**table)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_what_dot_is_refused_with_mends_it() -> None:
+    ModelConfig(hidden_size=6, encoder={"hidden_size": 3}, attention={"score": "dot"})
+    ModelConfig(hidden_size=6, encoder={"bidirectional": False}, attention={"score": "dot"})
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ModelConfig().cell = "gru"

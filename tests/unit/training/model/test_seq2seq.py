@@ -1,0 +1,90 @@
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from runtime.tokenizer import BOS_ID, PAD_ID
+from training.model import ModelConfig, Seq2Seq
+
+SMALL = {"embedding_size": 6, "hidden_size": 6}
+
+
+def build(**tables: object) -> Seq2Seq:
+    torch.manual_seed(0)
+    return Seq2Seq(ModelConfig(**{**SMALL, **tables}), 11, 13).eval()
+
+
+def teacher_force(model: Seq2Seq, **options: torch.Tensor) -> torch.Tensor:
+    return model(torch.tensor([[4, 5, 6]]), torch.tensor([3]), torch.tensor([[2, 7, 8, 9]]), **options)
+
+
+def test_pad_and_bos_are_impossible() -> None:
+    probabilities = teacher_force(build()).softmax(-1)
+    assert not probabilities[..., [PAD_ID, BOS_ID]].any()
+    assert probabilities[..., 3:].all()
+
+
+def test_wanted_positions_only() -> None:
+    model = build()
+    wanted = teacher_force(model, positions=torch.tensor([3, 0]))
+    torch.testing.assert_close(wanted, teacher_force(model)[0, [3, 0]])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_survive_safetensors(tied: bool) -> None:
+    model, other = build(decoder={"tied_embeddings": tied}), build(decoder={"tied_embeddings": tied})
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    other.load_state_dict(load(save(model.state_dict())))
+    torch.testing.assert_close(teacher_force(other), teacher_force(model), rtol=0, atol=0)
+
+
+def test_tied_embeddings_are_one_parameter() -> None:
+    tied = build(decoder={"tied_embeddings": True})
+    assert tied.output.weight is None
+    names = set(build().state_dict()) - set(tied.state_dict())
+    assert names == {"output.weight"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "rows", "sources"),
+    [
+        ({}, ["hidden", "cell"], ["memory", "source_mask", "keys"]),
+        (
+            {"cell": "gru", "attention": {"score": "additive", "query": "previous"}},
+            ["hidden"],
+            ["memory", "source_mask", "keys"],
+        ),
+        (
+            {"encoder": {"hidden_size": 3}, "attention": {"score": "dot"}, "decoder": {"input_feeding": True}},
+            ["hidden", "cell", "attentional"],
+            ["memory", "source_mask"],
+        ),
+    ],
+)
+def test_state_tensors_are_what_encode_gives(tables: dict[str, object], rows: list[str], sources: list[str]) -> None:
+    model = build(**tables)
+    tensors = model.state_tensors()
+    assert [tensor.input for tensor in tensors if tensor.scope == "row"] == rows
+    assert [tensor.input for tensor in tensors if tensor.scope == "source"] == sources
+    assert all(tensor.output == (f"{tensor.input}_out" if tensor.scope == "row" else None) for tensor in tensors)
+    encoded = model.encode(torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2]))
+    assert list(encoded.row_tensors) == rows
+    assert list(encoded.source_tensors) == sources
+    assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
+
+
+def test_the_forget_gate_starts_open() -> None:
+    rnn = build().decoder.cells[0].rnn
+    assert (rnn.bias_ih_l0[6:12] + rnn.bias_hh_l0[6:12]).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("query", ["current", "previous"])
+@pytest.mark.parametrize("score", ["dot", "general", "additive"])
+def test_every_weight_learns(score: str, query: str) -> None:
+    model = build(
+        encoder={"num_layers": 2, "hidden_size": 3},
+        attention={"score": score, "query": query},
+        decoder={"num_layers": 2, "input_feeding": query == "current"},
+    )
+    teacher_force(model)[..., 5].sum().backward()
+    assert all(parameter.grad.any() for parameter in model.parameters())

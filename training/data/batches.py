@@ -1,0 +1,124 @@
+"""Batches of like lengths, bounded by their padded tokens; the same ones for the same (seed, epoch).
+
+Shapes: B pairs of a batch, S source positions, T target positions (EOS included), N positions that are not padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from runtime.errors import UserError
+from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from training.data.config import BatchConfig
+from training.data.corpus import Corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one forward pass takes.
+
+    Attributes:
+        source_ids: [B, S] int64; source_lengths: [B] int64.
+        previous_ids: [B, T] int64: BOS, then the target.
+        positions: [N] int64: where, in the flattened [B * T], a symbol is to be predicted.
+        target_ids: [N] int64: the symbols to be predicted there, EOS included.
+    """
+
+    source_ids: Tensor
+    source_lengths: Tensor
+    previous_ids: Tensor
+    positions: Tensor
+    target_ids: Tensor
+
+    @property
+    def num_target_tokens(self) -> int:
+        return len(self.target_ids)
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(
+            self.source_ids.to(device),
+            self.source_lengths.to(device),
+            self.previous_ids.to(device),
+            self.positions.to(device),
+            self.target_ids.to(device),
+        )
+
+
+class BatchPlan:
+    """Which pairs stand together, epoch by epoch.
+
+    Pairs are sorted by source length, then target length, and cut where one more pair would break the budget; pairs of
+    equal lengths change places, and batches their order, from epoch to epoch. All lengths being the same in each
+    epoch, so is the number of batches.
+    """
+
+    def __init__(self, corpus: Corpus, config: BatchConfig, seed: int) -> None:
+        """Cuts the sorted corpus.
+
+        Raises:
+            UserError: a pair alone is beyond the budget.
+        """
+        self._seed = seed
+        self._source_lengths = corpus.sources.lengths
+        self._target_lengths = corpus.targets.lengths + 1
+        order = np.lexsort((self._target_lengths, self._source_lengths))
+        self._cuts = self._cut(order, config.max_tokens)
+
+    @property
+    def num_batches(self) -> int:
+        return len(self._cuts) + 1
+
+    def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The batches of an epoch, as indices of pairs: a function of (seed, epoch), so a run can resume anywhere."""
+        generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
+        shuffled = generator.permutation(len(self._source_lengths))
+        order = shuffled[np.lexsort((self._target_lengths[shuffled], self._source_lengths[shuffled]))]
+        batches = np.split(order, self._cuts)
+        return [batches[index] for index in generator.permutation(len(batches))]
+
+    def _cut(self, order: NDArray[np.int64], max_tokens: int) -> list[int]:
+        cuts: list[int] = []
+        start = widest_target = 0
+        sources, targets = self._source_lengths[order].tolist(), self._target_lengths[order].tolist()
+        for place, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if source + target > max_tokens:
+                raise UserError(
+                    f"batches.max_tokens = {max_tokens} does not hold the pair of {source} source and {target} target "
+                    f"positions: raise it to {source + target} or more, or lower data.max_source_tokens or "
+                    "data.max_target_tokens"
+                )
+            widest_target = max(widest_target, target)
+            # Sorted by source length, the last source is the widest.
+            if (place - start + 1) * (source + widest_target) > max_tokens:
+                cuts.append(place)
+                start, widest_target = place, target
+        return cuts
+
+
+def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int]) -> Batch:
+    """Lays pairs into padded tensors."""
+    sources = [corpus.sources[index] for index in indices]
+    targets = [corpus.targets[index] for index in indices]
+    source_lengths = np.array([len(source) for source in sources], np.int64)
+    widths = np.array([len(target) + 1 for target in targets], np.int64)
+    source_ids = np.full((len(sources), int(source_lengths.max())), PAD_ID, np.int64)
+    next_ids = np.full((len(targets), int(widths.max())), PAD_ID, np.int64)
+    previous_ids = next_ids.copy()
+    previous_ids[:, 0] = BOS_ID
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        source_ids[row, : len(source)] = source
+        previous_ids[row, 1 : len(target) + 1] = target
+        next_ids[row, : len(target)] = target
+        next_ids[row, len(target)] = EOS_ID
+    positions = np.flatnonzero(np.arange(next_ids.shape[1]) < widths[:, None])
+    return Batch(
+        torch.from_numpy(source_ids),
+        torch.from_numpy(source_lengths),
+        torch.from_numpy(previous_ids),
+        torch.from_numpy(positions),
+        torch.from_numpy(next_ids.reshape(-1)[positions]),
+    )

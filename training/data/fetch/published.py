@@ -1,0 +1,82 @@
+"""Publishing fetched data: a directory stands whole, with the digests of its files, or not at all."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from runtime.errors import UserError
+from training.data.pairs import Pair
+
+RECORD_NAME = "fetched.json"
+
+
+def publish(directory: Path, fetcher: str, build: Callable[[Path], None], *, announce: Callable[[str], None]) -> None:
+    """Lets `build` fill an empty directory aside, records digests, and renames it to `directory`.
+
+    Args:
+        directory: reused where it stands with the recorded digests.
+        fetcher: the name to record.
+        build: writes its files into the directory it is given.
+        announce: is told, in a line, what is about to take a while.
+
+    Raises:
+        UserError: the directory stands and is not what the fetcher left.
+    """
+    if directory.exists():
+        _check(directory, fetcher)
+        return
+    announce(f"fetching {fetcher} into {directory}")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise UserError(f"{directory}: can't be made: {error}") from None
+    try:
+        build(aside)
+        record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(aside.iterdir())}}
+        (aside / RECORD_NAME).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        aside.chmod(0o755)
+        aside.rename(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    """One TSV file, on the disk before it is named as done."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _check(directory: Path, fetcher: str) -> None:
+    remedy = f"remove {directory} to fetch it anew, or name another data.directory"
+    try:
+        record = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
+        digests = dict(record["sha256"])
+        maker = record["fetcher"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{directory} stands, without a readable {RECORD_NAME}: {remedy}") from None
+    if maker != fetcher:
+        raise UserError(f"{directory} was built by the fetcher {maker!r}, not {fetcher!r}: {remedy}")
+    for name, digest in digests.items():
+        if not (directory / name).is_file() or file_digest(directory / name) != digest:
+            raise UserError(f"{directory / name} is not as it was fetched: {remedy}")

@@ -1,0 +1,45 @@
+"""The `[optimizer]` table of a recipe, and the optimizer it means."""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from training.table import Table
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class OptimizerConfig(Table):
+    """`[optimizer]`.
+
+    Attributes:
+        kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), or "sgd".
+        learning_rate: the peak; `[schedule]` says how it rises and falls.
+        betas: Adam's averaging of the gradient and of its square.
+        epsilon: Adam's, against division by zero.
+        momentum: SGD's.
+        weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
+    """
+
+    kind: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
+    momentum: Share = 0.0
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+
+
+def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    match config.kind:
+        case "sgd":
+            return torch.optim.SGD(
+                parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+            )
+        case "adam" | "adamw":
+            kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
+            return kind(
+                parameters, config.learning_rate, config.betas, config.epsilon, weight_decay=config.weight_decay
+            )

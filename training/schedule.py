@@ -1,0 +1,77 @@
+"""How the learning rate rises and falls: the `[schedule]` table of a recipe."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from training.table import Table
+
+ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "plateau"]
+DECAYS_TO_AN_END = ("linear", "cosine")
+
+
+class ScheduleConfig(Table):
+    """`[schedule]`. The rate first rises linearly over `warmup_steps`, then:
+
+    Attributes:
+        kind: "constant"; "inverse_sqrt": falls as the root of warmup_steps / step (Vaswani et al. 2017, 5.3);
+            "linear" and "cosine": fall to `final_factor` at the run's limit (with a warm-up, one cycle: Smith and
+            Topin 2019); "plateau": times `factor` whenever more than `patience` validations in a row brought nothing.
+        warmup_steps: steps of rising; inverse_sqrt needs at least one.
+        final_factor: of the peak, where linear and cosine end.
+        factor: plateau's.
+        patience: plateau's, in validations.
+    """
+
+    kind: ScheduleKind = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    final_factor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    patience: Annotated[int, Field(ge=0)] = 0
+
+
+class Schedule:
+    """The share of the peak learning rate at each step.
+
+    With a time limit, linear and cosine follow whichever is further on, steps or seconds: on a machine too slow for
+    the planned steps the rate has still fallen when time is up.
+    """
+
+    def __init__(self, config: ScheduleConfig, *, max_steps: int | None, max_seconds: float | None) -> None:
+        """Takes the run's limits; linear and cosine need one of them."""
+        self._config = config
+        self._max_steps = max_steps
+        self._max_seconds = max_seconds
+        self.plateau_factor = 1.0
+        self.num_flat_validations = 0
+
+    def factor(self, step: int, seconds: float) -> float:
+        """The share for the step after `step` finished ones, `seconds` into the training."""
+        config = self._config
+        rise = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+        match config.kind:
+            case "constant":
+                return rise
+            case "plateau":
+                return rise * self.plateau_factor
+            case "inverse_sqrt":
+                warmup = max(1, config.warmup_steps)
+                return rise * min(1.0, math.sqrt(warmup / (step + 1)))
+            case "linear" | "cosine":
+                done = self._progress(step, seconds)
+                left = 1.0 - done if config.kind == "linear" else (1.0 + math.cos(math.pi * done)) / 2
+                return rise * (config.final_factor + (1.0 - config.final_factor) * left)
+
+    def validated(self, *, improved: bool) -> None:
+        """Is told of each validation."""
+        self.num_flat_validations = 0 if improved else self.num_flat_validations + 1
+        if self._config.kind == "plateau" and self.num_flat_validations > self._config.patience:
+            self.plateau_factor *= self._config.factor
+            self.num_flat_validations = 0
+
+    def _progress(self, step: int, seconds: float) -> float:
+        warmup = self._config.warmup_steps
+        by_steps = (step - warmup) / max(1, self._max_steps - warmup) if self._max_steps is not None else 0.0
+        by_time = seconds / self._max_seconds if self._max_seconds is not None else 0.0
+        return min(1.0, max(0.0, by_steps, by_time))

@@ -1,0 +1,132 @@
+"""Training a tokenizer of one side, and the `[source]` and `[target]` tables of a recipe.
+
+The special symbols are entries of the vocabulary like any other, with the ids 0 to 3, and never the library's "added
+tokens": those are searched for inside texts, and a literal `</s>` in a text is text (runtime/tokenizer.py).
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from runtime.errors import UserError
+from runtime.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from training.table import Table
+
+TokenizerKind = Literal["character", "word", "bpe"]
+
+BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
+"""What merges never leave: a word, a single digit, a run of punctuation, each with the space before it (as U+2581)."""
+
+DEFAULT_BPE_SIZE = 8000
+UNLIMITED = 2**31 - 1
+
+
+class TokenizerConfig(Table):
+    """How the texts of one side become symbols.
+
+    Attributes:
+        tokenizer: "character": every character, spaces included; "word": what white space separates; "bpe": merges of
+            characters within words (Sennrich et al. 2016).
+        vocabulary_size: entries at most, the four special symbols included; None: all, and 8000 for bpe.
+        min_frequency: a symbol (bpe: a merge) seen less often in the training part gets no entry.
+        lowercase: texts are lower-cased first.
+        nfc: texts are brought into Unicode's normal form C first.
+    """
+
+    tokenizer: TokenizerKind
+    vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
+    min_frequency: Annotated[int, Field(ge=1)] = 1
+    lowercase: bool = False
+    nfc: bool = True
+
+
+class SourceConfig(TokenizerConfig):
+    """`[source]`.
+
+    Attributes:
+        append_eos: every source ends with EOS.
+    """
+
+    append_eos: bool = True
+
+
+class TargetConfig(TokenizerConfig):
+    """`[target]`. EOS always ends a target: the model has to learn to stop."""
+
+
+def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer with the vocabulary of `texts`, which must be of the training part only.
+
+    Raises:
+        UserError: the texts leave no symbol.
+    """
+    library = _untrained(config)
+    if config.tokenizer == "bpe":
+        _learn_merges(library, config, texts)
+    else:
+        _count_symbols(library, config, texts)
+    tokenizer = Tokenizer(_without_added_tokens(library))
+    if tokenizer.vocabulary_size == len(SPECIAL_TOKENS):
+        raise UserError(
+            f"no symbol occurs min_frequency = {config.min_frequency} times in the training part: lower min_frequency"
+        )
+    return tokenizer
+
+
+def _untrained(config: TokenizerConfig) -> LibraryTokenizer:
+    unk = SPECIAL_TOKENS[UNK_ID]
+    match config.tokenizer:
+        case "character":
+            library = LibraryTokenizer(models.WordLevel(unk_token=unk))
+            library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            library.decoder = decoders.Fuse()
+        case "word":
+            # Without a decoder the library joins by spaces.
+            library = LibraryTokenizer(models.WordLevel(unk_token=unk))
+            library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        case "bpe":
+            library = LibraryTokenizer(models.BPE(unk_token=unk))
+            library.pre_tokenizer = pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=False),
+                    pre_tokenizers.Split(Regex(BPE_WORDS), "isolated"),
+                ]
+            )
+            library.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    steps = [normalizers.NFC()] * config.nfc + [normalizers.Lowercase()] * config.lowercase
+    if steps:
+        library.normalizer = normalizers.Sequence(steps)
+    return library
+
+
+def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
+    # No merge can spell a special symbol: each of them mixes punctuation with letters, which BPE_WORDS keeps apart.
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocabulary_size or DEFAULT_BPE_SIZE,
+        min_frequency=config.min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer=trainer)
+
+
+def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
+    # The specials join after the counting: a text that spells one as a word must not move it from its id.
+    size = UNLIMITED if config.vocabulary_size is None else config.vocabulary_size
+    trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=config.min_frequency, show_progress=False)
+    library.train_from_iterator(texts, trainer=trainer)
+    counted = library.get_vocab(with_added_tokens=False)
+    symbols = [symbol for symbol in sorted(counted, key=counted.__getitem__) if symbol not in SPECIAL_TOKENS]
+    entries = [*SPECIAL_TOKENS, *symbols][:size]
+    vocabulary = {symbol: index for index, symbol in enumerate(entries)}
+    library.model = models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID])
+
+
+def _without_added_tokens(library: LibraryTokenizer) -> LibraryTokenizer:
+    content = json.loads(library.to_str())
+    content["added_tokens"] = []
+    return LibraryTokenizer.from_str(json.dumps(content))
