@@ -28,6 +28,8 @@ TINY_PLAN = VerificationPlan(
     max_length=12,
 )
 
+WEIGHT_BOUND = 1.5
+
 TINY_SIZES: dict[str, Any] = {"embedding_size": 12, "hidden_size": 16}
 
 
@@ -56,7 +58,7 @@ def tiny_model(*, seed: int = 6, **options: Any) -> Seq2Seq:
         model = Seq2Seq(tiny_config(**options), len(SPECIAL_TOKENS) + len(LETTERS), len(SPECIAL_TOKENS) + len(SOUNDS))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                bound = 2.4 if name.startswith("output.") else 1.5
+                bound = 2.4 if name.startswith("output.") else WEIGHT_BOUND
                 parameter.uniform_(-bound, bound)
             model.output.bias[EOS_ID] += 3.0
     return model.eval()

@@ -63,7 +63,7 @@ class TorchStepper:
             candidate_ids=ids.cpu().numpy(),
             candidate_log_probs=log_probs.float().cpu().numpy(),
             forced_log_probs=forced_log_probs.float().cpu().numpy(),
-            attention=weights.float().cpu().numpy() if attention else None,
+            attention=weights.float().cpu().numpy() if attention and weights is not None else None,
         )
         return output, DecoderState(rows, state.source_tensors, state.source_lengths, state.row_sources)
 
@@ -79,7 +79,9 @@ class TorchStepper:
         first_source = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             row_tensors={
-                name: torch.cat([state.row_tensors[name] for state in states]) for name in states[0].row_tensors
+                # Of the row tensors only coverage has the sources' width; the others are as wide in all states.
+                name: _cat_padded([state.row_tensors[name] for state in states])
+                for name in states[0].row_tensors
             },
             source_tensors={
                 name: _cat_padded([state.source_tensors[name] for state in states]) for name in states[0].source_tensors
@@ -118,6 +120,6 @@ def _take(tensors: Any, indices: Tensor) -> dict[str, Tensor]:
 
 
 def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
-    """Joins [B, S, ...] tensors of several widths; zero (False in a mask) fills up."""
+    """Joins [N, S, ...] tensors of several widths; zero (False in a mask) fills up."""
     width = max(tensor.shape[1] for tensor in tensors)
     return torch.cat([F.pad(tensor, [0, 0] * (tensor.dim() - 2) + [0, width - tensor.shape[1]]) for tensor in tensors])

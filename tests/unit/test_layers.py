@@ -21,7 +21,7 @@ ALLOWED = {
 }
 OURS = {"runtime", "training", "export", "server", "attendant_client", "demo", "tests", "benchmarks"}
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
-ONLY_IN = {"onnxruntime": {"runtime/onnx_stepper.py"}}
+ONLY_IN = {"onnxruntime": {"runtime/onnx_session.py"}}
 
 
 def modules() -> list[Path]:

@@ -1,6 +1,7 @@
 """Attention: a weighted mean of the memory for each query.
 
-Shapes: B sources, T target positions, Q queries of each, S positions, D memory size, H decoder size, A key size.
+Shapes: B sources, T target positions, Q queries of each source, S positions, D encoder size, C context size,
+H decoder size, A key size.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.model.config import ModelConfig
+from training.model.coverage import Coverage
 from training.model.looped import LoopedProduct
 from training.model.scores import SCORES
 
@@ -21,37 +23,64 @@ class Attention(nn.Module):
 
     One function for teacher forcing (Q: all target positions), for the loop over time (Q = 1) and for a decoding step
     (Q: the rows of a source). What depends on the source alone passes through `source_tensors`.
+
+    Attributes:
+        source_names: the names of the source tensors.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        value_size = config.attention.value_size
         self.score = SCORES[config.attention.score](config)
+        self.project_values = None if value_size is None else nn.Linear(config.memory_size, value_size, bias=False)
+        self.coverage = Coverage(config) if config.attention.coverage else None
+        self.has_keys = self.score.project_keys is not None or self.project_values is not None
+        self.source_names = (
+            "memory",
+            "source_mask",
+            *(["keys"] if self.has_keys else []),
+            *(["fertility"] if self.coverage is not None else []),
+        )
 
-    def source_tensors(self, memory: Tensor, source_mask: Tensor) -> dict[str, Tensor]:
-        """What attention needs of each source, computed once: memory [B, S, D], source_mask [B, S], keys [B, S, A]."""
-        tensors = {"memory": memory, "source_mask": source_mask}
-        return {**tensors, "keys": self.score.keys(memory)} if self.score.has_keys else tensors
+    def source_tensors(self, encoder_outputs: Tensor, source_mask: Tensor) -> dict[str, Tensor]:
+        """What attention needs of each source, computed once from encoder_outputs [B, S, D] and source_mask [B, S].
 
-    @property
-    def source_names(self) -> tuple[str, ...]:
-        """The names of `source_tensors`."""
-        return ("memory", "source_mask", "keys") if self.score.has_keys else ("memory", "source_mask")
+        Returns:
+            memory [B, S, C] and source_mask; keys [B, S, A] where they are not the memory itself; with coverage
+            fertility [B, S].
+        """
+        tensors = {"memory": encoder_outputs, "source_mask": source_mask}
+        if self.project_values is not None:
+            tensors["memory"] = self.project_values(encoder_outputs)
+        if self.has_keys:
+            tensors["keys"] = self.score.keys(encoder_outputs)
+        if self.coverage is not None:
+            tensors["fertility"] = self.coverage.fertility(encoder_outputs)
+        return tensors
 
     def query(self, hidden: Tensor) -> Tensor:
         """The queries [..., A] of decoder states [..., H]."""
         return self.score.query(hidden)
 
-    def forward(self, query: Tensor, source: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, source: Mapping[str, Tensor], coverage: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Attends from queries [B, Q, A].
 
+        Args:
+            source: what `source_tensors` made.
+            coverage: [B, Q, S] of each query, where the model has coverage.
+
         Returns:
-            contexts [B, Q, D] and weights [B, Q, S], zero where the source is padding.
+            contexts [B, Q, C]; weights [B, Q, S], zero where the source is padding; the new coverage.
         """
         memory, mask = source["memory"], source["source_mask"]
-        scores = self.score(query, source.get("keys", memory))
-        scores = torch.where(mask.unsqueeze(1), scores, MASKED_SCORE)
-        weights = torch.softmax(scores, -1)
-        return torch.matmul(weights.to(memory.dtype), memory), weights
+        evidence = () if self.coverage is None else (self.coverage.evidence(coverage),)
+        scores = self.score(query, source.get("keys", memory), *evidence)
+        weights = torch.softmax(torch.where(mask.unsqueeze(1), scores, MASKED_SCORE), -1)
+        if self.coverage is not None:
+            coverage = self.coverage.accumulate(coverage, weights, source["fertility"])
+        return torch.matmul(weights.to(memory.dtype), memory), weights, coverage
 
 
 class AttentionLoop:
@@ -73,10 +102,11 @@ class AttentionLoop:
             nothing = memory.new_zeros(1, 1, 1).expand(memory.shape[0], num_steps, memory.shape[2])
             self._context = LoopedProduct(memory.transpose(1, 2), nothing)
 
-    def step(self, hidden: Tensor) -> Tensor:
-        """The next step's contexts [B, D] of states [B, H]."""
+    def step(self, hidden: Tensor, coverage: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The next step's contexts [B, C] of states [B, H], and the coverage [B, S] after it."""
         query = self._attention.query(hidden)
         if self._attention.score.is_product:
-            return self._context(torch.softmax(self._scores(query), -1))
-        context, _ = self._attention(query.unsqueeze(1), self._source)
-        return context.squeeze(1)
+            return self._context(torch.softmax(self._scores(query), -1)), None
+        covered = None if coverage is None else coverage.unsqueeze(1)
+        context, _, covered = self._attention(query.unsqueeze(1), self._source, covered)
+        return context.squeeze(1), None if covered is None else covered.squeeze(1)

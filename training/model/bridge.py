@@ -1,6 +1,6 @@
 """The decoder's first state, from what the encoder found.
 
-Shapes: B sources, S positions, D memory size, L decoder layers, H decoder size.
+Shapes: B sources, S positions, D encoder size, L decoder layers, H decoder size.
 """
 
 import torch
@@ -14,7 +14,7 @@ class Bridge(nn.Module):
     """hidden = tanh(W e + b) per decoder layer (Bahdanau et al. 2015, A.2.2); an LSTM's cell = W' e + b'.
 
     e is the last state of an encoder layer ("bridge": the tops of both stacks correspond, a deeper decoder's lower
-    layers take the lowest) or the mean of the memory ("mean": Sennrich et al. 2017, Nematus). "zeros": no weights.
+    layers take the lowest) or the mean of the outputs ("mean": Sennrich et al. 2017, Nematus). "zeros": no weights.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -29,19 +29,19 @@ class Bridge(nn.Module):
             for _ in range(0 if self.kind == "zeros" else num_layers)
         )
 
-    def forward(self, memory: Tensor, source_mask: Tensor, finals: list[Tensor]) -> list[CellState]:
+    def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[Tensor]) -> list[CellState]:
         """The first state of each decoder layer, parts [B, H].
 
         Args:
-            memory: [B, S, D].
+            outputs: [B, S, D].
             source_mask: [B, S] True where valid.
             finals: each encoder layer's last states [B, D].
         """
         if self.kind == "zeros":
-            zeros = memory.new_zeros(memory.shape[0], self.hidden_size)
+            zeros = outputs.new_zeros(outputs.shape[0], self.hidden_size)
             return [(zeros,) * self.num_parts for _ in self.sources]
         if self.kind == "mean":
-            finals = [masked_mean(memory, source_mask)] * len(finals)
+            finals = [masked_mean(outputs, source_mask)] * len(finals)
         states = []
         for layer, index in zip(self.layers, self.sources, strict=True):
             hidden, *cell = layer(finals[index]).chunk(self.num_parts, -1)
@@ -49,7 +49,7 @@ class Bridge(nn.Module):
         return states
 
 
-def masked_mean(memory: Tensor, source_mask: Tensor) -> Tensor:
-    """The mean [B, D] of memory [B, S, D] over valid positions."""
-    mask = source_mask.unsqueeze(-1).to(memory.dtype)
-    return (memory * mask).sum(1) / mask.sum(1)
+def masked_mean(outputs: Tensor, source_mask: Tensor) -> Tensor:
+    """The mean [B, D] of outputs [B, S, D] over valid positions."""
+    mask = source_mask.unsqueeze(-1).to(outputs.dtype)
+    return (outputs * mask).sum(1) / mask.sum(1)

@@ -1,6 +1,6 @@
 """The decoder's recurrent cells: the same weights run over a whole target at once, or one step at a time.
 
-Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size, G = 4 H (LSTM) or 3 H (GRU).
+Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size, G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
 A cell's state is a tuple of [R, H] tensors in the order of `STATE_NAMES`.
 """
 
@@ -16,9 +16,13 @@ from training.model.looped import LoopedProduct
 
 CellState = tuple[Tensor, ...]
 
-RNN_CLASSES: Final[dict[CellKind, type[nn.LSTM] | type[nn.GRU]]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+RNN_CLASSES: Final[dict[CellKind, type[nn.RNNBase]]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
-STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {"lstm": ("hidden", "cell"), "gru": ("hidden",)}
+STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {
+    "lstm": ("hidden", "cell"),
+    "gru": ("hidden",),
+    "rnn": ("hidden",),
+}
 
 
 class DecoderCell(nn.Module):
@@ -27,7 +31,7 @@ class DecoderCell(nn.Module):
     The inputs of a step may have two parts: what is known beforehand (I) and what the loop itself feeds (F).
     """
 
-    rnn: nn.LSTM | nn.GRU
+    rnn: nn.RNNBase
 
     def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -120,7 +124,18 @@ class GRUCell(DecoderCell):
         return (candidate + update * (hidden - candidate),)
 
 
-CELL_CLASSES: Final[dict[CellKind, type[DecoderCell]]] = {"lstm": LSTMCell, "gru": GRUCell}
+class TanhCell(DecoderCell):
+    """The simple recurrent network (Elman 1990): h' = tanh(W x + U h + b)."""
+
+    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, feed_size, hidden_size)
+        self.rnn = nn.RNN(input_size + feed_size, hidden_size, batch_first=True)
+
+    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
+        return ((projected + recurrent).tanh(),)
+
+
+CELL_CLASSES: Final[dict[CellKind, type[DecoderCell]]] = {"lstm": LSTMCell, "gru": GRUCell, "rnn": TanhCell}
 
 
 def stack_states(states: list[CellState]) -> CellState:

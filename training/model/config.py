@@ -1,19 +1,26 @@
 """The `[model]` table of a recipe: which architecture, how wide, how deep.
 
-What no model could be built of is refused here, with the field, the value and the remedy.
+What no model could be built of is refused here, with the field, the value and the remedy; an option that would do
+nothing, too.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-CellKind = Literal["lstm", "gru"]
-ScoreKind = Literal["dot", "general", "additive"]
+CellKind = Literal["lstm", "gru", "rnn"]
+ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
 InitialState = Literal["bridge", "mean", "zeros"]
+JoiningKind = Literal["tanh", "addition", "maxout"]
+StartSymbol = Literal["bos", "eos"]
 
 NumLayers = Annotated[int, Field(ge=1, le=8)]
 Size = Annotated[int, Field(ge=1)]
+
+FIRST_RESIDUAL_LAYER = 2
+"""From this layer on (0 the lowest) a layer's input is added to its output, in both stacks (Wu et al. 2016, 3.1)."""
 
 
 class ModelTable(BaseModel):
@@ -25,27 +32,35 @@ class EncoderConfig(ModelTable):
 
     Attributes:
         hidden_size: of one direction; None: `model.hidden_size`.
+        reverse_source: reads the source from its end (Sutskever et al. 2014, section 3.3).
     """
 
     num_layers: NumLayers = 1
     bidirectional: bool = True
     hidden_size: Size | None = None
+    reverse_source: bool = False
 
 
 class AttentionConfig(ModelTable):
     """`[model.attention]`.
 
     Attributes:
-        score: how well a source position fits a query, see training/model/scores.py.
-        query: the decoder state that asks. "current": the one after the cell, whose attentional vector
-            tanh(W_c [c; s]) makes the prediction (Luong et al. 2015). "previous": the one before the cell, into
-            which the context is fed (Bahdanau et al. 2015).
-        key_size: width of additive attention's hidden layer; None: `model.hidden_size`.
+        score: how well a source position fits a query, see training/model/scores.py; "none": no attention, the decoder
+            knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
+        query: the decoder state that asks. "current": the one after the cell, whose attentional vector makes the
+            prediction (Luong et al. 2015). "previous": the one before the cell, into which the context is fed
+            (Bahdanau et al. 2015).
+        key_size: queries and keys are projected to this width by W_q and W_k; None: additive and concat take
+            `model.hidden_size`, dot and scaled_dot compare the states themselves.
+        value_size: contexts are of encoder states projected to this width by W_v; None: of the states themselves.
+        coverage: additive attention knows how much it has attended to each position (Tu et al. 2016).
     """
 
-    score: ScoreKind = "general"
+    score: ScoreKind | Literal["none"] = "general"
     query: QueryOrder = "current"
     key_size: Size | None = None
+    value_size: Size | None = None
+    coverage: bool = False
 
 
 class DecoderConfig(ModelTable):
@@ -53,14 +68,21 @@ class DecoderConfig(ModelTable):
 
     Attributes:
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
+        source_vector: without attention, the encoder's last state is part of every step's input and of the
+            prediction (Cho et al. 2014).
         initial_state: the first state: "bridge": a learned layer from the encoder's last states; "mean": one from
             the mean of its outputs; "zeros".
+        joining: how context and state make the prediction, see training/model/joining.py.
+        start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
     """
 
     num_layers: NumLayers = 1
     input_feeding: bool = False
+    source_vector: bool = False
     initial_state: InitialState = "bridge"
+    joining: JoiningKind = "tanh"
+    start_symbol: StartSymbol = "bos"
     tied_embeddings: bool = False
 
 
@@ -71,15 +93,21 @@ class ModelConfig(ModelTable):
         embedding_size: E, of both sides.
         hidden_size: H, of the decoder's states and of the vector that makes the prediction.
         dropout: on embeddings, between layers and before the output layer.
+        shared_embeddings: both sides have one vocabulary and one embedding matrix.
     """
 
     cell: CellKind = "lstm"
     embedding_size: Size = 256
     hidden_size: Size = 512
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
+    shared_embeddings: bool = False
     encoder: EncoderConfig = EncoderConfig()
     attention: AttentionConfig = AttentionConfig()
     decoder: DecoderConfig = DecoderConfig()
+
+    @property
+    def has_attention(self) -> bool:
+        return self.attention.score != "none"
 
     @property
     def memory_size(self) -> int:
@@ -87,50 +115,83 @@ class ModelConfig(ModelTable):
         return (self.encoder.hidden_size or self.hidden_size) * (2 if self.encoder.bidirectional else 1)
 
     @property
-    def key_size(self) -> int:
-        """A, the width in which queries and keys meet."""
-        return self.attention.key_size or self.hidden_size
+    def context_size(self) -> int:
+        """C, the width of what the decoder knows of the source at a step; 0: nothing but its first state."""
+        if self.has_attention:
+            return self.attention.value_size or self.memory_size
+        return self.memory_size if self.decoder.source_vector else 0
 
     @model_validator(mode="after")
     def refuse_contradictions(self) -> Self:
-        for problem in (self._score_problem(), self._feeding_problem(), self._tying_problem()):
-            if problem:
-                raise ValueError(problem)
+        for problem in (*self._problems_of_attention(), *self._problems_without_attention(), *self._other_problems()):
+            raise ValueError(problem)
         return self
 
-    def _score_problem(self) -> str | None:
-        attention = self.attention
-        if attention.score == "dot" and self.memory_size != self.hidden_size:
-            directions = 2 if self.encoder.bidirectional else 1
-            each = self.memory_size // directions
-            remedy = (
-                f'set model.encoder.hidden_size = {self.hidden_size // directions} or score = "general"'
-                if self.hidden_size % directions == 0
-                else 'set score = "general"'
+    def _problems_of_attention(self) -> Iterator[str]:
+        attention, encoder = self.attention, self.encoder
+        compares_states = attention.score in ("dot", "scaled_dot") and attention.key_size is None
+        if compares_states and self.memory_size != self.hidden_size:
+            directions = 2 if encoder.bidirectional else 1
+            fitting = f"model.encoder.hidden_size = {self.hidden_size // directions} or "
+            yield (
+                f'model.attention.score = "{attention.score}" compares encoder states of size {directions} x '
+                f"{self.memory_size // directions} = {self.memory_size} with decoder states of size "
+                f"{self.hidden_size}: set {fitting if self.hidden_size % directions == 0 else ''}"
+                "model.attention.key_size, which projects both"
             )
-            return (
-                f'model.attention.score = "dot" compares encoder states of size {directions} x {each} = '
-                f"{self.memory_size} with decoder states of size {self.hidden_size}: {remedy}"
+        if attention.score == "general" and attention.key_size is not None:
+            yield (
+                f"model.attention.key_size = {attention.key_size} is not of general attention, whose one matrix maps "
+                'encoder states to decoder states: leave it out, or set model.attention.score = "dot"'
             )
-        if attention.key_size is not None and attention.score != "additive":
-            return (
-                f"model.attention.key_size = {attention.key_size} is of additive attention only and score is "
-                f'"{attention.score}": leave it out'
+        if attention.coverage and attention.score != "additive":
+            yield (
+                "model.attention.coverage = true is of additive attention and model.attention.score is "
+                f'"{attention.score}": set score = "additive" or leave coverage out'
             )
-        return None
-
-    def _feeding_problem(self) -> str | None:
-        if self.decoder.input_feeding and self.attention.query == "previous":
-            return (
+        if self.decoder.input_feeding and attention.query == "previous":
+            yield (
                 'model.decoder.input_feeding = true needs model.attention.query = "current": with "previous" the '
                 "context itself is fed to the cell"
             )
-        return None
-
-    def _tying_problem(self) -> str | None:
-        if self.decoder.tied_embeddings and self.embedding_size != self.hidden_size:
-            return (
-                f"model.decoder.tied_embeddings = true needs embedding_size = hidden_size, got {self.embedding_size} "
-                f"and {self.hidden_size}: make them equal or untie"
+        if self.decoder.source_vector and self.has_attention:
+            yield (
+                f'model.decoder.source_vector = true is for model.attention.score = "none", and it is '
+                f'"{attention.score}": attention replaces the vector'
             )
-        return None
+
+    def _problems_without_attention(self) -> Iterator[str]:
+        if self.has_attention:
+            return
+        attention, decoder = self.attention, self.decoder
+        idle = {
+            'model.attention.query = "previous"': attention.query == "previous",
+            f"model.attention.key_size = {attention.key_size}": attention.key_size is not None,
+            f"model.attention.value_size = {attention.value_size}": attention.value_size is not None,
+            "model.decoder.input_feeding = true": decoder.input_feeding,
+        }
+        for option, is_set in idle.items():
+            if is_set:
+                yield f'{option} needs attention and model.attention.score is "none": leave it out'
+        if decoder.joining != "tanh" and not decoder.source_vector:
+            yield (
+                f'model.decoder.joining = "{decoder.joining}" has no context to join, with model.attention.score = '
+                '"none": leave it out or set model.decoder.source_vector = true'
+            )
+        if decoder.initial_state == "zeros" and not decoder.source_vector:
+            yield (
+                'model.decoder.initial_state = "zeros" without attention leaves the decoder nothing of the source: set '
+                'initial_state = "bridge" or model.decoder.source_vector = true'
+            )
+
+    def _other_problems(self) -> Iterator[str]:
+        if self.encoder.reverse_source and self.encoder.bidirectional:
+            yield (
+                "model.encoder.reverse_source = true only renames the directions of a bidirectional encoder: leave it "
+                "out or set model.encoder.bidirectional = false"
+            )
+        if self.decoder.tied_embeddings and self.embedding_size != self.hidden_size:
+            yield (
+                "model.decoder.tied_embeddings = true needs embedding_size = hidden_size, got "
+                f"{self.embedding_size} and {self.hidden_size}: make them equal or untie"
+            )

@@ -1,7 +1,7 @@
-"""The decoder: recurrent layers that attend to the source.
+"""The decoder: recurrent layers that know the source by attention or by a fixed vector.
 
 Shapes: B sources, R rows (R = B in teacher forcing), T target positions, S source positions, M rows of one source,
-E embedding size, D memory size, H decoder size, A key size, L layers.
+E embedding size, D encoder size, C context size, H decoder size, A key size, L layers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,10 +19,12 @@ from training.model.cells import (
     stack_states,
     unstack_states,
 )
-from training.model.config import ModelConfig
-from training.model.joining import Joining
+from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from training.model.joining import JOININGS
 
 ATTENTIONAL = "attentional"
+COVERAGE = "coverage"
+VECTOR = "vector"
 
 
 class Decoder(nn.Module):
@@ -32,123 +34,182 @@ class Decoder(nn.Module):
     they join to is part of the next step's input; without it nothing of a step needs the attention of the one before,
     and teacher forcing has no loop over time.
     query = "previous": the state attends, its context is part of the cells' input (Bahdanau et al. 2015).
+    No attention: the context, if any, is the same vector at every step (Cho et al. 2014).
+
+    From the third layer on, a layer's input is added to its output (Wu et al. 2016, section 3.1).
 
     Nothing is kept on the module between calls: a row's state is `row_tensors`, by the names of `row_names`.
+
+    Attributes:
+        row_names: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, H] (input feeding); coverage [R, S];
+            vector [R, C] (no attention).
+        source_names: what attention needs of a source; empty without attention.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.asks_before = config.attention.query == "previous"
         self.feeds_input = config.decoder.input_feeding
+        self.has_coverage = config.attention.coverage
+        self.has_vector = config.decoder.source_vector
         self.state_names = STATE_NAMES[config.cell]
-        feed_size = config.memory_size if self.asks_before else config.hidden_size if self.feeds_input else 0
-        sizes = [(config.embedding_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
+        known_size = config.embedding_size + (config.context_size if self.has_vector else 0)
+        feed_size = config.context_size if self.asks_before else config.hidden_size if self.feeds_input else 0
+        sizes = [(known_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
         cell_class = CELL_CLASSES[config.cell]
         self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
-        self.attention = Attention(config)
-        self.joining = Joining(config)
+        self.attention = Attention(config) if config.has_attention else None
+        self.joining = JOININGS[config.decoder.joining](config) if config.context_size else None
         self.dropout = nn.Dropout(config.dropout)
+        flags = {ATTENTIONAL: self.feeds_input, COVERAGE: self.has_coverage, VECTOR: self.has_vector}
+        self.row_names = (*self.state_names, *(name for name, has in flags.items() if has))
+        self.source_names = () if self.attention is None else self.attention.source_names
 
-    @property
-    def row_names(self) -> tuple[str, ...]:
-        """Names of the row tensors: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, H] (input feeding)."""
-        return self.state_names + ((ATTENTIONAL,) if self.feeds_input else ())
-
-    def start(self, states: list[CellState]) -> dict[str, Tensor]:
-        """The row tensors of B first states, given by layer."""
-        rows = dict(zip(self.state_names, stack_states(states), strict=True))
-        if self.feeds_input:
-            rows[ATTENTIONAL] = torch.zeros_like(states[0][0])
-        return rows
-
-    def forward(self, embedded: Tensor, states: list[CellState], source: Mapping[str, Tensor]) -> Tensor:
-        """Teacher forcing: the joined vectors [B, T, H] of embedded previous symbols [B, T, E].
+    def start(self, states: list[CellState], source_mask: Tensor, vector: Tensor) -> dict[str, Tensor]:
+        """The row tensors of B first rows.
 
         Args:
             states: the first state of each layer, parts [B, H].
+            source_mask: [B, S].
+            vector: [B, D] the encoder's last state.
+        """
+        rows = self._stacked(states)
+        if self.feeds_input:
+            rows[ATTENTIONAL] = torch.zeros_like(states[0][0])
+        if self.has_coverage:
+            rows[COVERAGE] = torch.zeros_like(source_mask, dtype=vector.dtype)
+        if self.has_vector:
+            rows[VECTOR] = vector
+        return rows
+
+    def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+        """Teacher forcing: the joined vectors [B, T, H] of embedded previous symbols [B, T, E].
+
+        Args:
+            rows: what `start` made.
             source: what `self.attention.source_tensors` made.
         """
         if self.asks_before or self.feeds_input:
-            return self._loop(embedded, states, source)
-        hidden = embedded
-        for index, (cell, state) in enumerate(zip(self.cells, states, strict=True)):
-            hidden = cell.unroll(self.dropout(hidden) if index else hidden, state)
-        context, _ = self.attention(self.attention.query(hidden), source)
-        joined: Tensor = self.joining(context, hidden)
-        return joined
+            return self._loop(embedded, rows, source)
+        hidden, context = embedded, None
+        if self.has_vector:
+            context = rows[VECTOR].unsqueeze(1).expand(-1, embedded.shape[1], -1)
+            hidden = torch.cat([embedded, context], -1)
+        for index, (cell, state) in enumerate(zip(self.cells, self._states(rows), strict=True)):
+            outputs = cell.unroll(self.dropout(hidden) if index else hidden, state)
+            hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
+        if self.attention is not None:
+            context = self._attend_all(hidden, rows, source)
+        return self._join(context, hidden, embedded)
 
-    def _loop(self, embedded: Tensor, states: list[CellState], source: Mapping[str, Tensor]) -> Tensor:
-        """Teacher forcing where a step needs the attention of this or the previous one: only what does is looped."""
+    def _attend_all(self, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+        """Contexts [B, T, C] of states [B, T, H]; only coverage ties a step's attention to the one before."""
+        if not self.has_coverage:
+            return self.attention(self.attention.query(hidden), source)[0]
+        attention, coverage, contexts = AttentionLoop(self.attention, source, hidden.shape[1]), rows[COVERAGE], []
+        for state in hidden.unbind(1):
+            context, coverage = attention.step(state, coverage)
+            contexts.append(context)
+        return torch.stack(contexts, 1)
+
+    def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+        """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
         cells = [
             CellLoop(cell, None if index else embedded, num_rows, num_steps) for index, cell in enumerate(self.cells)
         ]
-        joining = self.joining.loop(num_rows, num_steps)
-        attentional = torch.zeros_like(states[0][0])
+        join = self.joining.loop(num_rows, num_steps) if self.feeds_input else None
+        states, coverage, attentional = self._states(rows), rows.get(COVERAGE), rows.get(ATTENTIONAL)
         contexts, outputs = [], []
-        for _ in range(num_steps):
-            if self.asks_before:
-                contexts.append(attention.step(states[-1][0]))
-            states = self._run_cells(cells, contexts[-1] if self.asks_before else attentional, states)
-            top = states[-1][0]
-            if self.feeds_input:
-                attentional = joining(attention.step(top), top)
-            outputs.append(attentional if self.feeds_input else top)
+        for symbol in embedded.unbind(1):
+            if join is None:
+                context, coverage = attention.step(states[-1][0], coverage)
+                contexts.append(context)
+                output, states = self._run_cells(cells, context, states)
+                outputs.append(output)
+            else:
+                output, states = self._run_cells(cells, attentional, states)
+                context, coverage = attention.step(output, coverage)
+                attentional = join(context, output, symbol)
+                outputs.append(attentional)
         stacked = torch.stack(outputs, 1)
-        return stacked if self.feeds_input else self.joining(torch.stack(contexts, 1), stacked)
+        return stacked if self.feeds_input else self._join(torch.stack(contexts, 1), stacked, embedded)
 
     def step(
         self,
         embedded: Tensor,
-        row_tensors: Mapping[str, Tensor],
-        source_tensors: Mapping[str, Tensor],
-        source_rows: Tensor,
-        row_slots: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        rows: Mapping[str, Tensor],
+        source: Mapping[str, Tensor],
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """One step of R rows over B sources.
 
         Args:
             embedded: [R, E] the previous symbols.
-            row_tensors: by `row_names`.
-            source_tensors: what `self.attention.source_tensors` made.
-            source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout.
+            rows: by `row_names`.
+            source: by `source_names`.
+            source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            joined vectors [R, H], the new row tensors and the attention weights [R, S].
+            joined vectors [R, H], the new row tensors and the attention weights [R, S], None without attention.
         """
-        states = unstack_states(tuple(row_tensors[name] for name in self.state_names))
+        states, coverage, context, weights = self._states(rows), rows.get(COVERAGE), None, None
         inputs = embedded
         if self.asks_before:
-            context, weights = self._attend_rows(states[-1][0], source_tensors, source_rows, row_slots)
+            context, weights, coverage = self._attend_rows(states[-1][0], source, coverage, source_rows, row_slots)
             inputs = torch.cat([embedded, context], -1)
         elif self.feeds_input:
-            inputs = torch.cat([embedded, row_tensors[ATTENTIONAL]], -1)
-        states = self._run_cells(self.cells, inputs, states)
-        top = states[-1][0]
-        if not self.asks_before:
-            context, weights = self._attend_rows(top, source_tensors, source_rows, row_slots)
-        joined = self.joining(context, top)
-        rows = dict(zip(self.state_names, stack_states(states), strict=True))
-        if self.feeds_input:
-            rows[ATTENTIONAL] = joined
-        return joined, rows, weights
+            inputs = torch.cat([embedded, rows[ATTENTIONAL]], -1)
+        elif self.has_vector:
+            context = rows[VECTOR]
+            inputs = torch.cat([embedded, context], -1)
+        output, states = self._run_cells(self.cells, inputs, states)
+        if self.attention is not None and not self.asks_before:
+            context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
+        joined = self._join(context, output, embedded)
+        kept = {ATTENTIONAL: joined, COVERAGE: coverage, VECTOR: context}
+        new_rows = self._stacked(states)
+        return joined, {name: new_rows[name] if name in new_rows else kept[name] for name in self.row_names}, weights
+
+    def _join(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden if self.joining is None else self.joining(context, hidden, embedded)
 
     def _run_cells(
         self, cells: Iterable[DecoderCell | CellLoop], inputs: Tensor, states: list[CellState]
-    ) -> list[CellState]:
-        """One step of all layers."""
-        new_states: list[CellState] = []
-        for cell, state in zip(cells, states, strict=True):
-            new_states.append(cell.step(self.dropout(new_states[-1][0]) if new_states else inputs, state))
-        return new_states
+    ) -> tuple[Tensor, list[CellState]]:
+        """One step of all layers: the output [R, H] of the last and the new states."""
+        hidden, new_states = inputs, []
+        for index, (cell, state) in enumerate(zip(cells, states, strict=True)):
+            new_states.append(cell.step(self.dropout(hidden) if index else hidden, state))
+            output = new_states[-1][0]
+            hidden = output + hidden if index >= FIRST_RESIDUAL_LAYER else output
+        return hidden, new_states
 
     def _attend_rows(
-        self, hidden: Tensor, source: Mapping[str, Tensor], source_rows: Tensor, row_slots: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Contexts [R, D] and weights [R, S] of states [R, H]; the rows of a source query its memory together."""
-        query = self.attention.query(hidden)
+        self,
+        hidden: Tensor,
+        source: Mapping[str, Tensor],
+        coverage: Tensor | None,
+        source_rows: Tensor,
+        row_slots: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Contexts [R, C], weights [R, S] and coverage [R, S] of states [R, H]; a source's rows query it together."""
         num_sources, width = source_rows.shape
-        grid = query.index_select(0, source_rows.flatten()).view(num_sources, width, query.shape[-1])
-        contexts, weights = self.attention(grid, source)
-        return contexts.flatten(0, 1).index_select(0, row_slots), weights.flatten(0, 1).index_select(0, row_slots)
+
+        def grid(values: Tensor) -> Tensor:
+            return values.index_select(0, source_rows.flatten()).view(num_sources, width, values.shape[-1])
+
+        def ungrid(values: Tensor) -> Tensor:
+            return values.flatten(0, 1).index_select(0, row_slots)
+
+        query = grid(self.attention.query(hidden))
+        contexts, weights, coverage = self.attention(query, source, None if coverage is None else grid(coverage))
+        return ungrid(contexts), ungrid(weights), None if coverage is None else ungrid(coverage)
+
+    def _states(self, rows: Mapping[str, Tensor]) -> list[CellState]:
+        return unstack_states(tuple(rows[name] for name in self.state_names))
+
+    def _stacked(self, states: list[CellState]) -> dict[str, Tensor]:
+        return dict(zip(self.state_names, stack_states(states), strict=True))

@@ -5,12 +5,15 @@ Shapes: B sources, S positions, E embedding size, D memory size.
 
 from torch import Tensor, nn
 
-from training.model.config import ModelConfig
-from training.model.recurrent import RecurrentLayer
+from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from training.model.recurrent import RecurrentLayer, reverse
 
 
 class Encoder(nn.Module):
-    """Layers on top of each other, dropout between them.
+    """Layers on top of each other, dropout between them; from the third on a layer's input is added to its output.
+
+    A reversed source (Sutskever et al. 2014) is turned around before the first layer and back after the last, so that
+    the memory's positions are the source's in either case.
 
     Every layer is called as `layer(inputs, lengths) -> (outputs, last states)`, see RecurrentLayer.forward; the
     exporter puts its own in their place.
@@ -20,6 +23,7 @@ class Encoder(nn.Module):
         super().__init__()
         hidden_size = config.encoder.hidden_size or config.hidden_size
         sizes = [config.embedding_size, *[config.memory_size] * (config.encoder.num_layers - 1)]
+        self.reverses = config.encoder.reverse_source
         self.layers = nn.ModuleList(
             RecurrentLayer(config.cell, size, hidden_size, bidirectional=config.encoder.bidirectional) for size in sizes
         )
@@ -29,10 +33,11 @@ class Encoder(nn.Module):
         """Encodes embedded sources [B, S, E] of lengths [B].
 
         Returns:
-            memory [B, S, D], arbitrary beyond the lengths; and each layer's last states [B, D].
+            outputs [B, S, D], arbitrary beyond the lengths; and each layer's last states [B, D].
         """
-        outputs, finals = embedded, []
+        hidden, finals = reverse(embedded, source_lengths) if self.reverses else embedded, []
         for index, layer in enumerate(self.layers):
-            outputs, final = layer(self.dropout(outputs) if index else outputs, source_lengths)
+            outputs, final = layer(self.dropout(hidden) if index else hidden, source_lengths)
+            hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
             finals.append(final)
-        return outputs, finals
+        return reverse(hidden, source_lengths) if self.reverses else hidden, finals

@@ -25,7 +25,7 @@ def initialize(model: nn.Module) -> None:
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LSTM | nn.GRU):
+        elif isinstance(module, nn.RNNBase):
             _initialize_recurrence(module)
         elif isinstance(module, Output) and module.weight is not None:
             nn.init.xavier_uniform_(module.weight)
@@ -34,7 +34,7 @@ def initialize(model: nn.Module) -> None:
             nn.init.uniform_(module.weight, -bound, bound)
 
 
-def _initialize_recurrence(rnn: nn.LSTM | nn.GRU) -> None:
+def _initialize_recurrence(rnn: nn.RNNBase) -> None:
     for gate in rnn.weight_ih_l0.split(rnn.hidden_size):
         nn.init.xavier_uniform_(gate)
     for gate in rnn.weight_hh_l0.split(rnn.hidden_size):

@@ -18,7 +18,7 @@ class RecurrentLayer(nn.Module):
     packed sequences, which leave the fused kernel.
 
     Attributes:
-        forward_rnn, backward_rnn: a one-layer `nn.LSTM` or `nn.GRU` each, where the weights are; `backward_rnn` is
+        forward_rnn, backward_rnn: a one-layer `nn.LSTM`, `nn.GRU` or `nn.RNN` each, where the weights are; `backward_rnn` is
             None in a one-directional layer.
     """
 

@@ -5,6 +5,7 @@ Shapes: B sources, Q queries of each, S positions, D memory size, H decoder size
 A new score is one class here, its name in config.ScoreKind and one line in `SCORES`.
 """
 
+import math
 from abc import abstractmethod
 from typing import Final
 
@@ -18,23 +19,25 @@ class Score(nn.Module):
     """A score in three parts, by what each depends on: the source alone, the decoder state alone, both.
 
     Attributes:
-        has_keys: the source's part differs from the memory itself.
         is_product: the score is the product of query and key.
+        project_keys, project_query: W_k and W_q; None: the states themselves.
     """
 
-    has_keys = False
     is_product = False
+    project_keys: nn.Linear | None = None
+    project_query: nn.Linear | None = None
 
+    @abstractmethod
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
     def keys(self, memory: Tensor) -> Tensor:
         """Keys [B, S, A] of memory [B, S, D], computed once per source."""
-        return memory
+        return memory if self.project_keys is None else self.project_keys(memory)
 
     def query(self, hidden: Tensor) -> Tensor:
         """Queries [..., A] of decoder states [..., H]."""
-        return hidden
+        return hidden if self.project_query is None else self.project_query(hidden)
 
     @abstractmethod
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -42,54 +45,74 @@ class Score(nn.Module):
 
 
 class DotScore(Score):
-    """score(s, h) = s . h (Luong et al. 2015, eq. 8). The encoder's states are the keys: D = H."""
+    """score(s, h) = s . h (Luong et al. 2015, eq. 8), or (W_q s) . (W_k h) with a key size of its own."""
 
     is_product = True
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.attention.key_size is not None:
+            self.project_keys = nn.Linear(config.memory_size, config.attention.key_size, bias=False)
+            self.project_query = nn.Linear(config.hidden_size, config.attention.key_size, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         # Keys times query, not query times keys: a beam's rows then get the same bits whatever stands beside them.
         return torch.matmul(keys, query.transpose(1, 2)).transpose(1, 2)
 
 
+class ScaledDotScore(DotScore):
+    """score(s, h) = s . h / sqrt(A) (Vaswani et al. 2017, eq. 1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.scale = 1 / math.sqrt(config.attention.key_size or config.hidden_size)
+
+    def query(self, hidden: Tensor) -> Tensor:
+        return super().query(hidden) * self.scale
+
+
 class GeneralScore(DotScore):
     """score(s, h) = s . W h (Luong et al. 2015, eq. 8), with W h computed once per source."""
-
-    has_keys = True
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.project_keys = nn.Linear(config.memory_size, config.hidden_size, bias=False)
 
-    def keys(self, memory: Tensor) -> Tensor:
-        projected: Tensor = self.project_keys(memory)
-        return projected
-
 
 class AdditiveScore(Score):
     """score(s, h) = v . tanh(W s + U h + b) (Bahdanau et al. 2015, appendix A.1.2)."""
 
-    has_keys = True
+    def __init__(self, config: ModelConfig, *, bias: bool = True) -> None:
+        super().__init__(config)
+        key_size = config.attention.key_size or config.hidden_size
+        self.project_keys = nn.Linear(config.memory_size, key_size, bias=bias)
+        self.project_query = nn.Linear(config.hidden_size, key_size, bias=False)
+        self.weight = nn.Parameter(torch.empty(key_size))
+
+    def forward(self, query: Tensor, keys: Tensor, evidence: Tensor | None = None) -> Tensor:
+        """As Score.forward.
+
+        Args:
+            evidence: [B, Q, S, A] what else speaks for a position, added inside the tanh.
+        """
+        inner = query.unsqueeze(2) + keys.unsqueeze(1)
+        return torch.matmul(torch.tanh(inner if evidence is None else inner + evidence), self.weight)
+
+
+class ConcatScore(AdditiveScore):
+    """score(s, h) = v . tanh(W [s; h]) (Luong et al. 2015, eq. 8).
+
+    W [s; h] = W_s s + W_h h: the halves stand as matrices of their own, so that W_h h is computed once per source.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.project_keys = nn.Linear(config.memory_size, config.key_size)
-        self.project_query = nn.Linear(config.hidden_size, config.key_size, bias=False)
-        self.weight = nn.Parameter(torch.empty(config.key_size))
-
-    def keys(self, memory: Tensor) -> Tensor:
-        projected: Tensor = self.project_keys(memory)
-        return projected
-
-    def query(self, hidden: Tensor) -> Tensor:
-        projected: Tensor = self.project_query(hidden)
-        return projected
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return torch.matmul(torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)), self.weight)
+        super().__init__(config, bias=False)
 
 
 SCORES: Final[dict[ScoreKind, type[Score]]] = {
     "dot": DotScore,
+    "scaled_dot": ScaledDotScore,
     "general": GeneralScore,
     "additive": AdditiveScore,
+    "concat": ConcatScore,
 }

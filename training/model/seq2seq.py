@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.manifest import StateTensor
-from runtime.tokenizer import PAD_ID
+from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from training.model.bridge import Bridge
 from training.model.config import ModelConfig
 from training.model.decoder import Decoder
@@ -39,15 +39,29 @@ class Seq2Seq(nn.Module):
     Attributes:
         config: the architecture.
         source_vocabulary_size, target_vocabulary_size: special symbols included.
+        source_embedding: None where the target's serves both sides (shared).
+        start_id: what the first step is fed.
+
+    Raises:
+        ValueError: shared embeddings, but not one vocabulary.
     """
 
     def __init__(self, config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         super().__init__()
+        if config.shared_embeddings and source_vocabulary_size != target_vocabulary_size:
+            raise ValueError(
+                "model.shared_embeddings = true needs one vocabulary for both sides, got a source vocabulary of "
+                f"{source_vocabulary_size} symbols and a target vocabulary of {target_vocabulary_size}: share the "
+                "tokenizer or leave it out"
+            )
         self.config = config
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
-        self.source_embedding = nn.Embedding(source_vocabulary_size, config.embedding_size, padding_idx=PAD_ID)
+        self.start_id = EOS_ID if config.decoder.start_symbol == "eos" else BOS_ID
         self.target_embedding = nn.Embedding(target_vocabulary_size, config.embedding_size)
+        self.source_embedding = None
+        if not config.shared_embeddings:
+            self.source_embedding = nn.Embedding(source_vocabulary_size, config.embedding_size, padding_idx=PAD_ID)
         self.encoder = Encoder(config)
         self.bridge = Bridge(config)
         self.decoder = Decoder(config)
@@ -70,34 +84,42 @@ class Seq2Seq(nn.Module):
         Returns:
             logits [B, T, V], or [N, V] of the wanted positions.
         """
-        states, source_tensors = self._encode(source_ids, source_lengths)
-        joined = self.decoder(self.dropout(self.target_embedding(previous_ids)), states, source_tensors)
+        encoded = self.encode(source_ids, source_lengths)
+        embedded = self.dropout(self.target_embedding(previous_ids))
+        joined = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
         if positions is not None:
             joined = joined.flatten(0, 1).index_select(0, positions)
         return self._logits(joined)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
         """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
-        states, source_tensors = self._encode(source_ids, source_lengths)
-        return Encoded(self.decoder.start(states), source_tensors)
+        positions = torch.arange(source_ids.shape[1], device=source_ids.device)
+        source_mask = positions < source_lengths.unsqueeze(1)
+        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
+        outputs, finals = self.encoder(self.dropout(embedding(source_ids)), source_lengths)
+        rows = self.decoder.start(self.bridge(outputs, source_mask, finals), source_mask, finals[-1])
+        attention = self.decoder.attention
+        return Encoded(rows, {} if attention is None else attention.source_tensors(outputs, source_mask))
 
     def step(
         self,
         previous_ids: Tensor,
         row_tensors: Mapping[str, Tensor],
         source_tensors: Mapping[str, Tensor],
-        source_rows: Tensor,
-        row_slots: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """Feeds each row its previous symbol.
 
         Args:
             previous_ids: [R] int64.
             row_tensors, source_tensors: by the names of `state_tensors`.
-            source_rows, row_slots: [B, M] and [R] int64, see runtime.stepper.attention_layout.
+            source_rows, row_slots: [B, M] and [R] int64, see runtime.stepper.attention_layout; unused without
+                attention.
 
         Returns:
-            logits [R, V], the new row tensors, and the attention weights [R, S], zero on padding.
+            logits [R, V]; the new row tensors; and the attention weights [R, S], zero on padding, or None without
+            attention.
         """
         embedded = self.dropout(self.target_embedding(previous_ids))
         joined, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
@@ -106,15 +128,8 @@ class Seq2Seq(nn.Module):
     def state_tensors(self) -> tuple[StateTensor, ...]:
         """The tensors that pass from `encode` to `step` and from step to step."""
         rows = (StateTensor(input=name, output=f"{name}_out", scope="row") for name in self.decoder.row_names)
-        sources = (StateTensor(input=name, output=None, scope="source") for name in self.decoder.attention.source_names)
+        sources = (StateTensor(input=name, output=None, scope="source") for name in self.decoder.source_names)
         return (*rows, *sources)
-
-    def _encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[list[tuple[Tensor, ...]], dict[str, Tensor]]:
-        positions = torch.arange(source_ids.shape[1], device=source_ids.device)
-        source_mask = positions < source_lengths.unsqueeze(1)
-        memory, finals = self.encoder(self.dropout(self.source_embedding(source_ids)), source_lengths)
-        states = self.bridge(memory, source_mask, finals)
-        return states, self.decoder.attention.source_tensors(memory, source_mask)
 
     def _logits(self, joined: Tensor) -> Tensor:
         logits: Tensor = self.output(self.dropout(joined), self.target_embedding.weight)

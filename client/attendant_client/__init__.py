@@ -1,0 +1,63 @@
+"""The typed client of Attendant: ask attention sequence-to-sequence models over gRPC.
+
+async with AttendantClient("localhost:50051") as client:
+    generation = await client.generate("hello", beam_size=4)
+    print(generation.best.text)
+"""
+
+from attendant_client import attention_map
+from attendant_client.client import AttendantClient
+from attendant_client.errors import (
+    AttendantError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    ServerError,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+    Violation,
+)
+from attendant_client.options import GenerateOptions, Sampling
+from attendant_client.types import (
+    Evaluation,
+    FinishReason,
+    Generation,
+    HealthStatus,
+    Hypothesis,
+    Limits,
+    ModelInfo,
+    Score,
+    Source,
+    Timings,
+)
+from attendant_client.version import VERSION as __version__
+
+__all__ = [
+    "AttendantClient",
+    "AttendantError",
+    "DeadlineExceeded",
+    "Evaluation",
+    "FinishReason",
+    "GenerateOptions",
+    "Generation",
+    "HealthStatus",
+    "Hypothesis",
+    "InvalidArgument",
+    "Limits",
+    "ModelInfo",
+    "NotFound",
+    "Overloaded",
+    "Sampling",
+    "Score",
+    "ServerError",
+    "Source",
+    "Timings",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Violation",
+    "__version__",
+    "attention_map",
+]

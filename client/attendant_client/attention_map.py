@@ -1,0 +1,106 @@
+"""Attention, drawn in the terminal: a row per target token, a column per source token.
+
+The darker a cell, the more of that row's attention (1 in all) rests on that source token.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+
+from attendant_client.types import Generation, Score
+
+EOS = "</s>"
+
+# The smallest weight of each shade, and how the shades are written.
+THRESHOLDS = (0.05, 0.2, 0.4, 0.7)
+UNICODE_SHADES = ("· ", "░░", "▒▒", "▓▓", "██")
+ASCII_SHADES = (". ", "--", "++", "%%", "##")
+CELL = 2
+
+# A column's token is written downwards, a row's to the left of it; longer ones are cut.
+MAX_HEADING = 12
+MAX_LABEL = 20
+
+
+def draw(answer: Generation | Score, *, hypothesis: int = 0, width: int | None = None, ascii_only: bool = False) -> str:
+    """The attention map of an answer, several lines.
+
+    Args:
+        answer: of `generate` or `score`, asked with `attention=True`.
+        hypothesis: which one of a generation's, 0 being the best.
+        width: columns of the terminal; a wider map is drawn in several parts, one below the other. None: no limit.
+        ascii_only: draw the shades with ASCII characters; the tokens stay as they are.
+
+    Raises:
+        ValueError: there is no attention in the answer.
+    """
+    if isinstance(answer, Generation):
+        chosen = answer.hypotheses[hypothesis]
+        weights, tokens = chosen.attention, chosen.tokens
+    else:
+        weights, tokens = answer.attention, answer.target_tokens
+    if weights is None:
+        raise ValueError("the answer has no attention weights; ask for them with attention=True")
+    return draw_weights(weights, answer.source_tokens, tokens, width=width, ascii_only=ascii_only)
+
+
+def draw_weights(
+    weights: Sequence[Sequence[float]],
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    *,
+    width: int | None = None,
+    ascii_only: bool = False,
+) -> str:
+    """As `draw`, from its parts.
+
+    Args:
+        weights: [T, S], or [T + 1, S] where the last row is EOS's.
+    """
+    shades = ASCII_SHADES if ascii_only else UNICODE_SHADES
+    labels = [_cut(token, MAX_LABEL) for token in (*target_tokens, EOS)[: len(weights)]]
+    margin = max((_width(label) for label in labels), default=0) + 1
+    num_columns = len(source_tokens) if width is None else max(1, (width - margin) // CELL)
+    parts = []
+    for first in range(0, len(source_tokens), num_columns):
+        columns = slice(first, first + num_columns)
+        lines = [" " * margin + heading for heading in _headings(source_tokens[columns])]
+        for label, row in zip(labels, weights, strict=True):
+            cells = "".join(shades[_shade(weight)] for weight in row[columns])
+            lines.append(" " * (margin - 1 - _width(label)) + label + " " + cells)
+        parts.append("\n".join(line.rstrip() for line in lines))
+    key = "  ".join(f"{shade} {limit:.0%}" for shade, limit in zip(shades[1:], THRESHOLDS, strict=True))
+    return "\n\n".join([*parts, f"{' ' * margin}at least: {key}"])
+
+
+def _shade(weight: float) -> int:
+    return sum(weight >= limit for limit in THRESHOLDS)
+
+
+def _headings(tokens: Sequence[str]) -> list[str]:
+    """The tokens, written downwards and standing on the map."""
+    written = [_characters(_cut(token, MAX_HEADING)) for token in tokens]
+    height = max(map(len, written), default=0)
+    padded = [[""] * (height - len(characters)) + characters for characters in written]
+    return ["".join(c + " " * (CELL - _width(c)) for c in line).rstrip() for line in zip(*padded, strict=True)]
+
+
+def _cut(token: str, limit: int) -> str:
+    characters = _characters(token)
+    return "".join(characters if len(characters) <= limit else [*characters[: limit - 1], "~"])
+
+
+def _characters(token: str) -> list[str]:
+    """One entry per column or two of the terminal: combining marks stay with their base, what can't be seen is shown."""
+    characters: list[str] = []
+    for character in token:
+        if unicodedata.combining(character) and characters:
+            characters[-1] += character
+        else:
+            characters.append("_" if character == " " else character if character.isprintable() else "?")
+    return characters or ["?"]
+
+
+def _width(text: str) -> int:
+    """Columns of the terminal."""
+    seen = (c for c in text if not unicodedata.combining(c))
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in seen)

@@ -1,0 +1,190 @@
+"""The client: one method per call of the API."""
+
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from attendant_client.channel import open_channel
+from attendant_client.errors import AttendantError, error_of
+from attendant_client.messages import generate_request, generation_of, model_info_of, score_of, score_request
+from attendant_client.options import GenerateOptions
+from attendant_client.ordered import in_order
+from attendant_client.types import Generation, HealthStatus, ModelInfo, Score, Source
+from attendant_client.v1 import seq2seq_pb2 as pb
+from attendant_client.v1 import seq2seq_pb2_grpc as stubs
+
+DEFAULT_TARGET = "localhost:50051"
+DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_CONCURRENCY = 32
+
+
+class Deadline(TypedDict, total=False):
+    """The keyword that every call takes."""
+
+    # Seconds, retries included; None: no deadline. Left out: the client's own.
+    timeout: float | None
+
+
+class AttendantClient:
+    """A connection to one server, or to one name that several stand behind.
+
+    It belongs to the event loop that it is made in and may be shared by all of its tasks. Every call raises
+    `attendant_client.AttendantError`, whose tree `attendant_client.errors` draws; UNAVAILABLE and RESOURCE_EXHAUSTED
+    are retried within the deadline first.
+
+    Args:
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock.
+        timeout: seconds that a call may take where it doesn't say itself; None: for ever.
+        tls: encrypt, and check who the server is.
+        root_certificates: PEM, instead of the usual ones; implies `tls`.
+        token: sent as `authorization: Bearer TOKEN`; without `tls`, anyone on the way can read it.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+        tls: bool = False,
+        root_certificates: bytes | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.target = target
+        self._timeout = _checked(timeout)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = open_channel(
+            target, tls=tls or root_certificates is not None, root_certificates=root_certificates
+        )
+        self._seq2seq: Any = stubs.Seq2SeqStub(self._channel)  # type: ignore[no-untyped-call]
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection; calls in flight are cancelled."""
+        await self._channel.close()
+
+    async def generate(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> Generation:
+        """Decodes one source.
+
+        Args:
+            source: a text, or its tokens, which must all be in the vocabulary.
+            request_id: echoed, and written to the server's log.
+            options: see `GenerateOptions`.
+        """
+        request = generate_request(source, request_id, options)
+        return generation_of(await self._call(self._seq2seq.Generate, request, options))
+
+    @overload
+    def generate_many(
+        self,
+        sources: Iterable[Source] | AsyncIterable[Source],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        return_errors: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncIterator[Generation]: ...
+
+    @overload
+    def generate_many(
+        self,
+        sources: Iterable[Source] | AsyncIterable[Source],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        return_errors: Literal[True],
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncIterator[Generation | AttendantError]: ...
+
+    def generate_many(
+        self,
+        sources: Iterable[Source] | AsyncIterable[Source],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        return_errors: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncIterator[Generation | AttendantError]:
+        """Decodes any number of sources and yields the answers in their order, in bounded memory.
+
+        Args:
+            sources: drawn as fast as the answers come; may be endless.
+            concurrency: requests in flight at most. The server batches them step by step.
+            return_errors: yield a request's error in its place and go on; otherwise the first one is raised.
+            options: of every request, see `GenerateOptions`.
+        """
+
+        async def answer(source: Source) -> Generation | AttendantError:
+            try:
+                return await self.generate(source, **options)
+            except AttendantError as error:
+                if return_errors:
+                    return error
+                raise
+
+        return in_order(answer, sources, concurrency=concurrency)
+
+    async def score(
+        self,
+        source: Source,
+        target: Source,
+        *,
+        include_eos: bool = True,
+        attention: bool = False,
+        model: str = "",
+        request_id: str = "",
+        **deadline: Unpack[Deadline],
+    ) -> Score:
+        """log P(target | source), whole and per token.
+
+        Args:
+            source, target: each a text or its tokens.
+            include_eos: whether the target's end counts.
+            attention: return the attention weights too.
+            model: the manifest's name; may be empty where the server serves one model.
+            request_id: echoed, and written to the server's log.
+            deadline: `timeout`, in seconds.
+        """
+        request = score_request(
+            source, target, request_id=request_id, model=model, include_eos=include_eos, attention=attention
+        )
+        return score_of(await self._call(self._seq2seq.Score, request, deadline))
+
+    async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
+        """The models that are served here."""
+        response = await self._call(self._seq2seq.ListModels, pb.ListModelsRequest(), deadline)
+        return tuple(model_info_of(model) for model in response.models)
+
+    async def model(self, name: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
+        """One model; `name` may be empty where the server serves one."""
+        return model_info_of(await self._call(self._seq2seq.GetModel, pb.GetModelRequest(model=name), deadline))
+
+    async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
+        """What the server says of itself, or of one of its services; not retried."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        response = await self._call(self._health.Check, request, deadline)
+        return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+
+    async def _call(self, method: Callable[..., Any], request: Any, options: Deadline | GenerateOptions) -> Any:
+        timeout = _checked(options["timeout"]) if "timeout" in options else self._timeout
+        try:
+            return await method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+
+
+def _checked(timeout: float | None) -> float | None:
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout={timeout!r}: must be more than 0 seconds, or None for no deadline")
+    return timeout

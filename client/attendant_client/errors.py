@@ -1,0 +1,139 @@
+"""What a call may raise, each from a gRPC status code.
+
+Exception
+`-- AttendantError        any call that got no answer; .code, .message
+    |-- InvalidArgument   INVALID_ARGUMENT     .violations: every field that is wrong, and why
+    |-- NotFound          NOT_FOUND            no such model
+    |-- Unauthenticated   UNAUTHENTICATED      missing or wrong credentials
+    |-- Unimplemented     UNIMPLEMENTED        the server is too old for this call
+    |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: when to come again
+    |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
+    |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
+    `-- ServerError       all others           a fault of the server or of what stands between
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+
+_DETAILS = "grpc-status-details-bin"
+
+_Detail = TypeVar("_Detail", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a request that the server refuses: its path in the API, and why."""
+
+    field: str
+    description: str
+
+
+class AttendantError(Exception):
+    """A call that got no answer.
+
+    Attributes:
+        code: the gRPC status code.
+        message: the server's words, one line.
+    """
+
+    # What a status of this class means where it says nothing itself.
+    default_message: ClassVar[str] = "the call failed"
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        self.code = code
+        self.message = " ".join(message.split()) or self.default_message
+        super().__init__(self.message)
+
+
+class InvalidArgument(AttendantError):
+    """The request can't be served as it is; a retry would not help."""
+
+    default_message = "the request is invalid"
+
+    def __init__(self, code: grpc.StatusCode, message: str, violations: tuple[Violation, ...] = ()) -> None:
+        super().__init__(code, message)
+        self.violations = violations
+
+
+class NotFound(AttendantError):
+    default_message = "there is no such thing on this server"
+
+
+class Unauthenticated(AttendantError):
+    default_message = "the server wants credentials, or others"
+
+
+class Unimplemented(AttendantError):
+    default_message = "the server does not offer this call"
+
+
+class Overloaded(AttendantError):
+    """The server has more to do than it can, still so after the retries.
+
+    Attributes:
+        retry_seconds: when the server thinks it worthwhile to come again; None where it doesn't say.
+    """
+
+    default_message = "the server is overloaded"
+
+    def __init__(self, code: grpc.StatusCode, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(code, message)
+        self.retry_seconds = retry_seconds
+
+
+class Unavailable(AttendantError):
+    default_message = "the server is unavailable"
+
+
+class DeadlineExceeded(AttendantError):
+    default_message = "the timeout passed"
+
+
+class ServerError(AttendantError):
+    default_message = "the server failed"
+
+
+_CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+}
+
+
+def error_of(error: grpc.aio.AioRpcError) -> AttendantError:
+    """The tree's own error for a failed call, with what google.rpc details say."""
+    code, message = error.code(), error.details() or ""
+    status = _status(error.trailing_metadata())
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        bad = _detail(status, error_details_pb2.BadRequest())
+        fields = bad.field_violations if bad else ()
+        return InvalidArgument(code, message, tuple(Violation(v.field, v.description) for v in fields))
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        retry = _detail(status, error_details_pb2.RetryInfo())
+        return Overloaded(code, message, retry.retry_delay.ToNanoseconds() / 1e9 if retry else None)
+    return _CLASSES.get(code, ServerError)(code, message)
+
+
+def _status(trailers: Iterable[tuple[str, str | bytes]] | None) -> status_pb2.Status:
+    """The google.rpc.Status in the trailers; an empty one where there is none, or none that can be read."""
+    for key, value in trailers or ():
+        if key == _DETAILS and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                break
+    return status_pb2.Status()
+
+
+def _detail(status: status_pb2.Status, into: _Detail) -> _Detail | None:
+    try:
+        return into if any(packed.Unpack(into) for packed in status.details) else None
+    except DecodeError:
+        return None

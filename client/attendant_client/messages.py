@@ -1,0 +1,168 @@
+"""Plain values to the API's messages and back: the only file, besides the stubs' caller, that sees protobuf."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from google.protobuf.message import Message
+
+from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
+from attendant_client.types import (
+    Evaluation,
+    FinishReason,
+    Generation,
+    Hypothesis,
+    Limits,
+    ModelInfo,
+    Score,
+    Source,
+    Timings,
+)
+from attendant_client.v1 import seq2seq_pb2 as pb
+
+_FINISH_REASONS = {
+    pb.FINISH_REASON_EOS: FinishReason.EOS,
+    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+}
+
+
+def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
+    """Raises TypeError or ValueError, naming the option, where a value can't stand in the message."""
+    unknown = options.keys() - GenerateOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"unknown option {', '.join(sorted(unknown))}; choose from {', '.join(sorted(GenerateOptions.__annotations__))}"
+        )
+    request = pb.GenerateRequest()
+    _fill(request, {"request_id": request_id, "model": options.get("model")})
+    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source)})
+    _fill(request.decoding, {name: _field(options.get(name)) for name in DecodingFields.__annotations__})
+    _fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
+    return request
+
+
+def score_request(
+    source: Source, target: Source, *, request_id: str, model: str, include_eos: bool, attention: bool
+) -> pb.ScoreRequest:
+    """Raises TypeError or ValueError, naming the field, where a value can't stand in the message."""
+    request = pb.ScoreRequest()
+    _fill(request, {"request_id": request_id, "model": model, "include_eos": include_eos})
+    for side, value in (("source", source), ("target", target)):
+        _fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value)})
+    _fill(request.output, {"attention": attention, "token_log_probs": True})
+    return request
+
+
+def generation_of(response: pb.GenerateResponse) -> Generation:
+    timings = response.timings
+    return Generation(
+        request_id=response.request_id,
+        model=response.model,
+        version=response.version,
+        hypotheses=tuple(_hypothesis(hypothesis) for hypothesis in response.hypotheses),
+        source_tokens=tuple(response.source_tokens),
+        timings=Timings(
+            queue_seconds=timings.queue,
+            encode_seconds=timings.encode,
+            decode_seconds=timings.decode,
+            total_seconds=timings.total,
+            steps=timings.steps,
+            mean_batch_rows=timings.mean_batch_rows,
+        ),
+    )
+
+
+def score_of(response: pb.ScoreResponse) -> Score:
+    return Score(
+        request_id=response.request_id,
+        model=response.model,
+        version=response.version,
+        log_prob=response.log_prob,
+        source_tokens=tuple(response.source_tokens),
+        target_tokens=tuple(response.target_tokens),
+        token_log_probs=tuple(response.token_log_probs),
+        attention=_attention(response),
+    )
+
+
+def model_info_of(model: pb.Model) -> ModelInfo:
+    limits = model.limits
+    return ModelInfo(
+        name=model.name,
+        version=model.version,
+        precision=model.precision,
+        provider=model.provider,
+        architecture=dict(model.architecture),
+        source_vocabulary_size=model.source_vocabulary_size,
+        target_vocabulary_size=model.target_vocabulary_size,
+        limits=Limits(
+            max_source_tokens=limits.max_source_tokens,
+            max_target_tokens=limits.max_target_tokens,
+            max_beam_size=limits.max_beam_size,
+            max_num_hypotheses=limits.max_num_hypotheses,
+        ),
+        defaults=_decoding_defaults(model.defaults),
+        evaluation=tuple(
+            Evaluation(metric=e.metric, value=e.value, protocol=e.protocol, num_examples=e.num_examples)
+            for e in model.evaluation
+        ),
+        manifest_json=model.manifest_json,
+    )
+
+
+def _field(value: Any) -> Any:
+    """An option's value as the message has it."""
+    if isinstance(value, Sampling):
+        return _sampling(value)
+    return value if value is None or isinstance(value, str | int | float) else _tokens(value)
+
+
+def _tokens(tokens: Sequence[str]) -> pb.Tokens:
+    message = pb.Tokens()
+    _fill(message, {"tokens": tuple(tokens)})
+    return message
+
+
+def _sampling(sampling: Sampling) -> pb.SamplingOptions:
+    message = pb.SamplingOptions()
+    _fill(message, asdict(sampling))
+    return message
+
+
+def _fill(message: Message, values: Mapping[str, Any]) -> None:
+    """Sets the fields that have a value; protobuf's complaints name none, so they are told again with the field's."""
+    for name, value in values.items():
+        try:
+            if isinstance(value, Message):
+                getattr(message, name).CopyFrom(value)
+            elif isinstance(value, tuple):
+                getattr(message, name).extend(value)
+            elif value is not None:
+                setattr(message, name, value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}={value!r}: {error}") from None
+
+
+def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:
+    return Hypothesis(
+        text=hypothesis.text,
+        tokens=tuple(hypothesis.tokens),
+        score=hypothesis.score,
+        log_prob=hypothesis.log_prob,
+        token_log_probs=tuple(hypothesis.token_log_probs),
+        attention=_attention(hypothesis),
+        finish_reason=_FINISH_REASONS.get(hypothesis.finish_reason, FinishReason.UNSPECIFIED),
+    )
+
+
+def _attention(message: pb.Hypothesis | pb.ScoreResponse) -> tuple[tuple[float, ...], ...] | None:
+    if not message.HasField("attention"):
+        return None
+    weights, columns = message.attention.weights, message.attention.columns
+    return tuple(tuple(weights[row * columns : (row + 1) * columns]) for row in range(message.attention.rows))
+
+
+def _decoding_defaults(decoding: pb.DecodingOptions) -> GenerateOptions:
+    """The options that the bundle sets."""
+    plain = (name for name in DecodingFields.__annotations__ if name not in {"target_prefix", "sampling"})
+    return cast(GenerateOptions, {name: getattr(decoding, name) for name in plain if decoding.HasField(name)})

@@ -1,0 +1,158 @@
+"""What the server answers, as plain frozen values. Log-probabilities are natural logarithms."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from attendant_client.options import GenerateOptions
+
+# A text, which the server tokenizes, or the tokens themselves.
+Source = str | Sequence[str]
+
+
+class FinishReason(StrEnum):
+    """Why a hypothesis ended."""
+
+    EOS = "EOS"  # the model said so
+    LENGTH = "LENGTH"  # it was cut at max_length
+    UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
+
+
+class HealthStatus(StrEnum):
+    """As in grpc.health.v1."""
+
+    UNKNOWN = "UNKNOWN"
+    SERVING = "SERVING"
+    NOT_SERVING = "NOT_SERVING"
+    SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """One answer.
+
+    Attributes:
+        text: the target tokenizer's decoding of `tokens`.
+        tokens: without EOS.
+        score: what hypotheses are ranked by: `log_prob` over the penalties.
+        log_prob: of the tokens, and of EOS where the hypothesis ended there.
+        token_log_probs: the summands of `log_prob` in order, EOS last; empty unless asked for.
+        attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    score: float
+    log_prob: float
+    token_log_probs: tuple[float, ...]
+    attention: tuple[tuple[float, ...], ...] | None
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where the server's time went.
+
+    Attributes:
+        queue_seconds: from admission to the first encoding.
+        encode_seconds: in the encoder, with the requests encoded beside this one.
+        decode_seconds: from the end of encoding to the last step.
+        total_seconds: from admission to the answer.
+        steps: decoder steps that this request took part in.
+        mean_batch_rows: rows that shared those steps, this request's own included.
+    """
+
+    queue_seconds: float
+    encode_seconds: float
+    decode_seconds: float
+    total_seconds: float
+    steps: int
+    mean_batch_rows: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """The answer to `generate`.
+
+    Attributes:
+        version: which weights answered.
+        hypotheses: best first; at least one.
+        source_tokens: what the source was split into, in the order of attention's columns.
+    """
+
+    request_id: str
+    model: str
+    version: str
+    hypotheses: tuple[Hypothesis, ...]
+    source_tokens: tuple[str, ...]
+    timings: Timings
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The answer to `score`: how probable the model finds a given target.
+
+    Attributes:
+        log_prob: log P(target | source), the sum of `token_log_probs`.
+        token_log_probs: one per target token, and EOS's last where it counts.
+        attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
+    """
+
+    request_id: str
+    model: str
+    version: str
+    log_prob: float
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+    attention: tuple[tuple[float, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the server accepts at most."""
+
+    max_source_tokens: int
+    max_target_tokens: int
+    max_beam_size: int
+    max_num_hypotheses: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A measured quality and how it was measured."""
+
+    metric: str
+    value: float
+    protocol: str
+    num_examples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model that is served.
+
+    Attributes:
+        version: the first 12 hexadecimal digits of the manifest's digest.
+        precision: fp32, int8 or fp16.
+        provider: cpu or cuda.
+        architecture: what the model is: cell, layers, attention, sizes.
+        defaults: what unset options take.
+        manifest_json: the bundle's whole manifest.
+    """
+
+    name: str
+    version: str
+    precision: str
+    provider: str
+    architecture: Mapping[str, str]
+    source_vocabulary_size: int
+    target_vocabulary_size: int
+    limits: Limits
+    defaults: GenerateOptions
+    evaluation: tuple[Evaluation, ...]
+    manifest_json: str

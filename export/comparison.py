@@ -1,0 +1,82 @@
+"""How far what the graphs gave is from what PyTorch gave, and whether company changed a bit of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.probes import Trace
+
+
+def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
+    """The largest |a - b| / max(1, |b|); infinite where the shapes differ or either is not a number."""
+    if value.shape != reference.shape:
+        return float("inf")
+    if not value.size:
+        return 0.0
+    a, b = value.astype(np.float64), reference.astype(np.float64)
+    error = float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(b))))
+    return error if np.isfinite(error) else float("inf")
+
+
+@dataclass(slots=True)
+class Worst:
+    """The largest error of one tensor, and where it was."""
+
+    error: float = 0.0
+    where: str = ""
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Gathers the comparisons of a grid.
+
+    Attributes:
+        errors: tensor, all steps together -> its worst.
+        variations: tensor -> the first place where company changed its bits.
+    """
+
+    errors: dict[str, Worst] = field(default_factory=dict)
+    variations: dict[str, str] = field(default_factory=dict)
+
+    def compare(self, traces: Sequence[Trace], references: Sequence[Trace], where: str) -> None:
+        """Holds each source's trace against PyTorch's."""
+        for trace, reference in zip(traces, references, strict=True):
+            for key in trace.keys() | reference.keys():
+                name = tensor_name(key)
+                error = relative_error(trace[key], reference[key]) if key in trace and key in reference else np.inf
+                worst = self.errors.setdefault(name, Worst())
+                if error > worst.error:
+                    self.errors[name] = Worst(error, f"{key.partition('/')[0]}, {where}")
+
+    def compare_bits(self, traces: Sequence[Trace], alone: Sequence[Trace], where: str) -> None:
+        """Holds each source's trace against the one it gave alone."""
+        for trace, single in zip(traces, alone, strict=True):
+            for key, values in trace.items():
+                if not np.array_equal(values, single[key]):
+                    self.variations.setdefault(tensor_name(key), f"{key.partition('/')[0]}, {where}")
+
+    def largest_errors(self) -> Mapping[str, float]:
+        return {name: worst.error for name, worst in sorted(self.errors.items())}
+
+    def differences(self, tolerance: float, *, must_be_invariant: bool) -> list[str]:
+        """One line per tensor that is further off than `tolerance`, or that depends on the batch."""
+        lines = [
+            f"{name}: off by {worst.error:.2g} ({worst.where}); allowed is {tolerance:g}"
+            for name, worst in sorted(self.errors.items())
+            if not worst.error <= tolerance
+        ]
+        if must_be_invariant:
+            lines += [
+                f"{name}: not the same bits alone and in company ({where})"
+                for name, where in sorted(self.variations.items())
+            ]
+        return lines
+
+
+def tensor_name(key: str) -> str:
+    """`memory` of the encoder and each step's `hidden` are tensors of their own; the steps' are taken together."""
+    moment, _, name = key.partition("/")
+    return f"encoder/{name}" if moment == "encoder" else f"step/{name}"

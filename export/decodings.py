@@ -1,0 +1,98 @@
+"""Both sides decode the same sources: the tokens must be the same, and each request's own whatever its company."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from export.margins import outcomes_under_noise
+from export.plan import TIE_TOLERANCES, TOLERANCE, VerificationPlan
+from runtime.decoding.hypothesis import Hypothesis
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.manifest import Manifest, TokenAgreement
+from runtime.stepper import Stepper
+
+MAX_LINES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingReport:
+    """How the decodings of a plan compared.
+
+    Attributes:
+        token_lines: one per source whose tokens differ without a tie to excuse it.
+        company_lines: one per source that got other bits alone than in a batch.
+    """
+
+    tokens: TokenAgreement
+    token_lines: tuple[str, ...]
+    company_lines: tuple[str, ...]
+
+
+def compare_decodings(
+    plan: VerificationPlan, manifest: Manifest, stepper: Stepper, reference: Stepper, sources: Sequence[Sequence[int]]
+) -> DecodingReport:
+    """Decodes `sources` by every beam size of the plan on both sides."""
+    num_identical = num_excused = 0
+    token_lines: list[str] = []
+    company_lines: list[str] = []
+    for options in _options(plan, manifest):
+        found = decode_all(stepper, sources, options, manifest.special_ids)
+        expected = decode_all(reference, sources, options, manifest.special_ids)
+        differing = [
+            index
+            for index, (ours, theirs) in enumerate(zip(found, expected, strict=True))
+            if ours[0].token_ids != theirs[0].token_ids
+        ]
+        tied = _hang_on_a_tie(reference, [sources[index] for index in differing], options, manifest)
+        num_identical += len(sources) - len(differing)
+        num_excused += sum(tied)
+        token_lines += [
+            f"decoding with beam_size {options.beam_size}: source {list(sources[index])}: tokens "
+            f"{list(found[index][0].token_ids)}, PyTorch's {list(expected[index][0].token_ids)}, and it is no tie"
+            for index, excused in zip(differing, tied, strict=True)
+            if not excused
+        ]
+        for index in range(min(plan.num_alone, len(sources))):
+            (alone,) = decode_all(stepper, [sources[index]], options, manifest.special_ids)
+            if not _same_bits(alone, found[index]):
+                company_lines.append(
+                    f"decoding with beam_size {options.beam_size}: source {list(sources[index])}: score "
+                    f"{alone[0].score!r} alone, {found[index][0].score!r} in a batch"
+                )
+    tokens = TokenAgreement(
+        num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=num_excused
+    )
+    return DecodingReport(
+        tokens=tokens, token_lines=tuple(token_lines[:MAX_LINES]), company_lines=tuple(company_lines[:MAX_LINES])
+    )
+
+
+def _options(plan: VerificationPlan, manifest: Manifest) -> list[DecodingOptions]:
+    return [
+        DecodingOptions(
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=manifest.decoding.length_penalty,
+            max_length=min(plan.max_length, manifest.limits.max_target_tokens),
+        )
+        for beam_size in plan.beam_sizes
+    ]
+
+
+def _hang_on_a_tie(
+    reference: Stepper, sources: Sequence[Sequence[int]], options: DecodingOptions, manifest: Manifest
+) -> list[bool]:
+    """Whether the reference itself decides otherwise when two candidates move by ten tolerances between them."""
+    if not sources:
+        return []
+    amplitude = TIE_TOLERANCES * TOLERANCE / 2
+    outcomes = outcomes_under_noise(reference, sources, options, manifest.special_ids, amplitude)
+    return [len(tokens) > 1 for tokens in outcomes]
+
+
+def _same_bits(one: Sequence[Hypothesis], other: Sequence[Hypothesis]) -> bool:
+    return [_facts(hypothesis) for hypothesis in one] == [_facts(hypothesis) for hypothesis in other]
+
+
+def _facts(hypothesis: Hypothesis) -> tuple[object, ...]:
+    return hypothesis.token_ids, hypothesis.token_log_probs, hypothesis.log_prob, hypothesis.score

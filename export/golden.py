@@ -1,0 +1,83 @@
+"""Chooses the golden examples: sources whose every decision keeps its outcome on any host."""
+
+from collections.abc import Sequence
+
+from export.margins import outcomes_under_noise
+from export.plan import TOLERANCE
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.errors import VerificationFailed
+from runtime.golden import GoldenExample
+from runtime.manifest import Manifest
+from runtime.stepper import Stepper
+from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+
+MARGIN = 100 * TOLERANCE
+"""Half-width of the noise on every log-probability that must not change an example's tokens: some thousand times
+what two hosts differ by."""
+
+NUM_TRIED = 32
+NUM_KEPT = 12
+"""Of each beam size."""
+
+GOLDEN_BEAM_SIZE = 4
+MAX_LENGTH = 64
+
+
+def choose_golden(
+    manifest: Manifest,
+    stepper: Stepper,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+) -> tuple[GoldenExample, ...]:
+    """Greedy and beam examples with clear margins.
+
+    Args:
+        sources: source ids as the encoder takes them, EOS included where the bundle appends it.
+
+    Raises:
+        VerificationFailed: no source has a clear margin: the model's outcomes are ties.
+    """
+    candidates = [source for source in sources if _can_be_asked_for(source, manifest)][:NUM_TRIED]
+    examples: list[GoldenExample] = []
+    for beam_size in (1, min(GOLDEN_BEAM_SIZE, manifest.limits.max_beam_size)):
+        options = DecodingOptions(
+            beam_size=beam_size,
+            length_penalty=manifest.decoding.length_penalty,
+            max_length=min(MAX_LENGTH, manifest.limits.max_target_tokens),
+        )
+        outcomes = outcomes_under_noise(stepper, candidates, options, manifest.special_ids, MARGIN)
+        kept = [source for source, tokens in zip(candidates, outcomes, strict=True) if len(tokens) == 1][:NUM_KEPT]
+        found = decode_all(stepper, kept, options, manifest.special_ids) if kept else []
+        examples += [
+            GoldenExample(
+                source_tokens=tuple(source_tokenizer.tokens_of(_text_ids(source, manifest))),
+                beam_size=beam_size,
+                length_penalty=options.length_penalty,
+                max_length=options.max_length,
+                target_tokens=tuple(target_tokenizer.tokens_of(hypotheses[0].token_ids)),
+                score=hypotheses[0].score,
+                log_prob=hypotheses[0].log_prob,
+            )
+            for source, hypotheses in zip(kept, found, strict=True)
+        ]
+    if not examples:
+        raise VerificationFailed(
+            "no golden example can be chosen",
+            [f"of {len(candidates)} sources none keeps its tokens when log-probabilities move by {MARGIN:g}"],
+        )
+    return tuple(examples)
+
+
+def _text_ids(source: Sequence[int], manifest: Manifest) -> list[int]:
+    """The source as a request gives it."""
+    return list(source[:-1]) if manifest.source.append_eos and source[-1] == EOS_ID else list(source)
+
+
+def _can_be_asked_for(source: Sequence[int], manifest: Manifest) -> bool:
+    """Whether a request could give this source by its tokens, within the limits."""
+    ids = _text_ids(source, manifest)
+    return 0 < len(ids) <= manifest.limits.max_source_tokens and all(
+        token_id == UNK_ID or token_id >= len(SPECIAL_TOKENS) for token_id in ids
+    )

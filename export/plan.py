@@ -1,0 +1,38 @@
+"""On what the graphs are compared with PyTorch, and how closely they must agree."""
+
+from dataclasses import dataclass
+
+TOLERANCE = 1e-5
+"""|a - b| <= TOLERANCE * max(1, |b|), for every element of every tensor."""
+
+TIE_TOLERANCES = 10
+"""Tokens may differ where the reference's own decision hangs on less than this many tolerances."""
+
+SCORE_TOLERANCE = 1e-4
+"""How far a golden example's scores may be off on another host: its last bits differ at each of many steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationPlan:
+    """The grid of a certificate.
+
+    Attributes:
+        batch_sizes: sources stepped together, in every one of which each source must give the same.
+        source_lengths: dealt out in turn, so that every batch has unequal ones.
+        beam_sizes: rows per source, dealt out in turn; and the beams of the decodings.
+        num_steps: teacher-forced steps, between which each source's rows are reordered, repeated and dropped.
+        num_decoded: sources decoded by both sides and compared token for token, per beam size.
+        num_alone: of these, the ones decoded alone as well, and compared bit for bit.
+        max_length: of the decodings.
+    """
+
+    batch_sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 16, 33, 64)
+    source_lengths: tuple[int, ...] = (80, 1, 13, 8, 2, 40, 7, 9, 24, 3, 64, 17, 5, 31, 16, 57, 11)
+    beam_sizes: tuple[int, ...] = (1, 2, 4, 5)
+    num_steps: int = 6
+    num_decoded: int = 96
+    num_alone: int = 16
+    max_length: int = 40
+
+
+FULL_PLAN = VerificationPlan()

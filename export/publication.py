@@ -1,0 +1,87 @@
+"""A folder appears whole or not at all: it is written aside, and renamed when all of it holds."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from runtime.errors import UserError
+from runtime.manifest import MANIFEST_NAME
+
+
+def refuse_occupied(output: Path, *, force: bool) -> None:
+    """Refuses an output that exists, before any work is done for it.
+
+    Raises:
+        UserError: it exists and `force` is not set, or it is something else than a bundle.
+    """
+    if not output.exists() and not output.is_symlink():
+        return
+    if not force:
+        raise UserError(f"--output {output} exists already: add --force to replace it, or name another folder")
+    is_bundle = output.is_dir() and not output.is_symlink() and (output / MANIFEST_NAME).is_file()
+    if not is_bundle and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(f"--output {output} exists and is no bundle, so --force does not replace it: remove it yourself")
+
+
+@contextlib.contextmanager
+def published(output: Path, *, force: bool) -> Iterator[Path]:
+    """A new folder beside `output` that takes its place when the block ends well, and vanishes when it does not.
+
+    Raises:
+        UserError: `output` is occupied, or its parent can't be written to.
+    """
+    refuse_occupied(output, force=force)
+    output = output.absolute()
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.partial-"))
+    except OSError as error:
+        raise UserError(f"--output {output}: can't write beside it: {error.strerror}") from error
+    try:
+        yield folder
+        _make_readable(folder)
+        _synchronize(folder)
+        _take_place(folder, output, force=force)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_readable(folder: Path) -> None:
+    """A temporary folder is its owner's alone; a bundle is as readable as anything else that the user makes."""
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
+
+
+def _synchronize(folder: Path) -> None:
+    """Everything reaches the disk before the name does."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _take_place(folder: Path, output: Path, *, force: bool) -> None:
+    refuse_occupied(output, force=force)  # it may have appeared in the meantime
+    replaced = None
+    if output.exists():
+        replaced = folder.with_name(folder.name.replace(".partial-", ".replaced-"))
+        output.rename(replaced)
+    try:
+        folder.rename(output)
+    except BaseException:
+        if replaced is not None:
+            replaced.rename(output)
+        raise
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+    descriptor = os.open(output.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""The certificate: what the graphs of a bundle were held against, and how well they held.
+
+They are run by the very stepper and decoded by the very search that serve; PyTorch is the reference.
+"""
+
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from export.comparison import Agreement
+from export.decodings import compare_decodings
+from export.plan import FULL_PLAN, SCORE_TOLERANCE, TOLERANCE, VerificationPlan
+from export.probes import play, random_source, write_scripts
+from runtime.errors import VerificationFailed
+from runtime.manifest import Certificate, Grid, Manifest
+from runtime.onnx_session import RUNTIME_VERSION
+from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import Stepper
+
+Say = Callable[[str], None]
+"""Tells the user what goes on, in one line."""
+
+
+def say_nothing(line: str) -> None:
+    """For callers without a screen."""
+
+
+def verify(
+    manifest: Manifest,
+    stepper: OnnxStepper,
+    reference: Stepper,
+    real_sources: Sequence[Sequence[int]],
+    *,
+    plan: VerificationPlan = FULL_PLAN,
+    say: Say = say_nothing,
+) -> Certificate:
+    """Compares the graphs with PyTorch over the plan's grid.
+
+    Args:
+        manifest: of the bundle that `stepper` runs; its certificates are not looked at.
+        reference: PyTorch's stepper of the same weights.
+        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
+
+    Raises:
+        VerificationFailed: one line per tensor, or per decoded source, that differs.
+    """
+    random = np.random.default_rng(0)
+    # On other providers company may change the last bits; the certificate then says so.
+    must_be_invariant = stepper.provider == "cpu"
+    agreement = _compare_steps(plan, manifest, stepper, reference, real_sources, random, say)
+    lines = agreement.differences(TOLERANCE, must_be_invariant=must_be_invariant)
+    if lines:
+        # Decodings would only repeat it, at length.
+        raise VerificationFailed(_summary(stepper), lines)
+    say(f"decoding {plan.num_decoded} sources by beams of {_listed(plan.beam_sizes)}")
+    sources = _decoded_sources(plan, manifest, real_sources, random)
+    report = compare_decodings(plan, manifest, stepper, reference, sources)
+    lines = [*report.token_lines, *(report.company_lines if must_be_invariant else ())]
+    if lines:
+        raise VerificationFailed(_summary(stepper), lines)
+    return Certificate(
+        precision=stepper.precision,
+        provider=stepper.provider,
+        runtime_version=RUNTIME_VERSION,
+        host=host_description(),
+        grid=Grid(
+            batch_sizes=plan.batch_sizes,
+            source_lengths=tuple(sorted(plan.source_lengths)),
+            beam_sizes=plan.beam_sizes,
+            num_steps=plan.num_steps,
+        ),
+        tolerance=TOLERANCE,
+        errors=dict(agreement.largest_errors()),
+        tokens=report.tokens,
+        batch_invariant=not (agreement.variations or report.company_lines),
+        score_tolerance=SCORE_TOLERANCE,
+    )
+
+
+def _compare_steps(
+    plan: VerificationPlan,
+    manifest: Manifest,
+    stepper: OnnxStepper,
+    reference: Stepper,
+    real_sources: Sequence[Sequence[int]],
+    random: np.random.Generator,
+    say: Say,
+) -> Agreement:
+    specs = manifest.graphs[stepper.precision].decoder_step.inputs
+    positional = frozenset(spec.name for spec in specs if len(spec.shape) > 1 and spec.shape[1] == "S")
+    scripts = write_scripts(plan, manifest, real_sources, random)
+    say(f"playing {len(scripts)} sources in PyTorch and alone")
+    expected = play(reference, scripts, positional)
+    alone = [
+        play(stepper, [script], positional, [guide])[0] for script, guide in zip(scripts, expected, strict=True)
+    ]
+    agreement = Agreement()
+    agreement.compare(alone, expected, "alone")
+    for size in plan.batch_sizes:
+        say(f"playing batches of {size}")
+        chosen = [int(index) for index in random.permutation(len(scripts))[:size]]
+        guides = [expected[index] for index in chosen]
+        traces = play(stepper, [scripts[index] for index in chosen], positional, guides)
+        where = f"in a batch of {size}"
+        agreement.compare(traces, guides, where)
+        agreement.compare_bits(traces, [alone[index] for index in chosen], where)
+    return agreement
+
+
+def _decoded_sources(
+    plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
+) -> list[list[int]]:
+    """Real sources where there are enough, three of four; random ones for the rest."""
+    taken = [list(source) for source in real_sources[: plan.num_decoded * 3 // 4]]
+    lengths = random.choice(np.array(plan.source_lengths), plan.num_decoded - len(taken))
+    return [*taken, *(random_source(manifest, int(length), random) for length in lengths)]
+
+
+def _summary(stepper: OnnxStepper) -> str:
+    return f"the {stepper.precision} graphs on {stepper.provider} are not what PyTorch computes"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
+def host_description() -> str:
+    """The kind of machine, not its name: "x86_64, <processor>"."""
+    processor = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return ", ".join(part for part in (platform.machine(), processor) if part)

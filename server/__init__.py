@@ -1,0 +1,1 @@
+"""Serves bundles over gRPC. Nothing here, or below, imports torch."""

@@ -1,0 +1,173 @@
+"""Every error that a caller may see, drawn once: its gRPC code (by name: this file knows no grpc) and metric label.
+
+AttendantError
+|-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
+|-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
+|-- Overloaded            RESOURCE_EXHAUSTED
+|   |-- QueueFull                              queue_full          with when to come again
+|   `-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
+|-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
+|-- Unavailable           UNAVAILABLE
+|   |-- Draining                               draining            the server is shutting down
+|   `-- EngineDead                             engine_dead         a step failed; the process ends
+|-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
+`-- InternalError         INTERNAL             internal            fixed text; the log has the rest
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+MAX_SHOWN_VIOLATIONS = 8
+
+
+class AttendantError(Exception):
+    """What a request may end with, other than an answer.
+
+    Attributes:
+        code: the gRPC status code's name.
+        reason: the metric label.
+    """
+
+    code: ClassVar[str]
+    reason: ClassVar[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a request that can't be served.
+
+    Attributes:
+        field: its path, as in the proto: "decoding.beam_size".
+        value: as given, ready to print; shortened where it is long.
+        limit: what it must be instead.
+    """
+
+    field: str
+    value: str
+    limit: str
+
+    @property
+    def description(self) -> str:
+        return f"is {self.value}, must be {self.limit}"
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.description}"
+
+
+class InvalidArgument(AttendantError):
+    """Everything that is wrong with one request.
+
+    The message travels in HTTP/2 headers, whose size is limited: it names the first few, `violations` hold them all.
+    """
+
+    code = "INVALID_ARGUMENT"
+    reason = "invalid_argument"
+
+    def __init__(self, *violations: Violation) -> None:
+        shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
+        more = len(violations) - MAX_SHOWN_VIOLATIONS
+        super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
+        self.violations = violations
+
+
+def shortened(value: str, max_characters: int = 32) -> str:
+    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
+    return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
+
+
+class UnknownModel(AttendantError):
+    code = "NOT_FOUND"
+    reason = "unknown_model"
+
+    def __init__(self, name: str, served: list[str]) -> None:
+        super().__init__(f"model {shortened(name)} is not served here; choose from {', '.join(sorted(served))}")
+
+
+class Overloaded(AttendantError):
+    """More than can be served now.
+
+    Attributes:
+        retry_seconds: after which to come again.
+    """
+
+    code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class QueueFull(Overloaded):
+    reason = "queue_full"
+
+    def __init__(self, max_waiting: int, retry_seconds: float) -> None:
+        super().__init__(f"{max_waiting} requests are waiting, as many as may", retry_seconds)
+
+
+class DeadlineTooShort(Overloaded):
+    reason = "deadline_too_short"
+
+    def __init__(self, remaining_seconds: float, expected_seconds: float) -> None:
+        super().__init__(
+            f"the deadline leaves {max(0.0, remaining_seconds):.3f} s, the queue alone takes about "
+            f"{expected_seconds:.3f} s",
+            expected_seconds,
+        )
+
+
+class DeadlineExceeded(AttendantError):
+    code = "DEADLINE_EXCEEDED"
+    reason = "deadline_exceeded"
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the answer was whole")
+
+
+class Cancelled(AttendantError):
+    code = "CANCELLED"
+    reason = "cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("the request was cancelled")
+
+
+class Unavailable(AttendantError):
+    code = "UNAVAILABLE"
+
+
+class NotReady(Unavailable):
+    reason = "not_ready"
+
+    def __init__(self) -> None:
+        super().__init__("the server is still checking its bundles; try again soon")
+
+
+class Draining(Unavailable):
+    reason = "draining"
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down; try another one")
+
+
+class EngineDead(Unavailable):
+    reason = "engine_dead"
+
+    def __init__(self) -> None:
+        super().__init__("the engine has failed and the server is ending; try another one")
+
+
+class NotBuilt(AttendantError):
+    code = "UNIMPLEMENTED"
+    reason = "not_built"
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"{method} is not available in this version of the server")
+
+
+class InternalError(AttendantError):
+    code = "INTERNAL"
+    reason = "internal"
+
+    def __init__(self) -> None:
+        super().__init__("internal error; the server's log has it under this request's id")
