@@ -65,8 +65,9 @@ protos: setup ## Regenerate the gRPC code from protos/
 		--python_out=client --grpc_python_out=client --pyi_out=client attendant_client/v1/seq2seq.proto
 
 constraints: setup ## Write constraints.txt from what is installed
-	@$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
-		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/' > constraints.txt
+	@{ sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
+		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/'; } \
+		> constraints.new && mv constraints.new constraints.txt
 
 clean: ## Remove the environment and the caches (never runs, bundles or data)
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info

@@ -40,12 +40,10 @@ def main() -> int:
     os.chdir(Path(__file__).parent)
     began = time.monotonic()
     stage(1, "Train", f"{RECIPE} -> {RUN}")
-    if is_trained():
-        console.print(f"[green]done before[/]: {RUN}")
-    else:
-        run("training", str(RECIPE), "--output", str(RUN), *(["--resume"] if RUN.exists() else []))
+    # A run that has ended says so and ends again at once; one that was interrupted goes on.
+    run("training", str(RECIPE), "--output", str(RUN), *(["--resume"] if RUN.exists() else []))
     stage(2, "Evaluate", "on the test words, with the decoder that serves")
-    if not is_evaluated():
+    if not evaluations():
         run("training", "evaluate", str(RUN), "--split", "test")
     show_evaluation()
     stage(3, "Export", f"to ONNX, compared with PyTorch -> {BUNDLE}")
@@ -93,14 +91,6 @@ def evaluations() -> list[dict[str, object]]:
     path = RUN / "evaluation.json"
     found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
     return [entry for entry in found if "test" in str(entry["protocol"])]
-
-
-def is_trained() -> bool:
-    return (RUN / "finished.json").exists()
-
-
-def is_evaluated() -> bool:
-    return bool(evaluations())
 
 
 def is_exported() -> bool:
