@@ -57,12 +57,17 @@ class DecoderStepGraph(nn.Module):
         self,
         previous_ids: Tensor,
         tensors: list[Tensor],
-        source_rows: Tensor,
-        row_slots: Tensor,
+        layout: list[Tensor],
         forced_ids: Tensor,
         banned_ids: Tensor,
     ) -> tuple[Tensor, ...]:
-        """See runtime/graph_io.py for the shapes; `tensors` are the state tensors, in order."""
+        """See runtime/graph_io.py for the shapes.
+
+        Args:
+            tensors: the state tensors, in order.
+            layout: source_rows and row_slots; empty where the model has no attention.
+        """
+        source_rows, row_slots = layout or (None, None)
         given = list(zip(self.state, tensors, strict=True))
         logits, rows, attention = self.model.step(
             previous_ids,
@@ -71,9 +76,10 @@ class DecoderStepGraph(nn.Module):
             source_rows,
             row_slots,
         )
+        assert (attention is not None) == bool(layout), "a model without source tensors has no attention"
         log_probs, ids, forced_log_probs = candidates(logits, forced_ids, banned_ids, 1)
         stepped = [rows[spec.input] for spec in self.state if spec.output is not None]
-        return log_probs, ids, forced_log_probs, attention, *stepped
+        return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,36 +121,29 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
         # In the encoder every source still has one row.
         [_renamed(spec, spec.name, {"R": "B"}) for spec in specs],
     )
-    step_inputs = {spec.name: spec for spec in graph_io.STEP_INPUTS}
+    has_attention = any(tensor.scope == "source" for tensor in state)
+    inputs, outputs = graph_io.step_inputs(has_attention), graph_io.step_outputs(has_attention)
     decoder_step = _export(
         DecoderStepGraph(traced, state),
         (
             torch.zeros(EXAMPLE_ROWS, dtype=torch.int64),
             [_rows(example) if spec.scope == "row" else example for spec, example in zip(state, examples, strict=True)],
-            torch.tensor([[0, 1], [2, 3], [4, 4]]),
-            torch.arange(EXAMPLE_ROWS),
+            [torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.arange(EXAMPLE_ROWS)] if has_attention else [],
             torch.full((EXAMPLE_ROWS,), -1),
             torch.full((EXAMPLE_ROWS, EXAMPLE_BANS), -1),
         ),
-        [
-            step_inputs[graph_io.PREVIOUS_IDS],
-            *specs,
-            *(step_inputs[name] for name in _AFTER_STATE),
-        ],
-        [
-            *graph_io.STEP_OUTPUTS,
-            *(
-                _renamed(spec, tensor.output, {})
-                for spec, tensor in zip(specs, state, strict=True)
-                if tensor.output is not None
-            ),
-        ],
-        num_candidates=step_inputs[graph_io.NUM_CANDIDATES],
+        # The number of candidates is no input of the traced module: surgery makes it one.
+        [inputs[0], *specs, *inputs[1:-1]],
+        [*outputs, *_stepped(specs, state)],
+        num_candidates=inputs[-1],
     )
     return TracedPair(encoder=encoder, decoder_step=decoder_step)
 
 
-_AFTER_STATE = (graph_io.SOURCE_ROWS, graph_io.ROW_SLOTS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
+def _stepped(specs: Sequence[TensorSpec], state: Sequence[StateTensor]) -> list[TensorSpec]:
+    """The state tensors as the step returns them."""
+    pairs = zip(specs, state, strict=True)
+    return [_renamed(spec, tensor.output, {}) for spec, tensor in pairs if tensor.output is not None]
 
 
 def state_specs(model: Seq2Seq, state: Sequence[StateTensor]) -> list[TensorSpec]:

@@ -107,7 +107,7 @@ def play(
     """Plays scripts together.
 
     Args:
-        positional: the source tensors whose second axis are the source's positions.
+        positional: the state tensors whose second axis are the source's positions.
         guides: another stepper's traces of the same scripts; every step then starts from that one's row tensors, so
             that a step's own error is seen and not what a chaotic recurrence makes of the errors before it. (How those
             add up is seen by the decodings.) For steppers whose row tensors are numpy's.
@@ -120,11 +120,11 @@ def play(
     for name, tensor in _arrays(state.source_tensors).items():
         for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
             trace[f"encoder/{name}"] = values[:length] if name in positional else values
-    _record_rows(traces, "encoder", state, _arrays(state.row_tensors))
+    _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
     for number in range(len(scripts[0].steps)):
         steps = [script.steps[number] for script in scripts]
         if guides is not None:
-            state = _guided(state, guides, f"step {number}" if number else "encoder")
+            state = _guided(state, guides, f"step {number}" if number else "encoder", positional)
         state = _select(stepper, state, steps)
         output, state = stepper.step(
             state,
@@ -141,12 +141,20 @@ def play(
         }
         if output.attention is not None:
             values["attention"] = output.attention
-        _record_rows(traces, f"step {number + 1}", state, values)
-    return traces
+        _record_rows(traces, f"step {number + 1}", state, values, positional | {"attention"})
+    return list(traces)
 
 
-def _guided(state: DecoderState, guides: Sequence[Trace], moment: str) -> DecoderState:
-    rows = {name: np.concatenate([guide[f"{moment}/{name}"] for guide in guides]) for name in state.row_tensors}
+def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positional: frozenset[str]) -> DecoderState:
+    """The state with the guides' row tensors, which hold valid positions only: padding is zero."""
+
+    def widened(values: Array, width: int) -> Array:
+        return np.pad(values, ((0, 0), (0, width - values.shape[1])))
+
+    rows = {}
+    for name, tensor in state.row_tensors.items():
+        parts = [guide[f"{moment}/{name}"] for guide in guides]
+        rows[name] = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
     return dataclasses.replace(state, row_tensors=rows)
 
 
@@ -158,12 +166,16 @@ def _select(stepper: Stepper, state: DecoderState, steps: Sequence[ScriptedStep]
 
 
 def _record_rows(
-    traces: Sequence[dict[str, Array]], moment: str, state: DecoderState, values: Mapping[str, Array]
+    traces: Sequence[dict[str, Array]],
+    moment: str,
+    state: DecoderState,
+    values: Mapping[str, Array],
+    positional: frozenset[str],
 ) -> None:
     for name, tensor in values.items():
         for source, trace in enumerate(traces):
             own = tensor[state.row_sources == source]
-            trace[f"{moment}/{name}"] = own[:, : state.source_lengths[source]] if name == "attention" else own
+            trace[f"{moment}/{name}"] = own[:, : state.source_lengths[source]] if name in positional else own
 
 
 def _by_id(candidate_ids: Ids, log_probs: Array) -> Array:

@@ -23,7 +23,7 @@ def refuse_occupied(output: Path, *, force: bool) -> None:
         raise UserError(f"--output {output} exists already: add --force to replace it, or name another folder")
     is_bundle = output.is_dir() and not output.is_symlink() and (output / MANIFEST_NAME).is_file()
     if not is_bundle and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output {output} exists and is no bundle, so --force does not replace it: remove it yourself")
+        raise UserError(f"--output {output} exists and is no bundle, so --force leaves it: remove it yourself")
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
 """The encoder's recurrent layers as ONNX nodes that know the sources' lengths.
 
-Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, G = 4 (LSTM) or
-3 (GRU) gates.
+Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, G = 4 (LSTM), 3 (GRU)
+or 1 (tanh RNN) gates.
 
 torch's exporter writes the recurrent nodes without `sequence_lens`: the backward direction then runs over the padding,
 and a source's encoding depends on how wide its neighbours are.
 """
 
 import copy
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,26 @@ from training.model import Seq2Seq
 from training.model.recurrent import RecurrentLayer
 
 NODE_VERSION: Final = 14
-"""Of the ONNX operators LSTM and GRU (batch-major layouts came with it; nothing changed since)."""
+"""Of the ONNX operators LSTM, GRU and RNN."""
 
 GATE_ORDERS: Final = {
     # torch: input, forget, cell, output. ONNX: input, output, forget, cell.
     "lstm": ("LSTM", (0, 3, 1, 2)),
     # torch: reset, update, new. ONNX: update, reset, hidden.
     "gru": ("GRU", (1, 0, 2)),
+    "rnn": ("RNN", (0,)),
 }
+
+OUTPUTS: Final = {"LSTM": 3, "GRU": 2, "RNN": 2}
+"""All outputs, the last states (and cells) of a node; the first two are used."""
 
 
 class OnnxRecurrentLayer(nn.Module):
     """Stands in a `RecurrentLayer`'s place during export; same call, same weights, as one ONNX node."""
+
+    input_weights: Tensor
+    recurrent_weights: Tensor
+    biases: Tensor
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -48,32 +56,35 @@ class OnnxRecurrentLayer(nn.Module):
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs [B, S, D * H], zero beyond the lengths, and the last states [B, D * H]."""
-        num_sources, width, _ = inputs.shape
-        state_shape = (self.num_directions, num_sources, self.hidden_size)
-        shapes = [(width, *state_shape), state_shape]
-        attributes: dict[str, int | str] = {
+        # ONNX Runtime's RNN takes another path, with other rounding, for a batch of one: it gets a row more.
+        spare = self.operator == "RNN"
+        if spare:
+            inputs, lengths = torch.cat([inputs, inputs[:1]]), torch.cat([lengths, lengths[:1]])
+        outputs, final = self._node(inputs.transpose(0, 1), lengths.to(torch.int32))
+        outputs, final = outputs.permute(2, 0, 1, 3).flatten(2), final.transpose(0, 1).flatten(1)
+        return (outputs[:-1], final[:-1]) if spare else (outputs, final)
+
+    def _node(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs [S, D, B, H] and last states [D, B, H] of inputs [S, B, I]."""
+        width, num_sources, _ = inputs.shape
+        final_shape = (self.num_directions, num_sources, self.hidden_size)
+        num_outputs = OUTPUTS[self.operator]
+        attributes: dict[str, Any] = {
             "hidden_size": self.hidden_size,
             "direction": "bidirectional" if self.num_directions == 2 else "forward",
         }
-        if self.operator == "LSTM":
-            shapes.append(state_shape)
-        else:
-            attributes["linear_before_reset"] = 1  # torch multiplies before the reset gate, cuDNN's way
+        if self.operator == "GRU":
+            # The reset gate after the recurrent product: torch's way, and cuDNN's.
+            attributes["linear_before_reset"] = 1
         outputs, final, *_ = torch.onnx.ops.symbolic_multi_out(
             self.operator,
-            (
-                inputs.transpose(0, 1),
-                self.input_weights,
-                self.recurrent_weights,
-                self.biases,
-                lengths.to(torch.int32),
-            ),
+            (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths),
             attrs=attributes,
-            dtypes=(torch.float32,) * len(shapes),
-            shapes=shapes,
+            dtypes=(torch.float32,) * num_outputs,
+            shapes=[(width, *final_shape), *[final_shape] * (num_outputs - 1)],
             version=NODE_VERSION,
         )
-        return outputs.permute(2, 0, 1, 3).flatten(2), final.transpose(0, 1).flatten(1)
+        return outputs, final
 
 
 def with_onnx_layers(model: Seq2Seq) -> Seq2Seq:

@@ -53,11 +53,10 @@ def _free_candidates(graph: onnx.GraphProto, spec: TensorSpec) -> None:
     constant = node.input[1]
     node.input[1] = spec.name
     if not any(constant in other.input for other in graph.node):
-        for kept in (graph.initializer, graph.node):
-            for one in list(kept):
-                names = one.output if isinstance(one, onnx.NodeProto) else [one.name]
-                if constant in names:
-                    kept.remove(one)
+        for tensor in [tensor for tensor in graph.initializer if tensor.name == constant]:
+            graph.initializer.remove(tensor)
+        for producer in [other for other in graph.node if constant in other.output]:
+            graph.node.remove(producer)
     element = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
     graph.input.append(helper.make_tensor_value_info(spec.name, element, spec.shape))
 

@@ -14,6 +14,7 @@ from export.decodings import compare_decodings
 from export.plan import FULL_PLAN, SCORE_TOLERANCE, TOLERANCE, VerificationPlan
 from export.probes import play, random_source, write_scripts
 from runtime.errors import VerificationFailed
+from runtime.graph_io import position_axis
 from runtime.manifest import Certificate, Grid, Manifest
 from runtime.onnx_session import RUNTIME_VERSION
 from runtime.onnx_stepper import OnnxStepper
@@ -89,13 +90,12 @@ def _compare_steps(
     say: Say,
 ) -> Agreement:
     specs = manifest.graphs[stepper.precision].decoder_step.inputs
-    positional = frozenset(spec.name for spec in specs if len(spec.shape) > 1 and spec.shape[1] == "S")
+    state = {tensor.input for tensor in manifest.state}
+    positional = frozenset(spec.name for spec in specs if spec.name in state and position_axis(spec) is not None)
     scripts = write_scripts(plan, manifest, real_sources, random)
     say(f"playing {len(scripts)} sources in PyTorch and alone")
     expected = play(reference, scripts, positional)
-    alone = [
-        play(stepper, [script], positional, [guide])[0] for script, guide in zip(scripts, expected, strict=True)
-    ]
+    alone = [play(stepper, [script], positional, [guide])[0] for script, guide in zip(scripts, expected, strict=True)]
     agreement = Agreement()
     agreement.compare(alone, expected, "alone")
     for size in plan.batch_sizes:
@@ -119,7 +119,7 @@ def _decoded_sources(
 
 
 def _summary(stepper: OnnxStepper) -> str:
-    return f"the {stepper.precision} graphs on {stepper.provider} are not what PyTorch computes"
+    return f"the {stepper.precision} graphs on {stepper.provider} are refused"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -26,47 +26,55 @@ ENCODER_INPUTS = (
     TensorSpec(name=SOURCE_LENGTHS, dtype="int64", shape=("B",)),
 )
 
-ATTENTION_INPUTS = (
-    TensorSpec(name=SOURCE_ROWS, dtype="int64", shape=("B", "M")),
-    TensorSpec(name=ROW_SLOTS, dtype="int64", shape=("R",)),
-)
-"""Absent where the model has no attention."""
 
-STEP_INPUTS = (
-    TensorSpec(name=PREVIOUS_IDS, dtype="int64", shape=("R",)),
-    *ATTENTION_INPUTS,
-    TensorSpec(name=FORCED_IDS, dtype="int64", shape=("R",)),
-    TensorSpec(name=BANNED_IDS, dtype="int64", shape=("R", "N")),
-    TensorSpec(name=NUM_CANDIDATES, dtype="int64", shape=(1,)),
-)
+def step_inputs(has_attention: bool) -> tuple[TensorSpec, ...]:
+    """The step's inputs beside the state tensors; `num_candidates` is the last."""
+    layout = (
+        TensorSpec(name=SOURCE_ROWS, dtype="int64", shape=("B", "M")),
+        TensorSpec(name=ROW_SLOTS, dtype="int64", shape=("R",)),
+    )
+    return (
+        TensorSpec(name=PREVIOUS_IDS, dtype="int64", shape=("R",)),
+        *(layout if has_attention else ()),
+        TensorSpec(name=FORCED_IDS, dtype="int64", shape=("R",)),
+        TensorSpec(name=BANNED_IDS, dtype="int64", shape=("R", "N")),
+        TensorSpec(name=NUM_CANDIDATES, dtype="int64", shape=(1,)),
+    )
 
-STEP_OUTPUTS = (
-    TensorSpec(name=CANDIDATE_LOG_PROBS, dtype="float32", shape=("R", "K")),
-    TensorSpec(name=CANDIDATE_IDS, dtype="int64", shape=("R", "K")),
-    TensorSpec(name=FORCED_LOG_PROBS, dtype="float32", shape=("R",)),
-    TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),
-)
-"""`attention` is absent where the model has none."""
+
+def step_outputs(has_attention: bool) -> tuple[TensorSpec, ...]:
+    """The step's outputs beside the state tensors."""
+    attention = (TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),)
+    return (
+        TensorSpec(name=CANDIDATE_LOG_PROBS, dtype="float32", shape=("R", "K")),
+        TensorSpec(name=CANDIDATE_IDS, dtype="int64", shape=("R", "K")),
+        TensorSpec(name=FORCED_LOG_PROBS, dtype="float32", shape=("R",)),
+        *(attention if has_attention else ()),
+    )
+
+
+def position_axis(spec: TensorSpec) -> int | None:
+    """Which axis of a tensor runs over the source's positions; None: none does."""
+    return spec.shape.index("S") if "S" in spec.shape else None
 
 
 def contract_differences(encoder: GraphSpec, decoder_step: GraphSpec, state: tuple[StateTensor, ...]) -> list[str]:
     """What the manifest's graphs lack, or have too much, for the stepper to run them; one line each."""
     has_attention = any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
-    attention_names = {ATTENTION, *(spec.name for spec in ATTENTION_INPUTS)}
 
-    def fixed(specs: tuple[TensorSpec, ...]) -> set[str]:
-        return {spec.name for spec in specs if has_attention or spec.name not in attention_names}
+    def names(specs: tuple[TensorSpec, ...]) -> set[str]:
+        return {spec.name for spec in specs}
 
     state_inputs = {tensor.input for tensor in state}
     state_outputs = {tensor.output for tensor in state if tensor.output is not None}
     differences: list[str] = []
     for graph, kind, specs, expected in (
-        (encoder, "input", encoder.inputs, fixed(ENCODER_INPUTS)),
+        (encoder, "input", encoder.inputs, names(ENCODER_INPUTS)),
         (encoder, "output", encoder.outputs, state_inputs),
-        (decoder_step, "input", decoder_step.inputs, fixed(STEP_INPUTS) | state_inputs),
-        (decoder_step, "output", decoder_step.outputs, fixed(STEP_OUTPUTS) | state_outputs),
+        (decoder_step, "input", decoder_step.inputs, names(step_inputs(has_attention)) | state_inputs),
+        (decoder_step, "output", decoder_step.outputs, names(step_outputs(has_attention)) | state_outputs),
     ):
-        given = {spec.name for spec in specs}
+        given = names(specs)
         differences += [f"{graph.file}: {kind} '{name}' is missing" for name in sorted(expected - given)]
         differences += [f"{graph.file}: {kind} '{name}' is unknown" for name in sorted(given - expected)]
     return differences

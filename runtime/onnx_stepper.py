@@ -5,8 +5,7 @@ State tensors are numpy arrays. Nothing here knows the architecture: which tenso
 what, stands in the manifest.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -65,20 +64,15 @@ class OnnxStepper:
         self._row_names = [tensor.input for tensor in manifest.state if tensor.scope == "row"]
         self._source_names = [tensor.input for tensor in manifest.state if tensor.scope == "source"]
         self._next = {tensor.input: tensor.output for tensor in manifest.state if tensor.output is not None}
+        state = {*self._row_names, *self._source_names}
+        self._position_axes = {
+            spec.name: graph_io.position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state
+        }
         self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
 
     @property
     def vocabulary_size(self) -> int:
         return self._manifest.target.vocabulary_size
-
-    @cached_property
-    def _position_axes(self) -> Mapping[str, bool]:
-        """Source tensor -> whether its second axis are the source's positions."""
-        return {
-            spec.name: len(spec.shape) > 1 and spec.shape[1] == "S"
-            for spec in self._step.spec.inputs
-            if spec.name in self._source_names
-        }
 
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
@@ -142,16 +136,19 @@ class OnnxStepper:
         if np.array_equal(rows, np.arange(state.num_rows)):
             return state
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
-        row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
         if kept is None:
+            row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
             return DecoderState(row_tensors, state.source_tensors, state.source_lengths, row_sources)
+        # The widest source may have left: what is copied anyway is copied no wider than those that stay.
         lengths = state.source_lengths[kept]
         width = padded_width(int(lengths.max(initial=0)))
         return DecoderState(
-            row_tensors=row_tensors,
-            # The widest source may have left: the copy is no wider than those that stay.
+            row_tensors={
+                name: self._narrowed(name, tensor, width).take(rows, axis=0)
+                for name, tensor in state.row_tensors.items()
+            },
             source_tensors={
-                name: (tensor[:, :width] if self._position_axes[name] else tensor).take(kept, axis=0)
+                name: self._narrowed(name, tensor, width).take(kept, axis=0)
                 for name, tensor in state.source_tensors.items()
             },
             source_lengths=lengths,
@@ -166,10 +163,11 @@ class OnnxStepper:
         offsets = np.cumsum([0, *(state.num_sources for state in states)])
         return DecoderState(
             row_tensors={
-                name: np.concatenate([state.row_tensors[name] for state in states]) for name in self._row_names
+                name: self._joined(name, [state.row_tensors[name] for state in states], width)
+                for name in self._row_names
             },
             source_tensors={
-                name: _stack([state.source_tensors[name] for state in states], width, self._position_axes[name])
+                name: self._joined(name, [state.source_tensors[name] for state in states], width)
                 for name in self._source_names
             },
             source_lengths=lengths,
@@ -178,20 +176,26 @@ class OnnxStepper:
             ),
         )
 
+    def _narrowed(self, name: str, tensor: Array, width: int) -> Array:
+        """The tensor's first `width` source positions, not copied; all of it where it has none."""
+        axis = self._position_axes[name]
+        return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
+
+    def _joined(self, name: str, tensors: Sequence[Array], width: int) -> Array:
+        """The rows of all tensors, at `width` source positions; new ones are zero, which for a mask is invalid."""
+        axis = self._position_axes[name]
+        if axis is None:
+            return np.concatenate(tensors)
+        shape = list(tensors[0].shape)
+        shape[0], shape[axis] = sum(len(tensor) for tensor in tensors), width
+        joined = np.zeros(shape, tensors[0].dtype)
+        begin = 0
+        for tensor in tensors:
+            place = self._narrowed(name, joined[begin : begin + len(tensor)], tensor.shape[axis])
+            place[...] = self._narrowed(name, tensor, width)
+            begin += len(tensor)
+        return joined
+
 
 def _or_none(ids: Ids | None, shape: tuple[int, ...]) -> Array:
     return np.full(shape, NO_ID, np.int64) if ids is None else as_input(ids, np.int64)
-
-
-def _stack(tensors: Sequence[Array], width: int, has_positions: bool) -> Array:
-    """Joins source tensors [B_i, S_i, ...] to [B, width, ...]; new positions are zero, which for a mask is invalid."""
-    if not has_positions:
-        return np.concatenate(tensors)
-    first = tensors[0]
-    stacked = np.zeros((sum(len(tensor) for tensor in tensors), width, *first.shape[2:]), first.dtype)
-    begin = 0
-    for tensor in tensors:
-        shared = min(width, tensor.shape[1])
-        stacked[begin : begin + len(tensor), :shared] = tensor[:, :shared]
-        begin += len(tensor)
-    return stacked

@@ -5,10 +5,11 @@ Each option `--some-name` is also the variable `ATTENDANT_SOME_NAME`.
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from runtime.errors import UserError
 from runtime.manifest import Precision
@@ -204,11 +205,11 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
     parser = _parser()
     given = vars(parser.parse_args(arguments))
     values = {option.name: _value_of(option, given[option.name], environment) for option in OPTIONS}
-    bundles = given["bundles"] or environment.get(BUNDLES_VARIABLE, "").replace(":", " ").split()
+    bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
     assert {field.name for field in fields(ServerConfig)} == {"bundles", *values}
-    return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **cast(dict[str, Any], values))
+    return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -223,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help=f"folders made by `python -m export`, one engine each [env {BUNDLES_VARIABLE}, separated by ':' or spaces]",
+        help=f"folders made by `python -m export`, one engine each [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     for option in OPTIONS:
         default = option.default_text or option.default

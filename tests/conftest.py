@@ -1,8 +1,12 @@
 """Fixtures that several folders share."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from runtime.onnx_stepper import OnnxStepper
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +16,12 @@ def tiny_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.bundles import tiny_bundle
 
     return tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_stepper(tiny_bundle_path: Path) -> "OnnxStepper":
+    """The tiny bundle's graphs, loaded once; a stepper keeps nothing between calls."""
+    from runtime.bundle import open_bundle
+    from runtime.onnx_stepper import OnnxStepper
+
+    return OnnxStepper(open_bundle(tiny_bundle_path))

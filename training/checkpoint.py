@@ -231,11 +231,14 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """An optimizer's state as named tensors and as plain values."""
     state = optimizer.state_dict()
-    tensors, values = {}, {}
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
     for index, entries in state["state"].items():
         for name, value in entries.items():
-            kind = tensors if isinstance(value, Tensor) else values
-            kind[f"{index}.{name}"] = value
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                values[f"{index}.{name}"] = value
     return _plain(tensors), {"groups": state["param_groups"], "values": values}
 
 

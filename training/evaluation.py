@@ -92,9 +92,7 @@ def evaluate(
         data_name: what the protocol calls the data, e.g. "data/cmudict/test.tsv".
         progress: called with the number of examples that have just finished.
     """
-    options = DecodingOptions(
-        max_length=max_length, beam_size=config.beam_size, length_penalty=config.length_penalty
-    )
+    options = DecodingOptions(max_length=max_length, beam_size=config.beam_size, length_penalty=config.length_penalty)
     outputs = decode_texts(
         stepper, examples, source_tokenizer, target_tokenizer, options, append_eos=append_eos, progress=progress
     )

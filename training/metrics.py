@@ -5,10 +5,11 @@ An example may have several references; how each metric treats them is said in R
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rapidfuzz.distance import Levenshtein
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 MetricName = Literal["wer", "per", "exact_match", "bleu", "chrf"]
 References = Sequence[Sequence[str]]
@@ -57,7 +58,7 @@ def _per(outputs: Sequence[str], references: References) -> Score:
         fewest, negative_length = min((distance, -size) for distance, size in distances)
         edits += fewest
         length -= negative_length
-    rule = "% of edits (insert, delete, substitute a symbol) to the nearest reference, over the nearest references' length"
+    rule = "% of edits (insertions, deletions, substitutions) to the nearest reference, over its length"
     return Score(100.0 * edits / length, rule)
 
 
@@ -86,7 +87,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-def _streams(references: References) -> list[list[str | None]]:
-    """sacrebleu's layout: the first references of all examples, then the second ones, None where there is none."""
+def _streams(references: References) -> Any:
+    """The layout of sacrebleu: the first references of all examples, then the second ones, None where there is none."""
     width = max(map(len, references))
     return [[targets[place] if place < len(targets) else None for targets in references] for place in range(width)]

@@ -51,8 +51,10 @@ class Recipe(Table):
                     "or max_seconds"
                 )
             if self.validation.patience is None:
-                raise ValueError("training would never end: set training.max_epochs, max_steps or max_seconds, or "
-                                 "validation.patience")
+                raise ValueError(
+                    "training would never end: set training.max_epochs, max_steps or max_seconds, or "
+                    "validation.patience"
+                )
         return self
 
     def to_text(self) -> str:

@@ -1,14 +1,16 @@
 """A run directory: everything that a training leaves, and enough to repeat it.
 
-    recipe.toml                  the recipe as resolved: every field, --set applied
-    versions.json                Python, torch, the project, its git commit, the platform
-    data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
-    source_tokenizer.json, target_tokenizer.json
-    metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
-    tensorboard/                 the same, for TensorBoard
-    checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/checkpoint.py)
-    checkpoints/best, last       links to two of them
-    evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
+Its files:
+
+recipe.toml                  the recipe as resolved: every field, --set applied
+versions.json                Python, torch, the project, its git commit, the platform
+data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
+source_tokenizer.json, target_tokenizer.json
+metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
+tensorboard/                 the same, for TensorBoard
+checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/checkpoint.py)
+checkpoints/best, last       links to two of them
+evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
 """
 
 import json

@@ -1,11 +1,25 @@
 """The typed client of Attendant: ask attention sequence-to-sequence models over gRPC.
 
-async with AttendantClient("localhost:50051") as client:
-    generation = await client.generate("hello", beam_size=4)
-    print(generation.best.text)
+    async with AttendantClient("localhost:50051") as client:
+        generation = await client.generate("hello", beam_size=4)
+        print(generation.best.text)
+
+`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal.
 """
 
 from attendant_client import attention_map
+from attendant_client.answers import (
+    Evaluation,
+    FinishReason,
+    Generation,
+    HealthStatus,
+    Hypothesis,
+    Limits,
+    ModelInfo,
+    Score,
+    Source,
+    Timings,
+)
 from attendant_client.client import AttendantClient
 from attendant_client.errors import (
     AttendantError,
@@ -20,21 +34,10 @@ from attendant_client.errors import (
     Violation,
 )
 from attendant_client.options import GenerateOptions, Sampling
-from attendant_client.types import (
-    Evaluation,
-    FinishReason,
-    Generation,
-    HealthStatus,
-    Hypothesis,
-    Limits,
-    ModelInfo,
-    Score,
-    Source,
-    Timings,
-)
-from attendant_client.version import VERSION as __version__
+from attendant_client.version import VERSION
 
 __all__ = [
+    "VERSION",
     "AttendantClient",
     "AttendantError",
     "DeadlineExceeded",
@@ -58,6 +61,5 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Violation",
-    "__version__",
     "attention_map",
 ]

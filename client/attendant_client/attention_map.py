@@ -6,7 +6,7 @@ The darker a cell, the more of that row's attention (1 in all) rests on that sou
 import unicodedata
 from collections.abc import Sequence
 
-from attendant_client.types import Generation, Score
+from attendant_client.answers import Generation, Score
 
 EOS = "</s>"
 
@@ -90,7 +90,7 @@ def _cut(token: str, limit: int) -> str:
 
 
 def _characters(token: str) -> list[str]:
-    """One entry per column or two of the terminal: combining marks stay with their base, what can't be seen is shown."""
+    """One entry per visible character: combining marks stay with their base, and what can't be seen is shown."""
     characters: list[str] = []
     for character in token:
         if unicodedata.combining(character) and characters:

@@ -10,9 +10,9 @@ from attendant_client.version import VERSION
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
-# gRPC's own retries (gRFC A6): transparent to the caller, within the call's deadline, each wait drawn from +-20 % around
-# 0.1, 0.2, 0.4, 0.8 s. A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry.
-# Only what the server has not begun or has refused at the door is retried. A health check is answered as it is.
+# gRPC's own retries (gRFC A6), within the call's deadline; the waits are drawn from around 0.1, 0.2, 0.4 and 0.8 s.
+# A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. Every call of the API is
+# without side effects, so trying twice is safe. A health check is answered as it is.
 SERVICE_CONFIG = {
     "methodConfig": [
         {

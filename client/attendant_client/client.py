@@ -8,12 +8,12 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.channel import open_channel
 from attendant_client.errors import AttendantError, error_of
 from attendant_client.messages import generate_request, generation_of, model_info_of, score_of, score_request
 from attendant_client.options import GenerateOptions
 from attendant_client.ordered import in_order
-from attendant_client.types import Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
@@ -75,7 +75,7 @@ class AttendantClient:
 
     async def close(self) -> None:
         """Ends the connection; calls in flight are cancelled."""
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def generate(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> Generation:
         """Decodes one source.
@@ -146,7 +146,7 @@ class AttendantClient:
         request_id: str = "",
         **deadline: Unpack[Deadline],
     ) -> Score:
-        """log P(target | source), whole and per token.
+        """How probable the model finds a given target: log P(target | source), whole and per token.
 
         Args:
             source, target: each a text or its tokens.

@@ -1,20 +1,22 @@
 """What a call may raise, each from a gRPC status code.
 
-Exception
-`-- AttendantError        any call that got no answer; .code, .message
-    |-- InvalidArgument   INVALID_ARGUMENT     .violations: every field that is wrong, and why
-    |-- NotFound          NOT_FOUND            no such model
-    |-- Unauthenticated   UNAUTHENTICATED      missing or wrong credentials
-    |-- Unimplemented     UNIMPLEMENTED        the server is too old for this call
-    |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: when to come again
-    |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
-    |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
-    `-- ServerError       all others           a fault of the server or of what stands between
+    Exception
+    `-- AttendantError        any call that got no answer; .code, .message
+        |-- InvalidArgument   INVALID_ARGUMENT     .violations: every field that is wrong, and why
+        |-- NotFound          NOT_FOUND            no such model
+        |-- Unauthenticated   UNAUTHENTICATED      missing or wrong credentials
+        |-- Unimplemented     UNIMPLEMENTED        the server is too old for this call
+        |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: when to come again
+        |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
+        |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
+        `-- ServerError       all others           a fault of the server or of what stands between
+
+A task that is cancelled gets asyncio.CancelledError, and its call ends on the server too.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -121,7 +123,7 @@ def error_of(error: grpc.aio.AioRpcError) -> AttendantError:
     return _CLASSES.get(code, ServerError)(code, message)
 
 
-def _status(trailers: Iterable[tuple[str, str | bytes]] | None) -> status_pb2.Status:
+def _status(trailers: Iterable[Any] | None) -> status_pb2.Status:
     """The google.rpc.Status in the trailers; an empty one where there is none, or none that can be read."""
     for key, value in trailers or ():
         if key == _DETAILS and isinstance(value, bytes):

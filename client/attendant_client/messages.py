@@ -6,8 +6,7 @@ from typing import Any, cast
 
 from google.protobuf.message import Message
 
-from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
-from attendant_client.types import (
+from attendant_client.answers import (
     Evaluation,
     FinishReason,
     Generation,
@@ -18,6 +17,7 @@ from attendant_client.types import (
     Source,
     Timings,
 )
+from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _FINISH_REASONS = {
@@ -28,11 +28,9 @@ _FINISH_REASONS = {
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
     """Raises TypeError or ValueError, naming the option, where a value can't stand in the message."""
-    unknown = options.keys() - GenerateOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(
-            f"unknown option {', '.join(sorted(unknown))}; choose from {', '.join(sorted(GenerateOptions.__annotations__))}"
-        )
+    if unknown := options.keys() - GenerateOptions.__annotations__.keys():
+        choices = ", ".join(sorted(GenerateOptions.__annotations__))
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
     request = pb.GenerateRequest()
     _fill(request, {"request_id": request_id, "model": options.get("model")})
     _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source)})
@@ -140,7 +138,8 @@ def _fill(message: Message, values: Mapping[str, Any]) -> None:
             elif value is not None:
                 setattr(message, name, value)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}={value!r}: {error}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name}={value!r}: {error}") from None
 
 
 def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:

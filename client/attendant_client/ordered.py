@@ -25,34 +25,35 @@ async def in_order(
     """
     if concurrency < 1:
         raise ValueError(f"concurrency must be at least 1, got {concurrency}")
-    permits = asyncio.Semaphore(concurrency)
-    waiting: asyncio.Queue[asyncio.Task[_Result] | None] = asyncio.Queue(WINDOW * concurrency)
+    in_flight = asyncio.Semaphore(concurrency)
+    room = asyncio.Semaphore(WINDOW * concurrency)
+    begun: asyncio.Queue[asyncio.Task[_Result] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[_Result]] = set()
 
     async def call(item: _Item) -> _Result:
         try:
             return await function(item)
         finally:
-            permits.release()
+            in_flight.release()
 
     async def feed() -> None:
         try:
             async for item in _drawn(items):
-                await permits.acquire()
+                await room.acquire()
+                await in_flight.acquire()
                 task = asyncio.create_task(call(item))
                 tasks.add(task)
-                await waiting.put(task)
+                begun.put_nowait(task)
         finally:
-            # Not where the consumer has gone: nobody would take it.
-            if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                await waiting.put(None)
+            begun.put_nowait(None)
 
     feeder = asyncio.create_task(feed())
     try:
-        while (task := await waiting.get()) is not None:
+        while (task := await begun.get()) is not None:
             result = await task
             tasks.remove(task)
             yield result
+            room.release()
         await feeder
     finally:
         feeder.cancel()

@@ -125,13 +125,13 @@ class EngineRunner:
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
-    def stop(self, timeout_seconds: float = 5.0) -> None:
+    async def stop(self, timeout_seconds: float = 5.0) -> None:
         """Ends the thread after its step; requests that are still in are told that the server is going."""
         with self._wake:
             self._draining = self._stopping = True
             self._wake.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout_seconds)
+            await asyncio.to_thread(self._thread.join, timeout_seconds)
         self._fail_all(Draining)
 
     def _refuse_at_the_door(self, timeout_seconds: float | None) -> None:

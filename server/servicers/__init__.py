@@ -1,1 +1,1 @@
-"""Where protobuf stops: requests become plain values here, results become messages, errors become status codes."""
+"""Where protobuf ends: requests become plain values here, results become messages, errors become statuses."""

@@ -1,118 +1,119 @@
-"""Results to messages."""
+"""Plain values as messages."""
 
-from attendant_client.v1 import seq2seq_pb2 as pb
+from typing import Any
+
+from attendant_client.v1 import seq2seq_pb2 as messages
 
 from runtime.decoding.hypothesis import FinishReason, Hypothesis
 from runtime.stepper import Floats
-from server.engine.request import RequestTimings, Result
-from server.model import ServedModel
-from server.servicers.validation import ParsedRequest
+from runtime.tokenizer import Tokenizer
+from server.engine.request import RequestStats, Result
+from server.models import ServedModel
+from server.servicers.decoding import default_max_length
+from server.servicers.requests import Work
 
-_FINISH_REASONS = {
-    FinishReason.EOS: pb.FINISH_REASON_EOS,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+FINISH_REASONS = {
+    FinishReason.EOS: messages.FINISH_REASON_EOS,
+    FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
 }
 
 
 def generate_response(
-    request: pb.GenerateRequest, parsed: ParsedRequest, result: Result, model: ServedModel
-) -> pb.GenerateResponse:
-    return pb.GenerateResponse(
+    request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
+) -> messages.GenerateResponse:
+    tokenizer, token_log_probs = model.bundle.target_tokenizer, request.output.token_log_probs
+    return messages.GenerateResponse(
         request_id=request.request_id,
         model=model.name,
-        version=model.version,
-        hypotheses=[_hypothesis(one, request.output, model) for one in result.hypotheses],
-        source_tokens=model.bundle.source_tokenizer.tokens_of(parsed.source_ids),
-        timings=_timings(result.timings),
+        version=model.manifest.version,
+        hypotheses=[_hypothesis(one, tokenizer, token_log_probs) for one in result.hypotheses],
+        source_tokens=_source_tokens(model, work),
+        timings=_timings(result.stats),
     )
 
 
 def score_response(
-    request: pb.ScoreRequest, parsed: ParsedRequest, result: Result, model: ServedModel
-) -> pb.ScoreResponse:
-    (target,) = result.hypotheses
-    return pb.ScoreResponse(
+    request: messages.ScoreRequest, model: ServedModel, work: Work, result: Result
+) -> messages.ScoreResponse:
+    target = result.hypotheses[0]
+    return messages.ScoreResponse(
         request_id=request.request_id,
         model=model.name,
-        version=model.version,
+        version=model.manifest.version,
         log_prob=target.log_prob,
-        source_tokens=model.bundle.source_tokenizer.tokens_of(parsed.source_ids),
+        source_tokens=_source_tokens(model, work),
         target_tokens=model.bundle.target_tokenizer.tokens_of(target.token_ids),
         token_log_probs=target.token_log_probs,
         attention=_attention(target.attention),
     )
 
 
-def model_message(model: ServedModel) -> pb.Model:
-    manifest = model.bundle.manifest
-    limits, defaults = model.limits, manifest.decoding
-    return pb.Model(
+def model_message(model: ServedModel) -> messages.Model:
+    manifest, limits = model.manifest, model.limits
+    return messages.Model(
         name=model.name,
-        version=model.version,
+        version=manifest.version,
         precision=model.precision,
         provider=model.provider,
-        architecture=flattened(manifest.model),
+        architecture=dict(_flattened(manifest.model)),
         source_vocabulary_size=manifest.source.vocabulary_size,
         target_vocabulary_size=manifest.target.vocabulary_size,
-        limits=pb.Limits(
-            max_source_tokens=limits.max_source_tokens,
-            max_target_tokens=limits.max_target_tokens,
-            max_beam_size=limits.max_beam_size,
-            max_num_hypotheses=limits.max_num_hypotheses,
+        limits=messages.Limits(**limits.model_dump()),
+        defaults=messages.DecodingOptions(
+            beam_size=manifest.decoding.beam_size,
+            num_hypotheses=manifest.decoding.num_hypotheses,
+            length_penalty=manifest.decoding.length_penalty,
+            min_length=0,
+            max_length=default_max_length(manifest),
+            patience=1.0,
+            suppress_unk=False,
         ),
-        defaults=pb.DecodingOptions(
-            beam_size=min(defaults.beam_size, limits.max_beam_size),
-            num_hypotheses=min(defaults.num_hypotheses, limits.max_beam_size),
-            length_penalty=defaults.length_penalty,
-            max_length=defaults.max_length or limits.max_target_tokens,
-        ),
-        evaluation=[
-            pb.EvaluationResult(
-                metric=one.metric, value=one.value, protocol=one.protocol, num_examples=one.num_examples
-            )
-            for one in manifest.evaluation
-        ],
+        evaluation=[messages.EvaluationResult(**one.model_dump()) for one in manifest.evaluation],
         manifest_json=manifest.to_text(),
     )
 
 
-def flattened(section: dict[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested tables to dotted names."""
-    flat: dict[str, str] = {}
-    for name, value in section.items():
-        if isinstance(value, dict):
-            flat |= flattened(value, f"{prefix}{name}.")
-        elif value is not None:
-            flat[prefix + name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return flat
-
-
-def _hypothesis(hypothesis: Hypothesis, output: pb.OutputOptions, model: ServedModel) -> pb.Hypothesis:
-    target = model.bundle.target_tokenizer
-    return pb.Hypothesis(
-        text=target.decode(hypothesis.token_ids),
-        tokens=target.tokens_of(hypothesis.token_ids),
+def _hypothesis(hypothesis: Hypothesis, tokenizer: Tokenizer, token_log_probs: bool) -> messages.Hypothesis:
+    return messages.Hypothesis(
+        text=tokenizer.decode(hypothesis.token_ids),
+        tokens=tokenizer.tokens_of(hypothesis.token_ids),
         score=hypothesis.score,
         log_prob=hypothesis.log_prob,
-        token_log_probs=hypothesis.token_log_probs if output.token_log_probs else (),
+        token_log_probs=hypothesis.token_log_probs if token_log_probs else (),
         attention=_attention(hypothesis.attention),
-        finish_reason=_FINISH_REASONS[hypothesis.finish_reason],
+        finish_reason=FINISH_REASONS[hypothesis.finish_reason],
     )
 
 
-def _attention(weights: Floats | None) -> pb.Attention | None:
-    if weights is None:
+def _source_tokens(model: ServedModel, work: Work) -> list[str]:
+    return model.bundle.source_tokenizer.tokens_of(model.bundle.source_ids(work.source_ids))
+
+
+def _attention(attention: Floats | None) -> messages.Attention | None:
+    """[summands, source tokens]; None leaves the field unset."""
+    if attention is None:
         return None
-    rows, columns = weights.shape
-    return pb.Attention(rows=rows, columns=columns, weights=weights.reshape(-1).tolist())
+    rows, columns = attention.shape
+    return messages.Attention(rows=rows, columns=columns, weights=attention.ravel().tolist())
 
 
-def _timings(timings: RequestTimings) -> pb.Timings:
-    return pb.Timings(
-        queue=timings.queue,
-        encode=timings.encode,
-        decode=timings.decode,
-        total=timings.total,
-        steps=timings.steps,
-        mean_batch_rows=timings.mean_batch_rows,
+def _timings(stats: RequestStats) -> messages.Timings:
+    return messages.Timings(
+        queue=stats.queue,
+        encode=stats.encode,
+        decode=stats.decode,
+        total=stats.total,
+        steps=stats.steps,
+        mean_batch_rows=stats.mean_batch_rows,
     )
+
+
+def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Dotted names of what is nested; what is None is left out."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in section.items():
+        if isinstance(value, dict):
+            pairs += _flattened(value, f"{prefix}{name}.")
+        elif value is not None:
+            pairs.append((prefix + name, str(value).lower() if isinstance(value, bool) else str(value)))
+    return pairs

@@ -1,141 +1,79 @@
-"""The service attendant.v1.Seq2Seq."""
+"""The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
 
-import asyncio
-import logging
-import time
-import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
-from attendant_client.v1 import seq2seq_pb2 as pb
-from attendant_client.v1 import seq2seq_pb2_grpc as pb_grpc
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
 
 from server.engine.request import Result
-from server.errors import (
-    AttendantError,
-    InternalError,
-    InvalidArgument,
-    NotBuilt,
-    Overloaded,
-    Unavailable,
-    UnknownModel,
-    Violation,
-)
+from server.errors import NotBuilt
 from server.metrics import Metrics
-from server.model import ServedModel
+from server.models import Catalogue, ServedModel
+from server.servicers.call import Answering
 from server.servicers.conversion import generate_response, model_message, score_response
-from server.servicers.status import code_of, trailers_of
-from server.servicers.validation import ParsedRequest, parse_generate, parse_score
+from server.servicers.requests import Work, read_generate, read_score
 
-log = logging.getLogger(__name__)
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["Seq2Seq"].full_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(slots=True)
-class _Call:
-    """What is known of a call while it runs; `model` is empty until it names one that is served."""
+class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
+    """Reads requests, awaits the engines, writes answers."""
 
-    method: str
-    request_id: str
-    context: Context
-    model: str = ""
-
-
-class Seq2SeqServicer(pb_grpc.Seq2SeqServicer):
-    """Reads requests, awaits the engines, writes answers; the methods' documentation is the proto's."""
-
-    def __init__(self, models: Mapping[str, ServedModel], metrics: Metrics) -> None:
-        self._models = models
+    def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
+        self._catalogue = catalogue
         self._metrics = metrics
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:  # noqa: N802
-        async with self._call("Generate", request.request_id, context) as call:
-            model = self._choose(request.model, call)
-            parsed = parse_generate(request, model)
-            return generate_response(request, parsed, await self._run(parsed, model, context), model)
+    async def Generate(  # noqa: N802
+        self, request: messages.GenerateRequest, context: Context
+    ) -> messages.GenerateResponse:
+        async with self._answering("Generate", request.request_id, request.model, context):
+            model = self._catalogue.find(request.model)
+            work = read_generate(request, model)
+            result = await _run(work, model, context)
+            model.metrics.generated(work.source_ids, result.hypotheses)
+            return generate_response(request, model, work, result)
 
     async def GenerateStream(  # noqa: N802
-        self, request: pb.GenerateRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateStreamResponse]:
-        async with self._call("GenerateStream", request.request_id, context) as call:
-            self._not_built(call)
-        yield pb.GenerateStreamResponse()
+        self, request: messages.GenerateRequest, context: Context
+    ) -> AsyncIterator[messages.GenerateStreamResponse]:
+        async with self._answering("GenerateStream", request.request_id, request.model, context):
+            raise NotBuilt("GenerateStream")
+        yield messages.GenerateStreamResponse()  # never reached: it makes this a stream
 
     async def GenerateBatch(  # noqa: N802
-        self, requests: AsyncIterator[pb.GenerateRequest], context: Context
-    ) -> AsyncIterator[pb.GenerateBatchResponse]:
-        async with self._call("GenerateBatch", "", context) as call:
-            self._not_built(call)
-        yield pb.GenerateBatchResponse()
+        self, requests: AsyncIterator[messages.GenerateRequest], context: Context
+    ) -> AsyncIterator[messages.GenerateBatchResponse]:
+        async with self._answering("GenerateBatch", "", "", context):
+            raise NotBuilt("GenerateBatch")
+        yield messages.GenerateBatchResponse()  # never reached: it makes this a stream
 
-    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:  # noqa: N802
-        async with self._call("Score", request.request_id, context) as call:
-            model = self._choose(request.model, call)
-            parsed = parse_score(request, model)
-            return score_response(request, parsed, await self._run(parsed, model, context), model)
+    async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
+        async with self._answering("Score", request.request_id, request.model, context):
+            model = self._catalogue.find(request.model)
+            work = read_score(request, model)
+            return score_response(request, model, work, await _run(work, model, context))
 
-    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
-        async with self._call("ListModels", "", context):
-            return pb.ListModelsResponse(models=[model_message(model) for model in self._models.values()])
+    async def ListModels(  # noqa: N802
+        self, request: messages.ListModelsRequest, context: Context
+    ) -> messages.ListModelsResponse:
+        async with self._answering("ListModels", "", "", context):
+            return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.Model:  # noqa: N802
-        async with self._call("GetModel", "", context) as call:
-            return model_message(self._choose(request.model, call))
+    async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
+        async with self._answering("GetModel", "", request.model, context):
+            return model_message(self._catalogue.find(request.model))
 
-    def _choose(self, name: str, call: _Call) -> ServedModel:
-        if not name and len(self._models) > 1:
-            served = ", ".join(sorted(self._models))
-            raise InvalidArgument(Violation("model", f"is empty and several are served; choose from {served}"))
-        model = self._models.get(name) if name else next(iter(self._models.values()))
-        if model is None:
-            raise UnknownModel(name, list(self._models))
-        call.model = model.name
-        return model
+    def _answering(self, method: str, request_id: str, model: str, context: Context) -> Answering:
+        return Answering(method, request_id, model, context, self._catalogue, self._metrics)
 
-    async def _run(self, parsed: ParsedRequest, model: ServedModel, context: Context) -> Result:
-        remaining = context.time_remaining()
-        result = await model.runner.run(parsed.source_ids, parsed.search, parsed.max_rows, remaining)
-        self._metrics.answer(
-            model.name, parsed.source_ids, parsed.num_source_tokens, result.hypotheses[0], result.timings
-        )
-        return result
 
-    def _not_built(self, call: _Call) -> NoReturn:
-        raise NotBuilt(call.method)
-
-    @asynccontextmanager
-    async def _call(self, method: str, request_id: str, context: Context) -> AsyncIterator[_Call]:
-        """Times a call, and ends it with its status: the only place where an exception becomes one."""
-        call = _Call(method, request_id or uuid.uuid4().hex[:16], context)
-        began = time.perf_counter()
-        code = "OK"
-        try:
-            yield call
-        except AttendantError as error:
-            code = error.code
-            await self._refuse(call, error)
-        except asyncio.CancelledError:
-            # Never swallowed: the task belongs to gRPC.
-            code = "CANCELLED"
-            raise
-        except Exception:
-            code = InternalError.code
-            log.exception("request failed", extra={"request_id": call.request_id, "model": call.model})
-            await self._refuse(call, InternalError())
-        finally:
-            seconds = time.perf_counter() - began
-            self._metrics.call(call.model, method, code, seconds)
-            log.debug(
-                "call",
-                extra={"request_id": call.request_id, "model": call.model, "method": method, "code": code}
-                | {"seconds": round(seconds, 6)},
-            )
-
-    async def _refuse(self, call: _Call, error: AttendantError) -> NoReturn:
-        if isinstance(error, Overloaded | Unavailable):
-            self._metrics.rejected.labels(call.model, error.reason).inc()
-        await call.context.abort(code_of(error), str(error), trailers_of(error))
+async def _run(work: Work, model: ServedModel, context: Context) -> Result:
+    result = await model.runner.run(
+        tuple(model.bundle.source_ids(work.source_ids)), work.search, work.max_rows, context.time_remaining()
+    )
+    model.metrics.answered(work.source_ids, result.stats)
+    return result

@@ -1,4 +1,7 @@
-"""Our errors as gRPC statuses: the one place where the two meet."""
+"""Errors as gRPC statuses: the one mapping."""
+
+import math
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -6,41 +9,48 @@ from google.rpc import error_details_pb2, status_pb2
 
 from server.errors import AttendantError, InvalidArgument, Overloaded
 
-PUSHBACK = "grpc-retry-pushback-ms"
-DETAILS = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+REQUEST_ID_KEY = "attendant-request-id"
 
 
-def code_of(error: AttendantError) -> grpc.StatusCode:
-    return grpc.StatusCode[error.code]
-
-
-def trailers_of(error: AttendantError) -> tuple[tuple[str, str | bytes], ...]:
-    """The trailing metadata that explains an error: google.rpc details, and when to retry.
-
-    RetryInfo is for people and libraries; gRPC's own retries obey only the push-back, so both are sent.
-    """
-    detail = _detail(error)
-    if detail is None:
-        return ()
-    packed = any_pb2.Any()
-    packed.Pack(detail)
-    status = status_pb2.Status(code=code_of(error).value[0], message=str(error), details=[packed])
-    trailers: tuple[tuple[str, str | bytes], ...] = ((DETAILS, status.SerializeToString()),)
-    if isinstance(error, Overloaded):
-        trailers += ((PUSHBACK, str(max(1, round(error.retry_seconds * 1000)))),)
-    return trailers
-
-
-def _detail(error: AttendantError) -> error_details_pb2.BadRequest | error_details_pb2.RetryInfo | None:
+def status_of(error: AttendantError) -> status_pb2.Status:
+    """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early."""
+    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
+    details: list[error_details_pb2.BadRequest | error_details_pb2.RetryInfo] = []
     if isinstance(error, InvalidArgument):
-        return error_details_pb2.BadRequest(
-            field_violations=[
-                error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-                for v in error.violations
-            ]
+        details.append(
+            error_details_pb2.BadRequest(
+                field_violations=[
+                    error_details_pb2.BadRequest.FieldViolation(field=one.field, description=one.description)
+                    for one in error.violations
+                ]
+            )
         )
-    if isinstance(error, Overloaded):
+    elif isinstance(error, Overloaded):
         delay = duration_pb2.Duration()
-        delay.FromNanoseconds(int(error.retry_seconds * 1e9))
-        return error_details_pb2.RetryInfo(retry_delay=delay)
-    return None
+        delay.FromNanoseconds(round(error.retry_seconds * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+async def abort(context: Any, error: AttendantError, made_up_id: str = "") -> NoReturn:
+    """Ends an RPC with an error.
+
+    Args:
+        made_up_id: under which the log speaks of the request, where the caller gave it no id.
+
+    gRPC's own retries know nothing of RetryInfo: they obey the pushback, so both are sent.
+    """
+    status = status_of(error)
+    metadata: list[tuple[str, str | bytes]] = [(REQUEST_ID_KEY, made_up_id)] if made_up_id else []
+    if status.details:
+        metadata.append((DETAILS_KEY, status.SerializeToString()))
+    if isinstance(error, Overloaded):
+        metadata.append((PUSHBACK_KEY, str(math.ceil(error.retry_seconds * 1000))))
+    await context.abort(grpc.StatusCode[error.code], str(error), tuple(metadata))
+    raise AssertionError("abort returned")

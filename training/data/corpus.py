@@ -28,7 +28,7 @@ class TokenSequences:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, sequences: Iterable[Sequence[int]]) -> "TokenSequences":
+    def of(cls, sequences: Iterable[Sequence[int] | NDArray[np.int32]]) -> "TokenSequences":
         parts = [np.asarray(sequence, np.int32) for sequence in sequences]
         offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, np.int32), *parts]), offsets)

@@ -66,10 +66,10 @@ def _read_parallel(source_path: Path, target_path: Path) -> Iterator[Pair]:
     for number, source in sources:
         _, target = next(targets, (number, None))
         if target is None:
-            raise UserError(f"{target_path} ends after line {number - 1} and {source_path} goes on: they must correspond")
+            raise UserError(f"{target_path} ends after line {number - 1}, {source_path} goes on: lines must correspond")
         yield _pair(source, target, (f"{source_path}:{number}: the line", f"{target_path}:{number}: the line"))
     if next(targets, None) is not None:
-        raise UserError(f"{source_path} ends after line {number} and {target_path} goes on: they must correspond")
+        raise UserError(f"{source_path} ends after line {number}, {target_path} goes on: lines must correspond")
 
 
 def _pair(source: str, target: str, names: tuple[str, str]) -> Pair:

@@ -1,6 +1,7 @@
 """The decoder's recurrent cells: the same weights run over a whole target at once, or one step at a time.
 
-Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size, G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
+Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size,
+G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
 A cell's state is a tuple of [R, H] tensors in the order of `STATE_NAMES`.
 """
 

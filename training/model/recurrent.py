@@ -18,8 +18,8 @@ class RecurrentLayer(nn.Module):
     packed sequences, which leave the fused kernel.
 
     Attributes:
-        forward_rnn, backward_rnn: a one-layer `nn.LSTM`, `nn.GRU` or `nn.RNN` each, where the weights are; `backward_rnn` is
-            None in a one-directional layer.
+        forward_rnn, backward_rnn: a one-layer `nn.LSTM`, `nn.GRU` or `nn.RNN` each, where the weights are;
+            `backward_rnn` is None in a one-directional layer.
     """
 
     def __init__(self, cell: CellKind, input_size: int, hidden_size: int, *, bidirectional: bool) -> None:

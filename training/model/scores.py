@@ -24,12 +24,12 @@ class Score(nn.Module):
     """
 
     is_product = False
-    project_keys: nn.Linear | None = None
-    project_query: nn.Linear | None = None
 
     @abstractmethod
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.project_keys: nn.Linear | None = None
+        self.project_query: nn.Linear | None = None
 
     def keys(self, memory: Tensor) -> Tensor:
         """Keys [B, S, A] of memory [B, S, D], computed once per source."""

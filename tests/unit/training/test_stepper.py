@@ -11,10 +11,15 @@ from training.stepper import TorchStepper
 SOURCES = [[4, 5, 6], [7] * 11, [8, 9]]
 
 
-@pytest.fixture(params=["current", "previous"])
+@pytest.fixture(params=["current", "previous", "coverage"])
 def stepper(request: pytest.FixtureRequest) -> TorchStepper:
     torch.manual_seed(0)
-    attention = {"score": "general" if request.param == "current" else "additive", "query": request.param}
+    coverage = request.param == "coverage"
+    attention = {
+        "score": "general" if request.param == "current" else "additive",
+        "query": "current" if coverage else request.param,
+        "coverage": coverage,
+    }
     decoder = {"num_layers": 2, "input_feeding": request.param == "current"}
     return TorchStepper(
         Seq2Seq(ModelConfig(embedding_size=4, hidden_size=6, attention=attention, decoder=decoder), 12, 20)
@@ -83,3 +88,11 @@ def test_training_goes_on_as_it_was_and_decoding_has_no_dropout() -> None:
 def test_an_empty_source_is_refused(stepper: TorchStepper) -> None:
     with pytest.raises(ValueError, match="at least one symbol"):
         stepper.encode([[3], []])
+
+
+def test_a_model_without_attention_has_none_to_show() -> None:
+    stepper = TorchStepper(Seq2Seq(ModelConfig(embedding_size=4, hidden_size=6, attention={"score": "none"}), 12, 20))
+    state = stepper.select(stepper.encode(SOURCES), np.array([2, 0, 0]))
+    output, _ = stepper.step(state, np.array([3, 3, 4]), num_candidates=2, attention=True)
+    assert output.attention is None
+    assert not state.source_tensors

@@ -46,7 +46,7 @@ def build_cmudict(directory: Path) -> None:
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """word -> its distinct pronunciations without stress, words in file order.
+    """Each word with its distinct pronunciations without stress, words in file order.
 
     A line is `word PHONE...`, a variant's `word(2) PHONE...`; a comment begins at `#`.
     """
@@ -81,7 +81,7 @@ def _download(folder: Path) -> Path:
 
 
 def _said(text: str) -> Iterator[str]:
-    """pip's own words, last first."""
+    """What pip said, last line first."""
     return (line.strip() for line in reversed(text.splitlines()) if line.strip())
 
 

@@ -16,7 +16,7 @@ from training.model import ModelConfig
             {"hidden_size": 6, "attention": {"score": "dot"}},
             ["model.attention.score", "2 x 6 = 12", "model.encoder.hidden_size = 3"],
         ),
-        ({"hidden_size": 7, "attention": {"score": "dot"}}, ['set score = "general"']),
+        ({"hidden_size": 7, "attention": {"score": "dot"}}, ["2 x 7 = 14", "set model.attention.key_size"]),
         (
             {"hidden_size": 6, "encoder": {"hidden_size": 5, "bidirectional": False}, "attention": {"score": "dot"}},
             ["1 x 5 = 5", "model.encoder.hidden_size = 6"],
@@ -30,6 +30,15 @@ from training.model import ModelConfig
             {"embedding_size": 4, "hidden_size": 6, "decoder": {"tied_embeddings": True}},
             ["tied_embeddings", "got 4 and 6"],
         ),
+        ({"attention": {"score": "concat", "coverage": True}}, ["coverage", '"concat"', 'score = "additive"']),
+        ({"decoder": {"source_vector": True}}, ["source_vector", 'score = "none"']),
+        ({"attention": {"score": "none", "query": "previous"}}, ["query", '"none"', "leave it out"]),
+        ({"attention": {"score": "none", "key_size": 2}}, ["key_size = 2", '"none"']),
+        ({"attention": {"score": "none", "value_size": 2}}, ["value_size = 2", '"none"']),
+        ({"attention": {"score": "none"}, "decoder": {"input_feeding": True}}, ["input_feeding", '"none"']),
+        ({"attention": {"score": "none"}, "decoder": {"joining": "maxout"}}, ["joining", "source_vector = true"]),
+        ({"attention": {"score": "none"}, "decoder": {"initial_state": "zeros"}}, ["initial_state", "bridge"]),
+        ({"encoder": {"reverse_source": True}}, ["reverse_source", "bidirectional = false"]),
     ],
 )
 def test_an_impossible_table_is_refused_with_the_reason(table: dict[str, object], words: list[str]) -> None:
@@ -42,6 +51,7 @@ def test_an_impossible_table_is_refused_with_the_reason(table: dict[str, object]
 def test_what_dot_is_refused_with_mends_it() -> None:
     ModelConfig(hidden_size=6, encoder={"hidden_size": 3}, attention={"score": "dot"})
     ModelConfig(hidden_size=6, encoder={"bidirectional": False}, attention={"score": "dot"})
+    ModelConfig(hidden_size=6, attention={"score": "dot", "key_size": 4})
 
 
 def test_frozen() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from runtime.tokenizer import BOS_ID, PAD_ID
+from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from training.model import ModelConfig, Seq2Seq
 
 SMALL = {"embedding_size": 6, "hidden_size": 6}
@@ -54,6 +54,13 @@ def test_tied_embeddings_are_one_parameter() -> None:
             ["hidden"],
             ["memory", "source_mask", "keys"],
         ),
+        ({"attention": {"score": "none"}}, ["hidden", "cell"], []),
+        ({"attention": {"score": "none"}, "decoder": {"source_vector": True}}, ["hidden", "cell", "vector"], []),
+        (
+            {"cell": "rnn", "attention": {"score": "additive", "coverage": True}},
+            ["hidden", "coverage"],
+            ["memory", "source_mask", "keys", "fertility"],
+        ),
         (
             {"encoder": {"hidden_size": 3}, "attention": {"score": "dot"}, "decoder": {"input_feeding": True}},
             ["hidden", "cell", "attentional"],
@@ -70,7 +77,8 @@ def test_state_tensors_are_what_encode_gives(tables: dict[str, object], rows: li
     encoded = model.encode(torch.tensor([[4, 5, 6], [7, 8, 0]]), torch.tensor([3, 2]))
     assert list(encoded.row_tensors) == rows
     assert list(encoded.source_tensors) == sources
-    assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
+    if sources:
+        assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
 def test_the_forget_gate_starts_open() -> None:
@@ -88,3 +96,17 @@ def test_every_weight_learns(score: str, query: str) -> None:
     )
     teacher_force(model)[..., 5].sum().backward()
     assert all(parameter.grad.any() for parameter in model.parameters())
+
+
+def test_shared_embeddings_are_one_parameter_and_need_one_vocabulary() -> None:
+    config = ModelConfig(**SMALL, shared_embeddings=True)
+    shared = Seq2Seq(config, 11, 11).eval()
+    assert not any(name.startswith("source_embedding") for name in shared.state_dict())
+    teacher_force(shared)
+    with pytest.raises(ValueError, match=r"shared_embeddings.* 11 symbols .* 13"):
+        Seq2Seq(config, 11, 13)
+
+
+def test_decoding_starts_with_the_configured_symbol() -> None:
+    assert build().start_id == BOS_ID
+    assert build(decoder={"start_symbol": "eos"}).start_id == EOS_ID

@@ -1,0 +1,1 @@
+"""What measures speed and cost; each runs by one command."""

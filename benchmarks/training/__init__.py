@@ -1,0 +1,1 @@
+"""Training speed beside other toolkits: python -m benchmarks.training."""

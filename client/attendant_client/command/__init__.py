@@ -1,0 +1,36 @@
+"""The command `attendant`: asks a server from the terminal and in pipelines."""
+
+import asyncio
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from attendant_client.command.ending import explain, status_of
+from attendant_client.command.parser import parse
+from attendant_client.errors import AttendantError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0 done, 1 no answer, 2 the user's mistake, 130 Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
+            stream.reconfigure(errors="backslashreplace")
+    # gRPC's own notes, of connections that come and go, are not for the people who run a command.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    options = parse(arguments)
+    try:
+        status: int = asyncio.run(options.run(options))
+        return status
+    except AttendantError as error:
+        print(f"attendant: {explain(error, options)}", file=sys.stderr)
+        return status_of(error)
+    except KeyboardInterrupt:
+        print("\nattendant: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that the
+        # interpreter's own flush at exit does not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

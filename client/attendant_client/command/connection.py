@@ -1,0 +1,16 @@
+"""The client that the command's options ask for."""
+
+import os
+from argparse import Namespace
+
+from attendant_client.client import AttendantClient
+
+
+def connect(options: Namespace) -> AttendantClient:
+    return AttendantClient(
+        options.target,
+        timeout=options.timeout,
+        tls=options.tls,
+        root_certificates=options.root_certificates,
+        token=os.environ.get("ATTENDANT_TOKEN"),
+    )

@@ -1,0 +1,47 @@
+"""How errors end the command: their line and their exit status."""
+
+from argparse import Namespace
+
+from attendant_client.errors import (
+    AttendantError,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+)
+
+# Of a bulk run: whatever the line, the next one would end likewise.
+_OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
+
+
+def status_of(error: AttendantError) -> int:
+    """2: the user can mend it; 1: the server did not answer."""
+    return 2 if isinstance(error, InvalidArgument | NotFound) else 1
+
+
+def concerns_every_line(error: AttendantError) -> bool:
+    """Whether the options, the model or the server are at fault, rather than the line."""
+    if isinstance(error, InvalidArgument) and error.violations:
+        return not any(violation.field.split(".")[0] in {"text", "tokens"} for violation in error.violations)
+    return isinstance(error, _OF_EVERY_LINE)
+
+
+def explain(error: AttendantError, options: Namespace) -> str:
+    """One line: what happened, and how to mend it where that is known."""
+    if isinstance(error, Unavailable):
+        return (
+            f"{options.target} is unavailable ({error.message}); "
+            "is a server running there? name another with --target or ATTENDANT_TARGET"
+        )
+    if isinstance(error, DeadlineExceeded):
+        return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time"
+    if isinstance(error, Unimplemented):
+        return f"the server at {options.target} does not offer this: {error.message}"
+    if isinstance(error, Unauthenticated):
+        return f"{error.message}; ATTENDANT_TOKEN holds the token that is sent"
+    if isinstance(error, Overloaded) and error.retry_seconds is not None:
+        return f"{error.message}; try again in {error.retry_seconds:.1f} s"
+    return error.message

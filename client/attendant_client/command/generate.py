@@ -1,0 +1,125 @@
+"""`attendant generate`: texts or standard input to answers, in order."""
+
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import cast
+
+import grpc
+
+from attendant_client.answers import Generation
+from attendant_client.client import AttendantClient
+from attendant_client.command.connection import connect
+from attendant_client.command.ending import concerns_every_line, explain, status_of
+from attendant_client.command.lines import read_lines
+from attendant_client.command.progress import progress
+from attendant_client.command.rendering import generation_as_json, generation_as_text
+from attendant_client.errors import AttendantError, InvalidArgument
+from attendant_client.options import GenerateOptions
+from attendant_client.ordered import in_order
+
+_DECODING = (
+    "model",
+    "beam_size",
+    "num_hypotheses",
+    "min_length",
+    "max_length",
+    "length_penalty",
+    "patience",
+    "suppress_unk",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One source: a text of the command line or a line of standard input.
+
+    Attributes:
+        number: from 1.
+        name: what a message calls it; empty where it is the only one.
+        source: None where it is not UTF-8.
+        is_blank: a blank line, which gets a blank answer.
+        num_bytes: its length in the file.
+    """
+
+    number: int
+    name: str = ""
+    source: str | None
+    is_blank: bool = False
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an item; the answer to a blank line is None."""
+
+    item: Item
+    answer: Generation | AttendantError | None
+
+
+async def run(options: Namespace) -> int:
+    """The exit status: 0, or once all is done 2 where sources were wrong, 1 where the server failed at some."""
+    bulk = options.texts == ["-"]
+    items = _lines() if bulk else _texts(options.texts)
+    statuses = {0}
+    async with connect(options) as client:
+
+        async def answer(item: Item) -> Outcome:
+            return Outcome(item, await _answer(client, item, options))
+
+        with progress(enabled=bulk) as advance:
+            async for outcome in in_order(answer, items, concurrency=options.concurrency):
+                item, answered = outcome.item, outcome.answer
+                if isinstance(answered, AttendantError):
+                    statuses.add(status_of(answered))
+                    print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
+                    if concerns_every_line(answered):
+                        break
+                if options.json:
+                    print(generation_as_json(item.number, item.source, answered), flush=True)
+                # A blank line stands for an answer that is not there, so that the others keep their places.
+                elif isinstance(answered, Generation) or item.name:
+                    print(generation_as_text(answered, options), flush=True)
+                advance(item.num_bytes)
+    # A failed server weighs more than a wrong line.
+    return 1 if 1 in statuses else max(statuses)
+
+
+async def _answer(client: AttendantClient, item: Item, options: Namespace) -> Generation | AttendantError | None:
+    if item.is_blank:
+        return None
+    if item.source is None:
+        return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
+    try:
+        return await client.generate(item.source.split() if options.tokens else item.source, **_asked(options))
+    except AttendantError as error:
+        return error
+
+
+def _asked(options: Namespace) -> GenerateOptions:
+    """The options that were given; the others are the server's to choose."""
+    given = {name: getattr(options, name) for name in _DECODING if getattr(options, name) is not None}
+    return cast(GenerateOptions, {**given, "attention": options.attention, "token_log_probs": options.json})
+
+
+async def _texts(texts: list[str]) -> AsyncIterator[Item]:
+    for number, text in enumerate(texts, start=1):
+        yield Item(number=number, name=f"text {number}: " if len(texts) > 1 else "", source=text)
+
+
+async def _lines() -> AsyncIterator[Item]:
+    number = 0
+    async for line in read_lines():
+        number += 1
+        try:
+            source = line.rstrip(b"\r\n").decode()
+        except UnicodeDecodeError:
+            source = None
+        yield Item(
+            number=number,
+            name=f"line {number}: ",
+            source=source,
+            is_blank=source is not None and not source.strip(),
+            num_bytes=len(line),
+        )

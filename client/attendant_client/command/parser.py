@@ -1,0 +1,176 @@
+"""What the command takes. An option that is left out is left to the server, which takes the bundle's default."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
+from attendant_client.command import generate, health, models, score
+from attendant_client.version import VERSION
+
+EPILOG = """\
+environment:
+  ATTENDANT_TARGET   the server, where --target is not given
+  ATTENDANT_TOKEN    sent as a bearer token with every call
+
+exit status:
+  0  done
+  1  no answer: unavailable, overloaded, past the deadline, or the server failed
+  2  a wrong option, an invalid source, an unknown model
+"""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options, with `run`: the coroutine function that does it. Wrong ones end the process."""
+    common = _common()
+    parser = _Parser(
+        prog="attendant",
+        description="Ask an Attendant server.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"attendant-client {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for name, run, fill, summary in (
+        ("generate", generate.run, _generate, "answer texts, or each line of standard input"),
+        ("score", score.run, _score, "how probable the model finds a given target"),
+        ("models", models.run, _models, "the models that are served, their limits and measured quality"),
+        ("health", health.run, _health, "whether the server is serving; exit status 0 if so, else 1"),
+    ):
+        command = commands.add_parser(
+            name,
+            parents=[common],
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        fill(command)
+        command.set_defaults(run=run)
+    options = parser.parse_args(arguments)
+    texts = getattr(options, "texts", [])
+    if "-" in texts and len(texts) > 1:
+        parser.error("`-` reads the sources from standard input, so it stands alone")
+    return options
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line instead of the whole usage."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _common() -> _Parser:
+    common = _Parser(add_help=False)
+    connection = common.add_argument_group("connection")
+    connection.add_argument(
+        "--target",
+        metavar="HOST:PORT",
+        default=os.environ.get("ATTENDANT_TARGET") or DEFAULT_TARGET,
+        help="the server (default: %(default)s)",
+    )
+    connection.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_positive_number,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        help="seconds for each request, retries included (default: %(default)g)",
+    )
+    connection.add_argument("--tls", action="store_true", help="encrypt, and check who the server is")
+    connection.add_argument(
+        "--root-certificates",
+        metavar="FILE",
+        type=_file,
+        help="PEM, instead of the usual ones; implies --tls",
+    )
+    return common
+
+
+def _generate(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "texts", metavar="TEXT", nargs="+", type=_text, help="what to answer; `-` alone: each line of standard input"
+    )
+    decoding = command.add_argument_group("decoding (left out: the bundle's default)")
+    decoding.add_argument("--model", metavar="M", type=_text, default="", help="where the server serves several")
+    for name, kind, what in (
+        ("--beam-size", _at_least(1), "live hypotheses; 1 is greedy search"),
+        ("--num-hypotheses", _at_least(1), "hypotheses to return, at most the beam size"),
+        ("--min-length", _at_least(0), "in tokens"),
+        ("--max-length", _at_least(1), "in tokens"),
+    ):
+        decoding.add_argument(name, metavar="N", type=kind, help=what)
+    decoding.add_argument(
+        "--length-penalty", metavar="X", type=_number, help="GNMT's alpha: the larger, the longer; 0: none"
+    )
+    decoding.add_argument("--patience", metavar="X", type=_positive_number, help="search on; 1: the usual rule")
+    decoding.add_argument("--suppress-unk", action="store_true", default=None, help="never generate UNK")
+    decoding.add_argument("--tokens", action="store_true", help="a TEXT is tokens, separated by spaces")
+    output = command.add_argument_group("output")
+    output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
+    output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
+    output.add_argument(
+        "--concurrency",
+        metavar="N",
+        type=_at_least(1),
+        default=DEFAULT_CONCURRENCY,
+        help="requests in flight at most (default: %(default)s)",
+    )
+
+
+def _score(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", metavar="SOURCE", type=_text)
+    command.add_argument("target_text", metavar="TARGET", type=_text)
+    command.add_argument("--model", metavar="M", type=_text, default="", help="where the server serves several")
+    command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
+    command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
+    command.add_argument("--attention", action="store_true", help="draw where the decoder looked")
+    command.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _models(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", nargs="?", type=_text, help="only this one (default: all)")
+    command.add_argument("--json", action="store_true", help="one JSON object per model, its manifest in it")
+
+
+def _health(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--service", metavar="NAME", default="", help="one gRPC service (default: the whole server)")
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not UTF-8") from None
+    return value
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def whole(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and least <= int(value) < 2**32):
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at least {least}")
+        return int(value)
+
+    return whole
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number") from None
+
+
+def _positive_number(value: str) -> float:
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number above 0")
+    return number
+
+
+def _file(value: str) -> bytes:
+    try:
+        return Path(value).read_bytes()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{value!r} can't be read: {error.strerror}") from None

@@ -1,0 +1,104 @@
+"""Answers as lines of text, for people and for `cut`; and as JSON, with everything, for programs."""
+
+import json
+import shutil
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from typing import Any
+
+from attendant_client.answers import Generation, ModelInfo, Score
+from attendant_client.attention_map import EOS, UNICODE_SHADES, draw
+from attendant_client.errors import AttendantError, InvalidArgument
+
+
+def generation_as_text(answer: Generation | AttendantError | None, options: Namespace) -> str:
+    """The text; or where there are several, a line for each: rank, score, text, separated by tabs. No answer: blank."""
+    if not isinstance(answer, Generation):
+        return ""
+    texts = [_one_line(hypothesis.text) for hypothesis in answer.hypotheses]
+    if len(texts) > 1:
+        scores = (hypothesis.score for hypothesis in answer.hypotheses)
+        texts = [
+            f"{rank}\t{score:.4f}\t{text}" for rank, (score, text) in enumerate(zip(scores, texts, strict=True), 1)
+        ]
+    return "\n".join([*texts, *_attention(answer, options)])
+
+
+def generation_as_json(number: int, source: str | None, answer: Generation | AttendantError | None) -> str:
+    """The same keys always; `error` is null where there is an answer, and the others empty where there is none."""
+    fields: dict[str, Any] = dict.fromkeys(("request_id", "model", "version"), "")
+    fields |= {"hypotheses": [], "source_tokens": [], "timings": None}
+    if isinstance(answer, Generation):
+        fields = asdict(answer)
+    error = _error(answer) if isinstance(answer, AttendantError) else None
+    return _json({"number": number, "source": source, **fields, "error": error})
+
+
+def score_as_text(score: Score, options: Namespace) -> str:
+    """The log-probability, then a line for each of its summands: token, log-probability, separated by a tab."""
+    tokens = (*score.target_tokens, EOS)[: len(score.token_log_probs)]
+    summands = [f"{token}\t{log_prob:.4f}" for token, log_prob in zip(tokens, score.token_log_probs, strict=True)]
+    return "\n".join([f"{score.log_prob:.4f}", *summands, *_attention(score, options)])
+
+
+def score_as_json(score: Score) -> str:
+    return _json(asdict(score))
+
+
+def model_as_text(model: ModelInfo) -> str:
+    """A few lines for people."""
+    limits = ", ".join(f"{name} {value}" for name, value in asdict(model.limits).items())
+    lines = [
+        f"{model.name}  version {model.version}, {model.precision} on {model.provider}",
+        f"  vocabularies  source {model.source_vocabulary_size}, target {model.target_vocabulary_size}",
+        f"  architecture  {', '.join(f'{name} {value}' for name, value in sorted(model.architecture.items()))}",
+        f"  limits        {limits}",
+        f"  defaults      {', '.join(f'{name} {_short(value)}' for name, value in model.defaults.items())}",
+    ]
+    lines += [
+        f"  measured      {e.metric} {e.value:g} on {e.num_examples} examples ({e.protocol})" for e in model.evaluation
+    ]
+    return "\n".join(lines)
+
+
+def model_as_json(model: ModelInfo) -> str:
+    fields = asdict(model)
+    fields["manifest"] = json.loads(fields.pop("manifest_json") or "null")
+    return _json(fields)
+
+
+def _attention(answer: Generation | Score, options: Namespace) -> list[str]:
+    if not options.attention:
+        return []
+    weights = answer.hypotheses[0].attention if isinstance(answer, Generation) else answer.attention
+    if weights is None:
+        return ["(this model has no attention)"]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return ["", draw(answer, width=width, ascii_only=not _shades_can_be_written()), ""]
+
+
+def _shades_can_be_written() -> bool:
+    try:
+        "".join(UNICODE_SHADES).encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _error(error: AttendantError) -> dict[str, Any]:
+    violations = error.violations if isinstance(error, InvalidArgument) else ()
+    return {"code": error.code.name, "message": error.message, "violations": [asdict(v) for v in violations]}
+
+
+def _one_line(text: str) -> str:
+    """One answer, one line, whatever the model writes."""
+    return " ".join(text.splitlines())
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False)

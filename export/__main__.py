@@ -1,0 +1,90 @@
+"""python -m export RUN --output BUNDLE; python -m export verify BUNDLE; python -m export inspect BUNDLE."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from export.publication import refuse_occupied
+from runtime.command import run_command
+
+DESCRIPTION = """\
+Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
+loader and the search that serve. Nothing is published that failed.
+
+  python -m export RUN --output BUNDLE      export a run
+  python -m export verify BUNDLE            check a bundle's files and golden examples on this host
+  python -m export inspect BUNDLE           say what a bundle is
+"""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; `command` is export, verify or inspect."""
+    # A run that is called like a subcommand is still a run when written as a path: ./verify.
+    command = arguments[0] if arguments and arguments[0] in ("verify", "inspect") else "export"
+    parser = {"export": _export_parser, "verify": _verify_parser, "inspect": _inspect_parser}[command]()
+    options = parser.parse_args(arguments if command == "export" else arguments[1:])
+    options.command = command
+    return options
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command; see `run_command` for what the exceptions mean."""
+    options = parse(arguments)
+    if options.command == "export":
+        refuse_occupied(options.output, force=options.force)
+    # Importing torch takes seconds: --help and a mistyped option don't wait for it.
+    from export import commands  # noqa: PLC0415
+
+    commands.COMMANDS[options.command](options)
+
+
+def _export_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that `python -m training` left")
+    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    parser.add_argument(
+        "--precision", choices=["fp32"], default="fp32", help="of weights and arithmetic (default: %(default)s)"
+    )
+    parser.add_argument("--name", help="what requests call the model (default: the run directory's name)")
+    _add_checkpoint(parser)
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    return parser
+
+
+def _verify_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export verify",
+        description="Checks a bundle on this host: files, digests, the graphs' inputs and outputs, golden examples.",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+    parser.add_argument("--run", metavar="RUN", type=Path, help="also compare the graphs with this run in PyTorch")
+    _add_checkpoint(parser)
+    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
+    return parser
+
+
+def _inspect_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m export inspect", description="Says what a bundle is.")
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+    return parser
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint", choices=["best", "last"], default="best", help="of the run (default: %(default)s)"
+    )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(run_command("export", lambda: main(sys.argv[1:])))

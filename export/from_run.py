@@ -1,0 +1,94 @@
+"""What a run directory gives a bundle."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from export.exportable import Exportable
+from runtime.errors import UserError
+from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
+from runtime.onnx_session import RUNTIME_VERSION
+from runtime.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS
+from training.checkpoint import LoadedRun
+from training.data.config import Part
+from training.data.corpus import encode_source
+from training.data.pairs import group_references, read_pairs, sample_evenly
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+
+MAX_BEAM_SIZE = 32
+"""A request's rows are memory and time of everybody's; more hypotheses than this have never helped quality."""
+
+NUM_SOURCES = 256
+"""Real sources looked at: for the comparison with PyTorch and to choose golden examples from."""
+
+SOURCE_PARTS: tuple[Part, ...] = ("validation", "test")
+
+
+def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
+    """Everything that a bundle says of this run.
+
+    Args:
+        name: the bundle's; None: the run directory's.
+
+    Raises:
+        UserError: the name can't be a bundle's.
+    """
+    recipe = run.recipe
+    num_symbols = run.target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)
+    max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
+    # The defaults are what the evaluation in the manifest was measured with.
+    beam_size = min(recipe.evaluation.beam_size, max_beam_size)
+    start_symbol = getattr(recipe.model.decoder, "start_symbol", "bos")
+    return Exportable(
+        name=_checked_name(name, run.path.resolve().name),
+        model=run.model,
+        source_tokenizer=run.source_tokenizer,
+        target_tokenizer=run.target_tokenizer,
+        append_eos=recipe.source.append_eos,
+        limits=Limits(
+            max_source_tokens=recipe.data.max_source_tokens,
+            max_target_tokens=recipe.data.max_target_tokens,
+            max_beam_size=max_beam_size,
+            max_num_hypotheses=max_beam_size,
+        ),
+        decoding=DecodingDefaults(beam_size=beam_size, length_penalty=recipe.evaluation.length_penalty),
+        provenance=Provenance(
+            commit=run.commit,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={**run.versions, "onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]},
+            recipe=recipe.model_dump(mode="json"),
+            data_digest=run.data_digest,
+            checkpoint=run.checkpoint,
+        ),
+        evaluation=tuple(
+            Evaluation(**{field: entry[field] for field in Evaluation.model_fields}) for entry in run.evaluation
+        ),
+        sources=_real_sources(run),
+        start_id=EOS_ID if start_symbol == "eos" else BOS_ID,
+    )
+
+
+def _checked_name(given: str | None, folder: str) -> str:
+    name = given or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
+    if not re.fullmatch(NAME_PATTERN, name):
+        what = f"--name {given}" if given else f"the run's folder {folder!r} gives no name"
+        raise UserError(
+            f"{what}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
+            "give another by --name"
+        )
+    return name
+
+
+def _real_sources(run: LoadedRun) -> Sequence[Sequence[int]]:
+    """Held-out sources that a request could give; none where the data has left this machine."""
+    sources: list[list[int]] = []
+    for part in SOURCE_PARTS:
+        files = run.recipe.data.files(part)
+        if files is None or not all(path.is_file() for path in files.paths) or len(sources) >= NUM_SOURCES:
+            continue
+        examples = sample_evenly(group_references(read_pairs(files)), NUM_SOURCES - len(sources))
+        encoded = encode_source(run.source_tokenizer, [example.source for example in examples], append_eos=False)
+        sources += [source for source in encoded if 0 < len(source) <= run.recipe.data.max_source_tokens]
+    return sources

@@ -1,0 +1,100 @@
+"""A bundle in words."""
+
+from collections.abc import Iterator, Sequence
+
+from runtime.bundle import Bundle
+from runtime.manifest import Certificate, GraphSpec, Manifest, TensorSpec
+
+
+def describe(bundle: Bundle) -> str:
+    """What the manifest says, for people."""
+    return "\n".join(_lines(bundle))
+
+
+def _lines(bundle: Bundle) -> Iterator[str]:
+    manifest = bundle.manifest
+    size = sum(entry.size for entry in manifest.files.values())
+    yield f"{manifest.name}  version {manifest.version}  {_bytes(size)}  ({bundle.path})"
+    yield ""
+    yield from _model_lines(manifest)
+    yield ""
+    yield "evaluation"
+    for one in manifest.evaluation:
+        yield f"  {one.metric} {one.value:.4g}  n={one.num_examples}  {one.protocol}"
+    if not manifest.evaluation:
+        yield "  none was recorded"
+    for certificate in manifest.certificates:
+        yield ""
+        yield from _certificate_lines(certificate)
+    yield f"  {len(bundle.golden)} golden examples"
+    yield ""
+    yield "graphs"
+    for pair in manifest.graphs.values():
+        for graph in (pair.encoder, pair.decoder_step):
+            yield from _graph_lines(graph, manifest.files[graph.file].size)
+    yield ""
+    yield "provenance"
+    provenance = manifest.provenance
+    yield f"  commit      {provenance.commit}"
+    yield f"  created     {provenance.created}"
+    yield f"  checkpoint  {provenance.checkpoint}"
+    yield f"  data        {provenance.data_digest}"
+    for name, number in sorted(provenance.versions.items()):
+        if name != "commit":
+            yield f"  {name:<11} {number}"
+
+
+def _model_lines(manifest: Manifest) -> Iterator[str]:
+    limits, decoding = manifest.limits, manifest.decoding
+    yield "model"
+    for name, value in manifest.model.items():
+        shown = ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else value
+        yield f"  {name:<15} {shown}"
+    sizes = f"{manifest.source.vocabulary_size} source, {manifest.target.vocabulary_size} target symbols"
+    yield f"  vocabularies    {sizes}"
+    yield (
+        f"  limits          {limits.max_source_tokens} source tokens, {limits.max_target_tokens} target tokens, "
+        f"beam {limits.max_beam_size}, {limits.max_num_hypotheses} hypotheses"
+    )
+    yield (
+        f"  defaults        beam_size {decoding.beam_size}, num_hypotheses {decoding.num_hypotheses}, "
+        f"length_penalty {decoding.length_penalty:g}"
+    )
+    state = ", ".join(f"{tensor.input} ({tensor.scope})" for tensor in manifest.state)
+    yield f"  state           {state}"
+
+
+def _certificate_lines(certificate: Certificate) -> Iterator[str]:
+    grid, tokens = certificate.grid, certificate.tokens
+    yield f"certificate: {certificate.precision} on {certificate.provider}, {certificate.runtime_version}"
+    yield f"  host            {certificate.host}"
+    yield (
+        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
+        f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
+    )
+    worst = max(certificate.errors, key=lambda name: certificate.errors[name])
+    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}); allowed {certificate.tolerance:g}"
+    yield (
+        f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to PyTorch's, "
+        f"{tokens.num_excused} differ by a tie"
+    )
+    yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
+
+
+def _graph_lines(graph: GraphSpec, size: int) -> Iterator[str]:
+    yield f"  {graph.file}  {_bytes(size)}  opset {graph.opset}"
+    for kind, specs in (("in", graph.inputs), ("out", graph.outputs)):
+        for spec in specs:
+            yield f"    {kind:<3} {_tensor(spec)}"
+
+
+def _tensor(spec: TensorSpec) -> str:
+    return f"{spec.name:<20} {spec.dtype:<8} [{_listed(spec.shape)}]"
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

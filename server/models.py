@@ -1,0 +1,93 @@
+"""What is served: each bundle with its engine, by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime import graph_io
+from runtime.bundle import Bundle
+from runtime.manifest import Limits, Manifest, Precision
+from server.config import Provider
+from server.engine.runner import EngineRunner
+from server.errors import InvalidArgument, NotReady, UnknownModel, Violation
+from server.metrics import ModelMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A bundle with the engine that decodes it.
+
+    Attributes:
+        limits: in force here: the manifest's, or what the server's options leave of them.
+    """
+
+    bundle: Bundle
+    precision: Precision
+    provider: Provider
+    limits: Limits
+    runner: EngineRunner
+    metrics: ModelMetrics
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.bundle.manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def has_attention(self) -> bool:
+        outputs = self.manifest.graphs[self.precision].decoder_step.outputs
+        return any(output.name == graph_io.ATTENTION for output in outputs)
+
+
+def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
+    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
+    limits = manifest.limits
+    return limits.model_copy(
+        update={
+            "max_beam_size": min(limits.max_beam_size, max_rows),
+            "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
+        }
+    )
+
+
+class Catalogue:
+    """The served models. Empty, and saying so, until they have all been checked."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ServedModel] = {}
+
+    def open(self, models: Sequence[ServedModel]) -> None:
+        self._models = {model.name: model for model in models}
+
+    def all(self) -> list[ServedModel]:
+        """In the order of the command line.
+
+        Raises:
+            NotReady: none has been opened yet.
+        """
+        if not self._models:
+            raise NotReady
+        return list(self._models.values())
+
+    def find(self, name: str) -> ServedModel:
+        """The model of that name; the only one where the name is empty.
+
+        Raises:
+            NotReady, UnknownModel, InvalidArgument: empty, and there are several.
+        """
+        models = self.all()
+        if not name:
+            if len(models) > 1:
+                raise InvalidArgument(Violation("model", "empty", f"one of {', '.join(sorted(self._models))}"))
+            return models[0]
+        if name not in self._models:
+            raise UnknownModel(name, list(self._models))
+        return self._models[name]
+
+    def label_of(self, name: str) -> str:
+        """The `model` label of a request that names this model: empty where it is not served."""
+        if not name and len(self._models) == 1:
+            return next(iter(self._models))
+        return name if name in self._models else ""

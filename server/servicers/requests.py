@@ -1,0 +1,103 @@
+"""Requests as work for an engine, or everything that is wrong with them, told together."""
+
+from dataclasses import dataclass
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.forced import ForcedSearch
+from runtime.decoding.search import Search
+from server.models import ServedModel
+from server.servicers.decoding import read_decoding
+from server.servicers.symbols import read_text, read_tokens
+from server.servicers.violations import NOT_BUILT, Violations, check_request_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a request asks of its model.
+
+    Attributes:
+        source_ids: without the EOS that the bundle may append.
+        max_rows: rows that the search may come to have.
+    """
+
+    source_ids: tuple[int, ...]
+    search: Search
+    max_rows: int
+
+
+def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work:
+    """Checks a request against its model's limits.
+
+    Raises:
+        InvalidArgument: with every violation.
+    """
+    violations = Violations()
+    check_request_id(request.request_id, violations)
+    tokenizer, most = model.bundle.source_tokenizer, model.limits.max_source_tokens
+    match request.WhichOneof("source"):
+        case "text":
+            source_ids = read_text(request.text, "text", tokenizer, 1, most, violations)
+        case "tokens":
+            source_ids = read_tokens(request.tokens.tokens, "tokens.tokens", tokenizer, 1, most, violations)
+        case _:
+            source_ids = []
+            violations.add("source", "unset", "text or tokens")
+    options = read_decoding(
+        request.decoding,
+        attention=request.output.attention,
+        manifest=model.manifest,
+        limits=model.limits,
+        violations=violations,
+    )
+    _check_output(request.output, model, violations)
+    violations.raise_if_any()
+    search = BeamSearch.start(options, model.manifest.special_ids)
+    return Work(source_ids=tuple(source_ids), search=search, max_rows=options.beam_size)
+
+
+def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
+    """Checks a request against its model's limits.
+
+    Raises:
+        InvalidArgument: with every violation.
+    """
+    violations = Violations()
+    check_request_id(request.request_id, violations)
+    bundle, limits = model.bundle, model.limits
+    tokenizer, most = bundle.source_tokenizer, limits.max_source_tokens
+    match request.WhichOneof("source"):
+        case "source_text":
+            source_ids = read_text(request.source_text, "source_text", tokenizer, 1, most, violations)
+        case "source_tokens":
+            given, field = request.source_tokens.tokens, "source_tokens.tokens"
+            source_ids = read_tokens(given, field, tokenizer, 1, most, violations)
+        case _:
+            source_ids = []
+            violations.add("source", "unset", "source_text or source_tokens")
+    include_eos = request.include_eos if request.HasField("include_eos") else True
+    # The end alone has a probability too.
+    least, tokenizer, most = int(not include_eos), bundle.target_tokenizer, limits.max_target_tokens
+    match request.WhichOneof("target"):
+        case "target_text":
+            target_ids = read_text(request.target_text, "target_text", tokenizer, least, most, violations)
+        case "target_tokens":
+            given, field = request.target_tokens.tokens, "target_tokens.tokens"
+            target_ids = read_tokens(given, field, tokenizer, least, most, violations)
+        case _:
+            target_ids = []
+            violations.add("target", "unset", "target_text or target_tokens")
+    _check_output(request.output, model, violations)
+    violations.raise_if_any()
+    search = ForcedSearch.start(
+        tuple(target_ids), model.manifest.special_ids, include_eos=include_eos, attention=request.output.attention
+    )
+    return Work(source_ids=tuple(source_ids), search=search, max_rows=1)
+
+
+def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:
+    if output.attention and not model.has_attention:
+        violations.add("output.attention", True, "false: this model has no attention")
+    if output.replace_unknowns:
+        violations.add("output.replace_unknowns", True, f"false: {NOT_BUILT}")

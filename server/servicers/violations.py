@@ -1,0 +1,50 @@
+"""What is wrong with a request: each check says what a value must be, and goes on to the next."""
+
+from server.errors import InvalidArgument, Violation, shortened
+
+NOT_BUILT = "not available in this version"
+MAX_REQUEST_ID_CHARACTERS = 128
+
+
+class Violations:
+    """Those found so far."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def add(self, field: str, value: object, limit: str) -> None:
+        self.found.append(Violation(field, _shown(value), limit))
+
+    def require(self, held: bool, field: str, value: object, limit: str) -> None:
+        if not held:
+            self.add(field, value, limit)
+
+    def raise_if_any(self) -> None:
+        """Raises InvalidArgument with all of them."""
+        if self.found:
+            raise InvalidArgument(*self.found)
+
+
+class Length(int):
+    """A number of tokens, which is told instead of the tokens."""
+
+    def __str__(self) -> str:
+        return f"{int(self)} {'token' if self == 1 else 'tokens'} long"
+
+
+def check_request_id(request_id: str, violations: Violations) -> None:
+    """It is written to the log, and back to the caller: anything short will do, on one line."""
+    violations.require(
+        len(request_id) <= MAX_REQUEST_ID_CHARACTERS and request_id.isprintable(),
+        "request_id",
+        request_id,
+        f"at most {MAX_REQUEST_ID_CHARACTERS} characters, none of them control characters",
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,86 @@
+"""Small architectures for tests that must hold for all of them."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.model import ModelConfig
+
+HIDDEN_SIZE = 6
+DEPTHS = ((1, 1), (2, 2), (3, 1), (1, 2), (4, 3))
+READINGS = ("bidirectional", "forward", "reversed")
+FIRST_STATES = ("bridge", "mean", "zeros")
+
+
+def architectures() -> dict[str, ModelConfig]:
+    """Every valid combination of what meets inside a decoder step: cell, score, query, feeding, joining, projections.
+
+    Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them.
+    """
+    rest = itertools.cycle(_mixed(list(itertools.product(DEPTHS, READINGS, FIRST_STATES))))
+    found = {}
+    for inner in _inner_choices():
+        (encoder_layers, decoder_layers), reading, first_state = next(rest)
+        try:
+            name, config = _config(inner, encoder_layers, decoder_layers, reading, first_state)
+        except ValidationError:
+            continue
+        found[name] = config
+    return found
+
+
+def _inner_choices() -> Iterator[dict[str, Any]]:
+    for cell, score, query, feeding, joining, projected, special in itertools.product(
+        ("lstm", "gru", "rnn"),
+        ("dot", "scaled_dot", "general", "additive", "concat", "none"),
+        ("current", "previous"),
+        (False, True),
+        ("tanh", "addition", "maxout"),
+        (False, True),
+        (False, True),
+    ):
+        yield {
+            "cell": cell,
+            "attention": {
+                "score": score,
+                "query": query,
+                "key_size": 4 if projected and score != "general" else None,
+                "value_size": 5 if projected else None,
+                "coverage": special and score != "none",
+            },
+            "decoder": {"input_feeding": feeding, "joining": joining, "source_vector": special and score == "none"},
+        }
+
+
+def _config(
+    inner: dict[str, Any], encoder_layers: int, decoder_layers: int, reading: str, first_state: str
+) -> tuple[str, ModelConfig]:
+    bidirectional = reading == "bidirectional"
+    encoder = {
+        "num_layers": encoder_layers,
+        "bidirectional": bidirectional,
+        "hidden_size": HIDDEN_SIZE // (2 if bidirectional else 1),
+        "reverse_source": reading == "reversed",
+    }
+    decoder = {**inner["decoder"], "num_layers": decoder_layers, "initial_state": first_state}
+    config = ModelConfig(
+        **{**inner, "embedding_size": 5, "hidden_size": HIDDEN_SIZE, "encoder": encoder, "decoder": decoder}
+    )
+    attention = config.attention
+    flags = {
+        "feeding": config.decoder.input_feeding,
+        "projected": attention.value_size is not None,
+        "coverage": attention.coverage,
+        "vector": config.decoder.source_vector,
+    }
+    parts = [config.cell, attention.score, attention.query, config.decoder.joining]
+    parts += [flag for flag, is_set in flags.items() if is_set]
+    return "-".join([*parts, f"{encoder_layers}x{decoder_layers}", reading, first_state]), config
+
+
+def _mixed(choices: list[Any]) -> list[Any]:
+    """All of the choices, neighbours differing in everything."""
+    stride = 19  # shares no factor with the number of choices
+    return [choices[index * stride % len(choices)] for index in range(len(choices))]

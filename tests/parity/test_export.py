@@ -1,0 +1,140 @@
+"""The exported graphs are the model: every architecture through the real writer, whose verification must hold.
+
+The writer compares encoder outputs, every step's outputs and state, and decodings with PyTorch, and each source's
+results bit for bit alone and in batches; tests/parity/test_export_faults.py shows that it sees what it must see.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from export.bundle_writer import write_bundle
+from export.graphs import trace_graphs
+from export.plan import VerificationPlan
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.onnx_stepper import OnnxStepper
+from tests.bundles import tiny_config, tiny_exportable, tiny_model
+from training.stepper import TorchStepper
+
+# As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.
+PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
+
+# Every value of every option, and the pairs that meet in the graphs: cell and direction, score and query, depth and
+# feeding, source ending and first state.
+COVERING: list[dict[str, Any]] = [
+    {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
+     "decoder_num_layers": 2},
+    {"cell": "lstm", "attention_score": "additive", "attention_query": "previous", "encoder_bidirectional": False,
+     "decoder_initial_state": "mean"},
+    {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
+     "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
+    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "encoder_num_layers": 3,
+     "decoder_num_layers": 2},
+]  # fmt: skip
+
+FULL = [
+    {
+        "cell": cell,
+        "attention_score": score,
+        "attention_query": query,
+        "encoder_num_layers": depth,
+        "decoder_num_layers": depth,
+        "decoder_input_feeding": feeding,
+        "encoder_bidirectional": bidirectional,
+    }
+    for cell, score, query, depth, feeding, bidirectional in itertools.product(
+        ("lstm", "gru"), ("general", "additive", "dot"), ("current", "previous"), (1, 2), (False, True), (False, True)
+    )
+]
+
+
+def is_valid(options: dict[str, Any]) -> bool:
+    try:
+        tiny_config(**options)
+    except ValidationError:
+        return False
+    return True
+
+
+def publish(options: dict[str, Any], folder: Path) -> None:
+    exportable = tiny_exportable(weight_bound=0.7, **options)
+    bundle = write_bundle(exportable, folder / "bundle", plan=PLAN)
+    (certificate,) = bundle.manifest.certificates
+    assert certificate.batch_invariant
+    state = {tensor.input for tensor in bundle.manifest.state}
+    assert state <= {name.partition("/")[2] for name in certificate.errors}
+    assert max(certificate.errors.values()) <= 1e-5
+    assert certificate.tokens.num_identical + certificate.tokens.num_excused == certificate.tokens.num_compared
+    assert bundle.golden
+
+
+@pytest.mark.parametrize("options", COVERING, ids=lambda options: "-".join(str(value) for value in options.values()))
+def test_every_option_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
+    publish(options, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [one for one in FULL if is_valid(one)], ids=lambda options: "-".join(map(str, options.values()))
+)
+def test_every_combination_is_exported_exactly(options: dict[str, Any], tmp_path: Path) -> None:
+    publish(options, tmp_path)
+
+
+def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine() -> None:
+    model = tiny_model()
+    first, second = trace_graphs(model), trace_graphs(model)
+    for one, other in ((first.encoder, second.encoder), (first.decoder_step, second.decoder_step)):
+        content = one.to_bytes()
+        assert content == other.to_bytes()
+        assert b".py" not in content
+        assert b"site-packages" not in content
+        assert str(Path.cwd()).encode() not in content
+        assert not one.model.graph.value_info
+
+
+def test_tracing_leaves_the_model_as_it_was() -> None:
+    model = tiny_model().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trace_graphs(model)
+    assert model.training
+    assert model.state_dict().keys() == before.keys()
+    assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_joining_a_running_batch_changes_no_bit(tiny_stepper: OnnxStepper) -> None:
+    """Sources of other widths that join and leave between the steps: the batch as the engine runs it."""
+    exportable = tiny_exportable()
+    random = np.random.default_rng(3)
+    sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 40, 40)]
+    options = [DecodingOptions(max_length=20, beam_size=int(beam)) for beam in random.choice([1, 2, 4, 5], 40)]
+    together = decode_all(tiny_stepper, sources, options, exportable.special_ids, max_rows=24)
+    for source, option, hypotheses in zip(sources, options, together, strict=True):
+        (alone,) = decode_all(tiny_stepper, [source], option, exportable.special_ids)
+        assert alone == hypotheses
+
+
+def test_candidates_bans_and_forced_symbols_are_pytorchs(tiny_stepper: OnnxStepper) -> None:
+    reference = TorchStepper(tiny_model())
+    sources = [[4, 5, 6, 3], [7, 3]]
+    previous = np.array([2, 2])
+    forced, banned = np.array([5, -1]), np.array([[3, -1, 4], [-1, -1, -1]])
+    results = [
+        stepper.step(
+            stepper.encode(sources), previous, num_candidates=5, forced_ids=forced, banned_ids=banned, attention=True
+        )[0]
+        for stepper in (tiny_stepper, reference)
+    ]
+    ours, theirs = results
+    assert ours.candidate_ids.tolist() == theirs.candidate_ids.tolist()
+    assert not {3, 4} & set(ours.candidate_ids[0].tolist())
+    np.testing.assert_allclose(ours.candidate_log_probs, theirs.candidate_log_probs, atol=1e-5)
+    np.testing.assert_allclose(ours.forced_log_probs, theirs.forced_log_probs, atol=1e-5)
+    assert ours.forced_log_probs[1] == 0.0
+    np.testing.assert_allclose(ours.attention, theirs.attention, atol=1e-6)
+    assert not ours.attention[1, 2:].any()

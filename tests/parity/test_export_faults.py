@@ -1,0 +1,127 @@
+"""The verification refuses what is wrong, and what is refused leaves nothing behind."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import export.bundle_writer
+from export.bundle_writer import write_bundle
+from export.graphs import TracedPair, trace_graphs
+from runtime.bundle import open_bundle
+from runtime.errors import VerificationFailed
+from tests.bundles import TINY_PLAN, tiny_exportable, tiny_model
+
+
+@pytest.fixture(scope="module")
+def traced() -> TracedPair:
+    return trace_graphs(tiny_model())
+
+
+def without_lengths(pair: TracedPair) -> None:
+    """What the exporter writes by itself: recurrent nodes that run over the padding."""
+    (node,) = [node for node in pair.encoder.model.graph.node if node.op_type == "LSTM"]
+    node.input[4] = ""
+
+
+def with_slightly_wrong_weights(pair: TracedPair) -> None:
+    """One weight of the output layer, by a thousandth."""
+    graph = pair.decoder_step.model.graph
+    tensor = max(
+        (one for one in graph.initializer if len(one.dims) == 2 and 16 in one.dims), key=lambda one: one.dims[0]
+    )
+    values = numpy_helper.to_array(tensor).copy()
+    values[5] *= 1.001
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def with_candidates_before_normalization(pair: TracedPair) -> None:
+    """TopK on the logits: the tokens are right, the probabilities are not."""
+    graph = pair.decoder_step.model.graph
+    (normalization,) = [node for node in graph.node if node.op_type == "LogSoftmax"]
+    (top,) = [node for node in graph.node if node.op_type == "TopK"]
+    top.input[0] = normalization.input[0]
+
+
+def with_neighbours_mixed_in(pair: TracedPair) -> None:
+    """A scale over the whole batch, as dynamic quantization takes it: nothing changes but the last bits."""
+    graph = pair.encoder.model.graph
+    (memory,) = [node for node in graph.node if "memory" in node.output]
+    memory.output[0] = "memory_alone"
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name == "memory":
+                node.input[place] = "memory_alone"
+    graph.node.extend(
+        [
+            onnx.helper.make_node("ReduceMax", ["memory_alone"], ["scale"], keepdims=0),
+            onnx.helper.make_node("Div", ["memory_alone", "scale"], ["scaled"]),
+            onnx.helper.make_node("Mul", ["scaled", "scale"], ["memory"]),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (without_lengths, "encoder/memory: off by"),
+        (with_slightly_wrong_weights, "step/log_probs: off by"),
+        (with_candidates_before_normalization, "step/log_probs: off by"),
+        (with_neighbours_mixed_in, "encoder/memory: not the same bits alone and in company"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_wrong_graph_is_refused(
+    fault: Callable[[TracedPair], None],
+    said: str,
+    traced: TracedPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = TracedPair(
+        **{
+            name: dataclasses.replace(graph, model=onnx.ModelProto.FromString(graph.to_bytes()))
+            for name, graph in (("encoder", traced.encoder), ("decoder_step", traced.decoder_step))
+        }
+    )
+    fault(pair)
+    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: pair)
+    with pytest.raises(VerificationFailed) as refusal:
+        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    assert any(line.startswith(said) for line in refusal.value.differences), refusal.value
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_graph_without_a_fault_is_published(
+    traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+    write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_an_interrupted_export_leaves_nothing(traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+
+    def interrupt(line: str) -> None:
+        if line.startswith("choosing golden"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN, say=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_replacement_keeps_the_old_bundle(
+    traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+    old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
+    monkeypatch.setattr(export.bundle_writer, "check_golden", lambda *arguments: ["golden example 1: differs"])
+    with pytest.raises(VerificationFailed, match="golden example 1"):
+        write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert open_bundle(tmp_path / "bundle").manifest == old.manifest

@@ -1,0 +1,27 @@
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from attendant_client import AttendantClient
+from tests.unit.client.fake_server import Served, served
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Served) -> AsyncIterator[AttendantClient]:
+    async with AttendantClient(server.target) as connected:
+        yield connected
+
+
+@pytest.fixture
+def closed_target() -> Iterator[str]:
+    """An address that nobody listens at, and that nobody else takes meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"

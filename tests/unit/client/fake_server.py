@@ -1,0 +1,195 @@
+"""A server that speaks the API and has no model, for tests of the client."""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from attendant_client.v1 import seq2seq_pb2 as pb
+from attendant_client.v1 import seq2seq_pb2_grpc as stubs
+
+
+@dataclass
+class Failure:
+    """What the next call ends with."""
+
+    code: grpc.StatusCode
+    message: str = "as told"
+    details: tuple[Message, ...] = ()
+    trailers: tuple[tuple[str, str | bytes], ...] = ()
+
+    def end(self, context: grpc.ServicerContext) -> NoReturn:
+        packed = []
+        for detail in self.details:
+            packed.append(any_pb2.Any())
+            packed[-1].Pack(detail)
+        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
+        trailers = (("grpc-status-details-bin", status.SerializeToString()),) if packed else ()
+        context.set_trailing_metadata((*trailers, *self.trailers))
+        context.abort(self.code, self.message)
+        raise AssertionError("abort raises")
+
+
+def violation(field: str, description: str) -> error_details_pb2.BadRequest:
+    entry = error_details_pb2.BadRequest.FieldViolation(field=field, description=description)
+    return error_details_pb2.BadRequest(field_violations=[entry])
+
+
+def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
+    delay = duration_pb2.Duration()
+    delay.FromNanoseconds(int(seconds * 1e9))
+    return error_details_pb2.RetryInfo(retry_delay=delay)
+
+
+class FakeSeq2Seq(stubs.Seq2SeqServicer):
+    """Answers a text with its letters in upper case, and writes down what it was asked.
+
+    A text that begins with "bad" is INVALID_ARGUMENT, with "slow" takes 0.2 s.
+
+    Attributes:
+        failures: what the next calls end with.
+        seconds_left: of the deadline, per call.
+        max_in_flight: the most calls that were in progress at once.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.metadata: list[dict[str, str | bytes]] = []
+        self.seconds_left: list[float | None] = []
+        self.failures: deque[Failure] = deque()
+        self.max_in_flight = self._in_flight = 0
+        self._lock = threading.Lock()
+
+    def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> pb.GenerateResponse:  # noqa: N802
+        with self._received(request, context):
+            source = list(request.text) if request.WhichOneof("source") == "text" else list(request.tokens.tokens)
+            if request.text.startswith("bad"):
+                message = f"text: {request.text!r} is bad"
+                Failure(grpc.StatusCode.INVALID_ARGUMENT, message, (violation("text", "is bad"),)).end(context)
+            if request.text.startswith("slow"):
+                time.sleep(0.2)
+            num_hypotheses = request.decoding.num_hypotheses or 1
+            return pb.GenerateResponse(
+                request_id=request.request_id,
+                model=request.model or "fake",
+                version="0123456789ab",
+                hypotheses=[self._hypothesis(source, rank, request.output) for rank in range(num_hypotheses)],
+                source_tokens=source,
+                timings=pb.Timings(queue=0.25, encode=0.5, decode=1.0, total=1.75, steps=4, mean_batch_rows=2.5),
+            )
+
+    def Score(self, request: pb.ScoreRequest, context: grpc.ServicerContext) -> pb.ScoreResponse:  # noqa: N802
+        with self._received(request, context):
+            target = request.target_text.split() or list(request.target_tokens.tokens)
+            source = list(request.source_text) or list(request.source_tokens.tokens)
+            summands = [-0.5] * (len(target) + (not request.HasField("include_eos") or request.include_eos))
+            return pb.ScoreResponse(
+                request_id=request.request_id,
+                model=request.model or "fake",
+                version="0123456789ab",
+                log_prob=sum(summands),
+                source_tokens=source,
+                target_tokens=target,
+                token_log_probs=summands,
+                attention=_diagonal(len(summands), len(source)) if request.output.attention else None,
+            )
+
+    def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
+        with self._received(request, context):
+            return pb.ListModelsResponse(models=[self._model("fake"), self._model("other")])
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.Model:  # noqa: N802
+        with self._received(request, context):
+            if request.model not in {"", "fake"}:
+                Failure(grpc.StatusCode.NOT_FOUND, f"model: {request.model!r} is not served here").end(context)
+            return self._model("fake")
+
+    @contextmanager
+    def _received(self, request: Any, context: grpc.ServicerContext) -> Iterator[None]:
+        with self._lock:
+            self.requests.append(request)
+            self.metadata.append(dict(context.invocation_metadata()))
+            self.seconds_left.append(context.time_remaining())
+            failure = self.failures.popleft() if self.failures else None
+            self._in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self._in_flight)
+        try:
+            if failure:
+                failure.end(context)
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+
+    @staticmethod
+    def _hypothesis(source: list[str], rank: int, output: pb.OutputOptions) -> pb.Hypothesis:
+        tokens = [symbol.upper() for symbol in source] + ["!"] * rank
+        return pb.Hypothesis(
+            text="".join(tokens),
+            tokens=tokens,
+            score=-0.5 - rank,
+            log_prob=-1.0 - rank,
+            token_log_probs=[-0.25] * (len(tokens) + 1) if output.token_log_probs else [],
+            attention=_diagonal(len(tokens) + 1, len(source)) if output.attention else None,
+            finish_reason=pb.FINISH_REASON_LENGTH if rank else pb.FINISH_REASON_EOS,
+        )
+
+    @staticmethod
+    def _model(name: str) -> pb.Model:
+        return pb.Model(
+            name=name,
+            version="0123456789ab",
+            precision="fp32",
+            provider="cpu",
+            architecture={"cell": "lstm", "attention": "dot"},
+            source_vocabulary_size=32,
+            target_vocabulary_size=80,
+            limits=pb.Limits(max_source_tokens=64, max_target_tokens=48, max_beam_size=8, max_num_hypotheses=4),
+            defaults=pb.DecodingOptions(beam_size=1, length_penalty=0.5),
+            evaluation=[pb.EvaluationResult(metric="wer", value=33.5, protocol="test words", num_examples=12000)],
+            manifest_json=json.dumps({"name": name}),
+        )
+
+
+def _diagonal(rows: int, columns: int) -> pb.Attention:
+    weights = [float(min(row, columns - 1) == column) for row in range(rows) for column in range(columns)]
+    return pb.Attention(rows=rows, columns=columns, weights=weights)
+
+
+@dataclass
+class Served:
+    """A running fake: where, and what it has seen."""
+
+    target: str
+    seq2seq: FakeSeq2Seq
+    health: health.HealthServicer
+
+
+@contextmanager
+def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[Served]:
+    """A fake server on a free port, for as long as the block runs."""
+    seq2seq, healthy = FakeSeq2Seq(), health.HealthServicer()
+    healthy.set("", health_pb2.HealthCheckResponse.SERVING)
+    server = grpc.server(ThreadPoolExecutor(64))
+    stubs.add_Seq2SeqServicer_to_server(seq2seq, server)
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    if credentials is None:
+        port = server.add_insecure_port("localhost:0")
+    else:
+        port = server.add_secure_port("localhost:0", credentials)
+    server.start()
+    try:
+        yield Served(f"localhost:{port}", seq2seq, healthy)
+    finally:
+        server.stop(None).wait()

@@ -1,0 +1,221 @@
+"""Every call of the client against a server that writes down what it was asked."""
+
+from typing import Any
+
+import pytest
+
+from attendant_client import (
+    VERSION,
+    AttendantClient,
+    FinishReason,
+    GenerateOptions,
+    HealthStatus,
+    InvalidArgument,
+    Limits,
+    NotFound,
+    Sampling,
+    Timings,
+)
+from attendant_client.options import DecodingFields, OutputFields
+from attendant_client.v1 import seq2seq_pb2 as pb
+from tests.unit.client.fake_server import Served
+
+
+async def test_an_answer_becomes_plain_values(client: AttendantClient) -> None:
+    answer = await client.generate(
+        "ab", request_id="seven", num_hypotheses=2, beam_size=2, attention=True, token_log_probs=True
+    )
+    assert (answer.request_id, answer.model, answer.version) == ("seven", "fake", "0123456789ab")
+    assert answer.source_tokens == ("a", "b")
+    assert answer.timings == Timings(
+        queue_seconds=0.25, encode_seconds=0.5, decode_seconds=1.0, total_seconds=1.75, steps=4, mean_batch_rows=2.5
+    )
+    best, second = answer.hypotheses
+    assert answer.best is best
+    assert (best.text, best.tokens, best.score, best.log_prob) == ("AB", ("A", "B"), -0.5, -1.0)
+    assert best.token_log_probs == (-0.25, -0.25, -0.25)
+    assert best.attention == ((1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
+    assert (best.finish_reason, second.finish_reason) == (FinishReason.EOS, FinishReason.LENGTH)
+
+
+async def test_nothing_is_sent_that_was_not_asked_for(client: AttendantClient, server: Served) -> None:
+    answer = await client.generate("ab")
+    assert server.seq2seq.requests == [pb.GenerateRequest(text="ab")]
+    assert answer.best.attention is None
+    assert answer.best.token_log_probs == ()
+
+
+async def test_tokens_are_sent_as_tokens(client: AttendantClient, server: Served) -> None:
+    answer = await client.generate(("x", "yz"))
+    assert server.seq2seq.requests == [pb.GenerateRequest(tokens=pb.Tokens(tokens=["x", "yz"]))]
+    assert answer.source_tokens == ("x", "yz")
+
+
+async def test_an_empty_text_is_not_an_absent_one(client: AttendantClient, server: Served) -> None:
+    await client.generate("")
+    assert server.seq2seq.requests[0].WhichOneof("source") == "text"
+
+
+async def test_every_option_reaches_its_field(client: AttendantClient, server: Served) -> None:
+    options: GenerateOptions = {
+        "model": "m",
+        "beam_size": 4,
+        "num_hypotheses": 3,
+        "length_penalty": 0.5,
+        "coverage_penalty": 0.0,
+        "min_length": 0,
+        "max_length": 9,
+        "patience": 2.0,
+        "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.5,
+        "suppress_unk": False,
+        "target_prefix": ["A"],
+        "sampling": Sampling(temperature=0.5, top_k=5, top_p=0.75, seed=11),
+        "attention": True,
+        "token_log_probs": True,
+        "replace_unknowns": True,
+    }
+    await client.generate("ab", **options)
+    assert server.seq2seq.requests == [
+        pb.GenerateRequest(
+            text="ab",
+            model="m",
+            decoding=pb.DecodingOptions(
+                beam_size=4,
+                num_hypotheses=3,
+                length_penalty=0.5,
+                coverage_penalty=0.0,
+                min_length=0,
+                max_length=9,
+                patience=2.0,
+                no_repeat_ngram_size=3,
+                repetition_penalty=1.5,
+                suppress_unk=False,
+                target_prefix=pb.Tokens(tokens=["A"]),
+                sampling=pb.SamplingOptions(temperature=0.5, top_k=5, top_p=0.75, seed=11),
+            ),
+            output=pb.OutputOptions(attention=True, token_log_probs=True, replace_unknowns=True),
+        )
+    ]
+
+
+async def test_sampling_by_default_is_still_sampling(client: AttendantClient, server: Served) -> None:
+    await client.generate("ab", sampling=Sampling(), target_prefix=[])
+    assert server.seq2seq.requests[0].decoding.HasField("sampling")
+    assert server.seq2seq.requests[0].decoding.HasField("target_prefix")
+
+
+def test_there_is_an_option_for_every_field_of_the_api() -> None:
+    def fields(message: Any) -> set[str]:
+        return {field.name for field in message.DESCRIPTOR.fields}
+
+    assert set(DecodingFields.__annotations__) == fields(pb.DecodingOptions)
+    assert set(OutputFields.__annotations__) == fields(pb.OutputOptions)
+    assert set(Sampling.__dataclass_fields__) == fields(pb.SamplingOptions)
+    assert set(Limits.__dataclass_fields__) == fields(pb.Limits)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"beam_sise": 4}, TypeError, "no option beam_sise; choose from attention, beam_size"),
+        ({"beam_size": -1}, ValueError, "beam_size=-1"),
+        ({"beam_size": "four"}, TypeError, "beam_size='four'"),
+        ({"timeout": 0}, ValueError, "timeout=0: must be more than 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout=nan"),
+    ],
+)
+async def test_a_mistake_in_the_call_names_the_option(
+    client: AttendantClient, server: Served, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await client.generate("ab", **options)
+    assert not server.seq2seq.requests
+
+
+async def test_a_source_that_is_not_text_names_the_field(client: AttendantClient) -> None:
+    with pytest.raises(ValueError, match="text="):
+        await client.generate("\udc80")
+    with pytest.raises(TypeError, match="tokens="):
+        await client.generate(["a", 1])  # type: ignore[list-item]
+
+
+async def test_a_score(client: AttendantClient, server: Served) -> None:
+    score = await client.score("ab", "X Y", attention=True, request_id="r", model="m")
+    assert (score.log_prob, score.token_log_probs) == (-1.5, (-0.5, -0.5, -0.5))
+    assert (score.source_tokens, score.target_tokens) == (("a", "b"), ("X", "Y"))
+    assert (score.request_id, score.model, score.version) == ("r", "m", "0123456789ab")
+    assert score.attention == ((1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
+    without = await client.score(["a"], ["X"], include_eos=False)
+    assert without.log_prob == -0.5
+    assert without.attention is None
+    assert server.seq2seq.requests[1] == pb.ScoreRequest(
+        source_tokens=pb.Tokens(tokens=["a"]),
+        target_tokens=pb.Tokens(tokens=["X"]),
+        include_eos=False,
+        output=pb.OutputOptions(token_log_probs=True),
+    )
+
+
+async def test_models(client: AttendantClient) -> None:
+    models = await client.models()
+    assert [model.name for model in models] == ["fake", "other"]
+    model = await client.model("fake")
+    assert model == models[0]
+    assert model.limits == Limits(max_source_tokens=64, max_target_tokens=48, max_beam_size=8, max_num_hypotheses=4)
+    assert model.architecture == {"cell": "lstm", "attention": "dot"}
+    assert model.defaults == {"beam_size": 1, "length_penalty": 0.5}
+    assert [(e.metric, e.value, e.protocol, e.num_examples) for e in model.evaluation] == [
+        ("wer", 33.5, "test words", 12000)
+    ]
+    assert (model.precision, model.provider, model.manifest_json) == ("fp32", "cpu", '{"name": "fake"}')
+    assert (model.source_vocabulary_size, model.target_vocabulary_size) == (32, 80)
+    with pytest.raises(NotFound, match="'none' is not served here"):
+        await client.model("none")
+
+
+async def test_health(client: AttendantClient, server: Served) -> None:
+    assert await client.health() is HealthStatus.SERVING
+    server.health.enter_graceful_shutdown()
+    assert await client.health() is HealthStatus.NOT_SERVING
+    with pytest.raises(NotFound):
+        await client.health("no.such.Service")
+
+
+async def test_every_call_has_a_deadline_unless_told_otherwise(server: Served) -> None:
+    async with AttendantClient(server.target) as client:
+        await client.generate("a")
+        await client.generate("a", timeout=5)
+        await client.models(timeout=None)
+    async with AttendantClient(server.target, timeout=7) as client:
+        await client.model()
+        await client.score("a", "X", timeout=3)
+    # Without a deadline gRPC says some centuries.
+    left = [min(99, round(seconds or 99)) for seconds in server.seq2seq.seconds_left]
+    assert left == [30, 5, 99, 7, 3]
+
+
+async def test_who_asks(server: Served) -> None:
+    async with AttendantClient(server.target, token="secret") as client:
+        await client.generate("a")
+    async with AttendantClient(server.target) as client:
+        await client.generate("a")
+    first, second = server.seq2seq.metadata
+    assert first["authorization"] == "Bearer secret"
+    assert "authorization" not in second
+    assert str(first["user-agent"]).startswith(f"attendant-client/{VERSION} ")
+
+
+async def test_many_in_order(client: AttendantClient, server: Served) -> None:
+    sources = ["slow", *(f"w{number}" for number in range(60))]
+    answers = [answer.best.text async for answer in client.generate_many(sources, concurrency=8, beam_size=1)]
+    assert answers == [source.upper() for source in sources]
+    assert server.seq2seq.max_in_flight <= 8
+    assert all(request.decoding.beam_size == 1 for request in server.seq2seq.requests)
+
+
+async def test_many_with_a_bad_one(client: AttendantClient) -> None:
+    with pytest.raises(InvalidArgument):
+        _ = [answer async for answer in client.generate_many(["a", "bad", "b"])]
+    answers = [answer async for answer in client.generate_many(["a", "bad", "b"], return_errors=True)]
+    assert [type(answer).__name__ for answer in answers] == ["Generation", "InvalidArgument", "Generation"]

@@ -1,0 +1,296 @@
+"""The command, in this process: what it prints and how it ends."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from attendant_client.command import main
+from attendant_client.v1 import seq2seq_pb2 as pb
+from tests.unit.client.fake_server import Failure, Served, served, violation
+
+NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
+
+
+@pytest.fixture(autouse=True)
+def addressed(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENDANT_TARGET", server.target)
+    monkeypatch.delenv("ATTENDANT_TOKEN", raising=False)
+
+
+@pytest.fixture
+def standard_input(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """A function that makes some bytes the standard input, of the descriptor too."""
+    kept = os.dup(0)
+
+    def become(content: bytes) -> None:
+        (tmp_path / "input").write_bytes(content)
+        descriptor = os.open(tmp_path / "input", os.O_RDONLY)
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+
+    yield become
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+def test_texts_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "slow", "b"]) == 0
+    assert capsys.readouterr() == ("SLOW\nB\n", "")
+
+
+def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
+    words = "generate ab --model m --beam-size 4 --num-hypotheses 2 --min-length 0 --max-length 9"
+    assert main([*words.split(), *["--length-penalty", "0.5", "--patience", "2", "--suppress-unk"]]) == 0
+    assert main(["generate", "a  b c", "--tokens"]) == 0
+    decoding = pb.DecodingOptions(
+        beam_size=4, num_hypotheses=2, min_length=0, max_length=9, length_penalty=0.5, patience=2, suppress_unk=True
+    )
+    asked, tokens = server.seq2seq.requests
+    assert (asked.text, asked.model, asked.decoding) == ("ab", "m", decoding)
+    assert tokens.tokens.tokens == ["a", "b", "c"]
+    assert tokens.decoding == pb.DecodingOptions()
+    assert asked.output == tokens.output == pb.OutputOptions()
+
+
+def test_several_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "ab", "--num-hypotheses", "2"]) == 0
+    assert capsys.readouterr().out == "1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "ab", "bad", "--json", "--attention"]) == 2
+    answer, failed = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert answer == {
+        "number": 1,
+        "source": "ab",
+        "request_id": "",
+        "model": "fake",
+        "version": "0123456789ab",
+        "hypotheses": [
+            {
+                "text": "AB",
+                "tokens": ["A", "B"],
+                "score": -0.5,
+                "log_prob": -1.0,
+                "token_log_probs": [-0.25, -0.25, -0.25],
+                "attention": [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]],
+                "finish_reason": "EOS",
+            }
+        ],
+        "source_tokens": ["a", "b"],
+        "timings": {
+            "queue_seconds": 0.25,
+            "encode_seconds": 0.5,
+            "decode_seconds": 1.0,
+            "total_seconds": 1.75,
+            "steps": 4,
+            "mean_batch_rows": 2.5,
+        },
+        "error": None,
+    }
+    assert list(failed) == list(answer)
+    assert failed["error"] == {
+        "code": "INVALID_ARGUMENT",
+        "message": "text: 'bad' is bad",
+        "violations": [{"field": "text", "description": "is bad"}],
+    }
+
+
+def test_an_attention_map(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "ab", "--attention"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:6] == ["AB", "", "     a b", "   A ██·", "   B · ██", "</s> · ██"]
+
+
+def test_standard_input_line_by_line(
+    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    standard_input(b"ab\n\nbad\r\n\xff\n  \nslow\nlast")
+    assert main(["generate", "-", "--concurrency", "2"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "AB\n\n\n\n\nSLOW\nLAST\n"
+    assert err.splitlines() == ["attendant: line 3: text: 'bad' is bad", "attendant: line 4: is not UTF-8"]
+    assert sorted(request.text for request in server.seq2seq.requests) == ["ab", "bad", "last", "slow"]
+
+
+def test_standard_input_as_json_keeps_the_lines(
+    standard_input: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    standard_input(b"ab\n\n\xff\n")
+    assert main(["generate", "-", "--json"]) == 2
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["number"] for answer in answers] == [1, 2, 3]
+    assert [answer["source"] for answer in answers] == ["ab", "", None]
+    assert [len(answer["hypotheses"]) for answer in answers] == [1, 0, 0]
+    assert len({tuple(answer) for answer in answers}) == 1
+
+
+def test_what_concerns_every_line_ends_the_run(
+    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = (violation("decoding.beam_size", "must be 1 to 8, got 9"),)
+    failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, "decoding.beam_size: must be 1 to 8, got 9", details)
+    server.seq2seq.failures.extend([failure] * 100)
+    standard_input(b"a\n" * 100)
+    assert main(["generate", "-", "--beam-size", "9"]) == 2
+    out, err = capsys.readouterr()
+    assert err == "attendant: line 1: decoding.beam_size: must be 1 to 8, got 9\n"
+    assert out == ""
+
+
+def test_a_failure_of_one_line_is_not_the_others(
+    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.INTERNAL, "internal error"))
+    standard_input(b"a\nbad\nc\n")
+    assert main(["generate", "-", "--concurrency", "1"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "\n\nC\n"
+    assert err == "attendant: line 1: internal error\nattendant: line 2: text: 'bad' is bad\n"
+
+
+def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", "ab", "X Y"]) == 0
+    assert capsys.readouterr().out == "-1.5000\nX\t-0.5000\nY\t-0.5000\n</s>\t-0.5000\n"
+    assert main(["score", "a b", "X Y", "--tokens", "--no-eos", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["token_log_probs"] == [-0.5, -0.5]
+    assert server.seq2seq.requests[1].target_tokens.tokens == ["X", "Y"]
+    assert main(["score", "ab", "X", "--attention"]) == 0
+    assert "   X ██·" in capsys.readouterr().out.splitlines()
+
+
+def test_a_server_without_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.UNIMPLEMENTED, "Score is not available"))
+    assert main(["score", "ab", "X"]) == 1
+    expected = f"attendant: the server at {server.target} does not offer this: Score is not available\n"
+    assert capsys.readouterr() == ("", expected)
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("fake  version 0123456789ab, fp32 on cpu\n")
+    assert "  measured      wer 33.5 on 12000 examples (test words)\n" in out
+    assert "max_beam_size 8" in out
+    assert "\nother  version" in out
+    assert main(["models", "fake", "--json"]) == 0
+    (model,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert model["manifest"] == {"name": "fake"}
+    assert model["limits"]["max_beam_size"] == 8
+    assert main(["models", "none"]) == 2
+    assert capsys.readouterr().err == "attendant: model: 'none' is not served here\n"
+
+
+def test_health(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health"]) == 0
+    server.health.enter_graceful_shutdown()
+    assert main(["health"]) == 1
+    assert capsys.readouterr().out == "SERVING\nNOT_SERVING\n"
+
+
+def test_nobody_there(closed_target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--target", closed_target]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"attendant: {closed_target} is unavailable (")
+    assert line.endswith("name another with --target or ATTENDANT_TARGET")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "words"),
+    [
+        (
+            Failure(grpc.StatusCode.UNAUTHENTICATED, "no token"),
+            1,
+            "no token; ATTENDANT_TOKEN holds the token that is sent",
+        ),
+        (Failure(grpc.StatusCode.NOT_FOUND, "no such model"), 2, "no such model"),
+        (Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailers=NO_RETRY), 1, "full"),
+        (Failure(grpc.StatusCode.INTERNAL, "internal error"), 1, "internal error"),
+    ],
+    ids=lambda value: value.code.name if isinstance(value, Failure) else "",
+)
+def test_how_failures_end(
+    server: Served, capsys: pytest.CaptureFixture[str], failure: Failure, status: int, words: str
+) -> None:
+    server.seq2seq.failures.extend([failure, failure])
+    assert main(["generate", "a"]) == status
+    assert main(["models"]) == status
+    assert capsys.readouterr() == ("", f"attendant: {words}\n" * 2)
+
+
+def test_a_deadline(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "slow", "--timeout", "0.1"]) == 1
+    expected = f"attendant: no answer from {server.target} within 0.1 s; --timeout gives it more time\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_token_goes_with_every_call(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTENDANT_TOKEN", "secret")
+    assert main(["generate", "a"]) == 0
+    assert server.seq2seq.metadata[0]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate"], "attendant generate: the following arguments are required: TEXT"),
+        (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
+        (["generate", "a", "--beam-size", "99999999999"], "'99999999999' is not a whole number"),
+        (["generate", "a", "--length-penalty", "much"], "--length-penalty: 'much' is not a number"),
+        (["generate", "a", "--timeout", "0"], "--timeout: '0' is not a number above 0"),
+        (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
+        (["generate", "\udcff"], "is not UTF-8"),
+        (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
+        (["speak"], "invalid choice: 'speak'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert line.endswith("--help)")
+
+
+def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "--help"])
+    assert ended.value.code == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for words in (f"the server (default: {server.target})", "(default: 30)", "(default: 32)", "ATTENDANT_TOKEN"):
+        assert words in out
+
+
+def test_a_terminal_that_knows_ascii_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["generate", "é", "--attention"]) == 0
+    text = (tmp_path / "out").read_text(encoding="ascii")
+    assert text.startswith("\\xc9\n")
+    assert "##" in text
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *words.split(), *files], check=True, capture_output=True)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    with served(credentials) as secure:
+        assert main(["generate", "a", "--target", secure.target, "--root-certificates", str(certificate)]) == 0
+        assert main(["health", "--target", secure.target, "--tls"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "A\n"
+    assert "is unavailable" in err

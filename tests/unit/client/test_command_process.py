@@ -1,0 +1,94 @@
+"""The command as a process of its own: pipes, signals, terminals."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.fake_server import Served
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def environment(server: Served) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "client"), "ATTENDANT_TARGET": server.target, "TERM": "xterm"}
+
+
+def start(environment: dict[str, str], *arguments: str, **streams: int) -> "subprocess.Popen[bytes]":
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    return subprocess.Popen([*COMMAND, *arguments], env=environment, **pipes)  # type: ignore[call-overload, no-any-return]
+
+
+def test_each_answer_is_there_before_the_next_line_is(environment: dict[str, str]) -> None:
+    with start(environment, "generate", "-") as process:
+        assert process.stdin and process.stdout and process.stderr
+        for word in (b"one", b"two"):
+            process.stdin.write(word + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == word.upper() + b"\n"
+        process.stdin.close()
+        assert process.stdout.read() == process.stderr.read() == b""
+        assert process.wait(10) == 0
+
+
+def test_ctrl_c_while_waiting_for_a_line(environment: dict[str, str]) -> None:
+    with start(environment, "generate", "-") as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ONE\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr.read() == b"\nattendant: interrupted\n"
+
+
+def test_a_reader_that_goes_away_is_not_a_failure(environment: dict[str, str], tmp_path: Path) -> None:
+    source = tmp_path / "lines"
+    source.write_text("word\n" * 5000)
+    with source.open("rb") as lines, start(environment, "generate", "-", stdin=lines.fileno()) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"WORD\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "pipe"])
+def test_a_bar_on_a_terminal_and_messages_above_it(
+    environment: dict[str, str], tmp_path: Path, *, as_file: bool
+) -> None:
+    content = b"one\nbad\n" + b"word\n" * 20
+    (tmp_path / "lines").write_bytes(content)
+    controller, terminal = pty.openpty()
+    with (tmp_path / "lines").open("rb") as lines:
+        streams = {"stdin": lines.fileno()} if as_file else {}
+        with start(environment, "generate", "-", stderr=terminal, **streams) as process:
+            os.close(terminal)
+            out, _ = process.communicate(None if as_file else content, timeout=30)
+            shown = b""
+            while chunk := _read(controller):
+                shown += chunk
+    os.close(controller)
+    assert out == b"ONE\n\n" + b"WORD\n" * 20
+    assert process.returncode == 2
+    assert b"attendant: line 2: text: 'bad' is bad" in shown
+    assert b"22 lines" in shown
+    assert (b"100%" in shown) is as_file
+
+
+def _read(controller: int) -> bytes:
+    try:
+        return os.read(controller, 4096)
+    except OSError:
+        return b""  # Linux says EIO where the other end is closed
+
+
+def test_no_bar_without_a_terminal(environment: dict[str, str]) -> None:
+    with start(environment, "generate", "-") as process:
+        assert process.communicate(b"a\nb\n", timeout=30) == (b"A\nB\n", b"")

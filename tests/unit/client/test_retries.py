@@ -1,0 +1,77 @@
+"""The service config at work: what is tried again, when, and for how long."""
+
+import time
+
+import grpc
+import pytest
+
+from attendant_client import AttendantClient, AttendantError, DeadlineExceeded, Unavailable
+from tests.unit.client.fake_server import Failure, Served
+
+
+def pushback(milliseconds: int) -> tuple[tuple[str, str], ...]:
+    return (("grpc-retry-pushback-ms", str(milliseconds)),)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED], ids=str)
+async def test_what_passes_is_tried_again(client: AttendantClient, server: Served, code: grpc.StatusCode) -> None:
+    server.seq2seq.failures.extend([Failure(code), Failure(code)])
+    assert (await client.generate("a")).best.text == "A"
+    assert len(server.seq2seq.requests) == 3
+
+
+async def test_the_server_says_when(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(400)))
+    began = time.monotonic()
+    await client.generate("a")
+    assert time.monotonic() - began >= 0.4
+
+
+async def test_the_server_says_never(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, trailers=pushback(-1)))
+    with pytest.raises(AttendantError):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL], ids=str)
+async def test_what_would_fail_again_is_not_tried_again(
+    client: AttendantClient, server: Served, code: grpc.StatusCode
+) -> None:
+    server.seq2seq.failures.append(Failure(code))
+    with pytest.raises(AttendantError):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 1
+
+
+async def test_five_attempts_and_no_more(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(1))] * 9)
+    with pytest.raises(Unavailable):
+        await client.generate("a")
+    assert len(server.seq2seq.requests) == 5
+
+
+async def test_the_deadline_holds_for_all_attempts_together(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.extend([Failure(grpc.StatusCode.UNAVAILABLE, trailers=pushback(200))] * 9)
+    began = time.monotonic()
+    with pytest.raises((DeadlineExceeded, Unavailable)):
+        await client.generate("a", timeout=0.3)
+    assert time.monotonic() - began < 0.7
+
+
+async def test_a_deadline(client: AttendantClient) -> None:
+    await client.models()
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await client.generate("slow", timeout=0.05)
+    assert time.monotonic() - began < 0.19
+
+
+async def test_nobody_there(closed_target: str) -> None:
+    async with AttendantClient(closed_target) as client:
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await client.health()
+        assert time.monotonic() - began < 1.0, "a health check is not retried"
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
+            await client.generate("a")

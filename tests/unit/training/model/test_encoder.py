@@ -1,0 +1,64 @@
+import pytest
+import torch
+from torch import nn
+
+from training.model import ModelConfig
+from training.model.encoder import Encoder
+from training.model.recurrent import RecurrentLayer, reverse
+
+LENGTHS = torch.tensor([3, 1, 5])
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_layer_equals_packed_sequences(cell: str, bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    layer = RecurrentLayer(cell, 4, 3, bidirectional=bidirectional)
+    reference = type(layer.forward_rnn)(4, 3, batch_first=True, bidirectional=bidirectional)
+    names = [name for name, _ in layer.forward_rnn.named_parameters()]
+    for name in names:
+        getattr(reference, name).data = getattr(layer.forward_rnn, name).data
+        if bidirectional:
+            getattr(reference, f"{name}_reverse").data = getattr(layer.backward_rnn, name).data
+    inputs = torch.randn(3, 5, 4)
+    outputs, final = layer(inputs, LENGTHS)
+    packed = nn.utils.rnn.pack_padded_sequence(inputs, LENGTHS, batch_first=True, enforce_sorted=False)
+    expected, last = reference(packed)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True)
+    last = last[0] if cell == "lstm" else last
+    for row, length in enumerate(LENGTHS):
+        torch.testing.assert_close(outputs[row, :length], expected[row, :length])
+    torch.testing.assert_close(final, torch.cat(list(last), -1))
+
+
+def test_reverse_turns_within_the_length() -> None:
+    inputs = torch.arange(15).view(3, 5, 1)
+    turned = reverse(inputs, LENGTHS)
+    assert turned.squeeze(-1).tolist() == [[2, 1, 0, 3, 4], [5, 6, 7, 8, 9], [14, 13, 12, 11, 10]]
+    assert torch.equal(reverse(turned, LENGTHS), inputs)
+
+
+def test_a_reversed_source_is_read_from_its_end_and_keeps_its_places() -> None:
+    def build(reverse_source: bool) -> Encoder:
+        torch.manual_seed(0)
+        encoder = {"num_layers": 2, "bidirectional": False, "reverse_source": reverse_source}
+        return Encoder(ModelConfig(embedding_size=4, hidden_size=3, encoder=encoder)).eval()
+
+    embedded = torch.randn(3, 5, 4)
+    outputs, finals = build(True)(embedded, LENGTHS)
+    mirrored, expected = build(False)(reverse(embedded, LENGTHS), LENGTHS)
+    torch.testing.assert_close(outputs, reverse(mirrored, LENGTHS))
+    torch.testing.assert_close(finals[-1], expected[-1])
+
+
+def test_residual_from_the_third_layer_on() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(ModelConfig(embedding_size=4, hidden_size=3, encoder={"num_layers": 4})).eval()
+    for layer in encoder.layers[2:]:
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)  # such a layer adds nothing
+    embedded = torch.randn(3, 5, 4)
+    outputs, _ = encoder(embedded, LENGTHS)
+    second, _ = encoder.layers[1](encoder.layers[0](embedded, LENGTHS)[0], LENGTHS)
+    assert second.any()
+    torch.testing.assert_close(outputs, second)

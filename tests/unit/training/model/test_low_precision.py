@@ -1,0 +1,31 @@
+"""Mixed precision: bfloat16 where torch's autocast says so, gradients in full and pointing where they should."""
+
+import pytest
+import torch
+
+from tests.architectures import architectures
+from training.loss import smoothed_cross_entropy
+from training.model import ModelConfig, Seq2Seq
+
+# Every eleventh: 11 shares no factor with the choices' numbers, so that all of them come up.
+ARCHITECTURES = dict(list(architectures().items())[::11])
+
+
+def gradient(model: Seq2Seq, *, is_low: bool) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    source_ids, previous_ids, next_ids = (torch.randint(3, 11, (4, 6), generator=generator) for _ in range(3))
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
+        logits = model(source_ids, torch.tensor([6, 3, 1, 5]), previous_ids, torch.arange(24))
+        loss = smoothed_cross_entropy(logits, next_ids.flatten(), label_smoothing=0.1)
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_gradients_in_bfloat16(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    model = Seq2Seq(config, 11, 11).eval()
+    full, low = gradient(model, is_low=False), gradient(model, is_low=True)
+    assert low.dtype == torch.float32
+    assert torch.cosine_similarity(full, low, dim=0) > 0.97

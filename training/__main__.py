@@ -1,0 +1,21 @@
+"""python -m training: see training/commands."""
+
+import sys
+from collections.abc import Sequence
+
+from runtime.command import run_command
+from training.commands import evaluate, fetch, train
+
+SUBCOMMANDS = {"evaluate": evaluate, "fetch": fetch}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """A first argument that names a subcommand is that; anything else is a recipe."""
+    command = SUBCOMMANDS.get(arguments[0]) if arguments else None
+    rest = arguments if command is None else arguments[1:]
+    chosen = command or train
+    chosen.run(chosen.parser().parse_args(rest))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("training", lambda: main(sys.argv[1:])))

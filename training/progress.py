@@ -1,0 +1,132 @@
+"""What a training shows: a live bar on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+PLAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress:
+    """Where a training stands after a step.
+
+    Attributes:
+        epoch, batch: counted from 1.
+        loss: in nats per target token, over the last steps.
+        rate: in target tokens per second.
+        seconds_left: until the run's nearest limit; None: it has none.
+    """
+
+    epoch: int
+    batch: int
+    num_batches: int
+    loss: float
+    rate: float
+    seconds_left: float | None
+
+
+class TrainingProgress(Protocol):
+    """Is told of steps and validations, and of lines to show."""
+
+    def __enter__(self) -> "TrainingProgress": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def step(self, at: StepProgress) -> None:
+        """Is called after each step."""
+
+    def say(self, line: str) -> None:
+        """Shows a line that stays."""
+
+
+class LiveProgress:
+    """A bar for the running epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting", total=None, loss="-", rate="-", left="")
+
+    def __enter__(self) -> "LiveProgress":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def step(self, at: StepProgress) -> None:
+        self._progress.update(
+            self._task,
+            description=f"epoch {at.epoch}",
+            completed=at.batch,
+            total=at.num_batches,
+            loss=f"{at.loss:.3f}",
+            rate=f"{at.rate:,.0f}",
+            left=_left(at.seconds_left),
+        )
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False)
+
+
+class PlainProgress:
+    """A line at most every ten seconds."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._last = clock()
+
+    def __enter__(self) -> "PlainProgress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def step(self, at: StepProgress) -> None:
+        if self._clock() - self._last < PLAIN_SECONDS:
+            return
+        self._last = self._clock()
+        left = _left(at.seconds_left)
+        self._write(
+            f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, {at.rate:,.0f} tokens/s"
+            + (left and f", {left}")
+        )
+
+    def say(self, line: str) -> None:
+        self._write(line)
+
+
+def make_progress() -> TrainingProgress:
+    console = Console(stderr=True)
+    if console.is_terminal:
+        return LiveProgress(console)
+    return PlainProgress(lambda line: print(line, flush=True))
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} left"

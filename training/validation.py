@@ -1,0 +1,70 @@
+"""What a training is judged by while it runs: the loss under teacher forcing, and a metric of decoded outputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from runtime.tokenizer import Tokenizer
+from training.data.batches import BatchPlan, collate
+from training.data.config import BatchConfig
+from training.data.corpus import Corpus
+from training.data.pairs import Example
+from training.evaluation import EvaluationConfig, evaluate
+from training.loss import smoothed_cross_entropy
+from training.model import Seq2Seq
+from training.stepper import TorchStepper
+from training.trainer_config import ValidationConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validator:
+    """Validates a model as it stands.
+
+    Attributes:
+        corpus: the pairs whose loss is taken.
+        examples: what is decoded.
+        max_length: target tokens after which an output is cut.
+    """
+
+    config: ValidationConfig
+    corpus: Corpus
+    batches: BatchConfig
+    examples: Sequence[Example]
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    append_eos: bool
+    max_length: int
+
+    def validate(self, model: Seq2Seq, device: torch.device) -> dict[str, float]:
+        """The loss (nats per target token, not smoothed) and the configured metric, by name.
+
+        Draws no random numbers: a training goes on as if it had not been looked at.
+        """
+        values = {"loss": self._loss(model, device)}
+        metric = self.config.metric
+        if metric != "loss":
+            (measured,) = evaluate(
+                TorchStepper(model, device),
+                self.examples,
+                self.source_tokenizer,
+                self.target_tokenizer,
+                EvaluationConfig(metrics=(metric,)),
+                append_eos=self.append_eos,
+                max_length=self.max_length,
+                data_name="validation",
+            )
+            values[metric] = measured.value
+        return values
+
+    @torch.no_grad()
+    def _loss(self, model: Seq2Seq, device: torch.device) -> float:
+        model.eval()
+        total, num_tokens = 0.0, 0
+        for indices in BatchPlan(self.corpus, self.batches, seed=0).epoch(0):
+            batch = collate(self.corpus, indices).to(device)
+            logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+            total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
+            num_tokens += batch.num_target_tokens
+        model.train()
+        return total / num_tokens
