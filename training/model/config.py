@@ -31,6 +31,8 @@ class EncoderConfig(ModelTable):
     """`[model.encoder]`.
 
     Attributes:
+        num_layers: from the third on, a layer's input is added to its output.
+        bidirectional: one more stack reads each source from its end; their outputs are joined.
         hidden_size: of one direction; None: `model.hidden_size`.
         reverse_source: reads the source from its end (Sutskever et al. 2014, section 3.3).
     """
@@ -67,6 +69,7 @@ class DecoderConfig(ModelTable):
     """`[model.decoder]`.
 
     Attributes:
+        num_layers: from the third on, a layer's input is added to its output.
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
         source_vector: without attention, the encoder's last state is part of every step's input and of the
             prediction (Cho et al. 2014).
@@ -90,6 +93,8 @@ class ModelConfig(ModelTable):
     """`[model]`.
 
     Attributes:
+        cell: of both stacks: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit (Cho et
+            al. 2014), or tanh (Elman 1990).
         embedding_size: E, of both sides.
         hidden_size: H, of the decoder's states and of the vector that makes the prediction.
         dropout: on embeddings, between layers and before the output layer.

@@ -1,0 +1,101 @@
+"""Writes docs/recipes.md from the recipe's own tables: their fields, defaults and docstrings."""
+
+import inspect
+import re
+import sys
+import typing
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from training.recipe import Recipe
+
+PAGE = Path(__file__).parent / "recipes.md"
+INTRODUCTION = """# Recipes
+
+A recipe is one TOML file that says a whole experiment: data, model, training. `recipes/` has examples; the smallest
+that works names data, tokenizers and an end:
+
+```toml
+[data]
+train = "train.tsv"                                    # source, tab, target; or two files:
+validation = {source = "valid.en.gz", target = "valid.fr.gz"}
+
+[source]
+tokenizer = "bpe"
+
+[target]
+tokenizer = "bpe"
+
+[training]
+max_epochs = 10
+```
+
+`python -m training RECIPE.toml --set table.key=value` changes single fields. An unknown key or a bad value is refused
+with the nearest key or the choices. The run directory keeps the recipe with every field resolved. This page is written
+by `python docs/write_recipes.py` from the tables themselves; `None` stands for a field that is left out.
+"""
+
+
+def page() -> str:
+    seed = _attributes(Recipe)["seed"]
+    top = f"| field | default | what |\n|---|---|---|\n| `seed` | `{Recipe.model_fields['seed'].default}` | {seed} |\n"
+    tables = [_table(name, field.annotation) for name, field in Recipe.model_fields.items() if name != "seed"]
+    return "\n".join([INTRODUCTION, top, *tables])
+
+
+def _table(name: str, table: type[BaseModel] | None) -> str:
+    assert table is not None
+    said = _attributes(table)
+    for base in table.__mro__[1:]:
+        if issubclass(base, BaseModel):
+            said = _attributes(base) | said
+    inner, rows = [], []
+    for field, info in table.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and said.get(field) is None:
+            inner.append(_table(f"{name}.{field}", kind))
+        else:
+            rows.append(f"| `{field}` | {_default(info)} | {said[field]}{_choices(info)} |")
+    return "\n".join(
+        [f"## `[{name}]`\n", _summary(table), "| field | default | what |\n|---|---|---|", *rows, "", *inner]
+    )
+
+
+def _summary(table: type[BaseModel]) -> str:
+    text = inspect.cleandoc(table.__doc__ or "").split("\nAttributes:")[0]
+    text = re.sub(r"^`\[.*?\]`[.:]?\s*", "", " ".join(text.split()))
+    return f"{text[0].upper()}{text[1:]}\n" if text else ""
+
+
+def _attributes(table: type[BaseModel]) -> dict[str, str]:
+    """Field -> its words in the docstring."""
+    _, _, listed = inspect.cleandoc(table.__doc__ or "").partition("Attributes:\n")
+    entries = re.findall(r"^ {4}([\w, ]+?): (.*?)(?=^ {4}\w|\Z)", listed, re.DOTALL | re.MULTILINE)
+    return {name.strip(): " ".join(text.split()) for names, text in entries for name in names.split(",")}
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "needed"
+    if isinstance(info.default, str):
+        return f'`"{info.default}"`'
+    return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"
+
+
+def _choices(info: FieldInfo) -> str:
+    """The names that a field takes, where they are few and fixed."""
+    names = [name for name in _literals(info.annotation) if isinstance(name, str)]
+    return f" One of {', '.join(f'`{name}`' for name in names)}." if names else ""
+
+
+def _literals(annotation: object) -> list[object]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return list(typing.get_args(annotation))
+    return [name for part in typing.get_args(annotation) for name in _literals(part)]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)

@@ -1,0 +1,50 @@
+"""What the documents show is run, and what they list is complete."""
+
+import re
+import runpy
+from pathlib import Path
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from server.metrics import Metrics
+from tests.bundles import TINY_SIZES
+from training.model import ModelConfig, Seq2Seq, scores
+from training.stepper import TorchStepper
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    names = dict(vars(scores))
+    exec(re.sub(r"(?m)^   ", "", code), names)
+    monkeypatch.setitem(scores.SCORES, "cosine", names["CosineScore"])
+    config = ModelConfig(**TINY_SIZES)
+    config = config.model_copy(update={"attention": config.attention.model_copy(update={"score": "cosine"})})
+    model = Seq2Seq(config, 9, 9).eval()
+    source, previous = torch.tensor([[4, 5, 6, 3, 0, 0, 0, 0]]), torch.tensor([[2, 5]])
+    forced = model(source, torch.tensor([4]), previous).log_softmax(-1)
+    stepper = TorchStepper(model)
+    state = stepper.encode([[4, 5, 6, 3]])
+    for position in range(2):
+        output, state = stepper.step(state, previous[:, position].numpy(), num_candidates=1)
+        torch.testing.assert_close(
+            torch.from_numpy(output.candidate_log_probs)[0, 0], forced[0, position].max(), atol=1e-5, rtol=0
+        )
+
+
+def test_every_metric_is_documented() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    documented = (DOCS / "metrics.md").read_text()
+    ours = [family for family in registry.collect() if family.name.startswith("attendant_")]
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in ours}
+    assert len(names) > 25
+    assert not {name for name in names if name not in documented}
+
+
+def test_the_page_of_recipes_is_current() -> None:
+    """Mended by `python docs/write_recipes.py`."""
+    written = runpy.run_path(str(DOCS / "write_recipes.py"))["page"]()
+    assert (DOCS / "recipes.md").read_text() == written
