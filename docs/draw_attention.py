@@ -1,4 +1,4 @@
-"""Draws docs/images/attention.png from a served bundle: `python docs/draw_attention.py WORD... [--target HOST:PORT]`."""
+"""Draws docs/images/attention.png: `python docs/draw_attention.py WORD... [--target HOST:PORT]`."""
 
 import argparse
 import asyncio

@@ -15,7 +15,6 @@ class Exportable:
     Attributes:
         name: the bundle's, by which requests name the model.
         append_eos: whether the encoder is given EOS after the source.
-        start_id: what a row is fed on its first step.
         sources: token ids of real sources, without EOS: the graphs are verified on them, golden examples come from
             them; random ones do where there are none.
     """
@@ -30,11 +29,11 @@ class Exportable:
     provenance: Provenance
     evaluation: tuple[Evaluation, ...] = ()
     sources: Sequence[Sequence[int]] = ()
-    start_id: int = BOS_ID
 
     @property
     def special_ids(self) -> SpecialIds:
-        return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=self.start_id)
+        start = {"bos": BOS_ID, "eos": EOS_ID}[self.model.config.decoder.start_symbol]
+        return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start)
 
     @property
     def source_side(self) -> SourceSide:

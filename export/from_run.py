@@ -9,7 +9,7 @@ from export.exportable import Exportable
 from runtime.errors import UserError
 from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from runtime.onnx_session import RUNTIME_VERSION
-from runtime.tokenizer import BOS_ID, EOS_ID, SPECIAL_TOKENS
+from runtime.tokenizer import SPECIAL_TOKENS
 from training.checkpoint import LoadedRun
 from training.data.config import Part
 from training.data.corpus import encode_source
@@ -40,7 +40,6 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
     max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
     # The defaults are what the evaluation in the manifest was measured with.
     beam_size = min(recipe.evaluation.beam_size, max_beam_size)
-    start_symbol = getattr(recipe.model.decoder, "start_symbol", "bos")
     return Exportable(
         name=_checked_name(name, run.path.resolve().name),
         model=run.model,
@@ -66,7 +65,6 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
             Evaluation(**{field: entry[field] for field in Evaluation.model_fields}) for entry in run.evaluation
         ),
         sources=_real_sources(run),
-        start_id=EOS_ID if start_symbol == "eos" else BOS_ID,
     )
 
 

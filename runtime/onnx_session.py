@@ -6,6 +6,7 @@ without a word. So what the session really got is read back.
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -107,9 +108,10 @@ def _missing_cuda(reason: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The first thing that was said, without onnxruntime's source locations and colours."""
+    """The first thing that was said, without onnxruntime's source locations, status codes and colours."""
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return line.split("] ")[-1].replace("\x1b[m", "").strip()[:300]
+    said = line.split("] ")[-1].replace("\x1b[m", "")
+    return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", said).strip()[:300]
 
 
 class _Said:

@@ -9,6 +9,7 @@ AttendantError
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
 |-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
 |-- Unavailable           UNAVAILABLE
+|   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
 |   `-- EngineDead                             engine_dead         a step failed; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version

@@ -5,6 +5,7 @@ import threading
 import time
 from asyncio import Future, get_running_loop
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TypeVar
@@ -17,6 +18,7 @@ from runtime.errors import UserError
 from runtime.golden import check_golden
 from runtime.manifest import Limits, Precision
 from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import Stepper
 from server.config import Provider, ServerConfig
 from server.models import limits_in_force
 
@@ -33,7 +35,7 @@ class LoadedModel:
     """A bundle whose graphs run here and give what they must."""
 
     bundle: Bundle
-    stepper: OnnxStepper
+    stepper: Stepper
     precision: Precision
     provider: Provider
     limits: Limits
@@ -83,7 +85,7 @@ def _load(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
     return LoadedModel(bundle=bundle, stepper=stepper, precision=precision, provider=config.provider, limits=limits)
 
 
-def _warm_up(bundle: Bundle, stepper: OnnxStepper, limits: Limits) -> None:
+def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
     """A few steps of the longest sources and the widest beam: the first request of that size finds memory ready."""
     symbol = bundle.source_tokenizer.vocabulary_size - 1
     source = bundle.source_ids(list(islice(cycle([symbol]), limits.max_source_tokens)))
@@ -113,7 +115,7 @@ async def in_daemon_thread(function: Callable[[], T]) -> T:
             result = function()
         except BaseException as raised:  # whatever it is, who awaits it gets it
             error = raised
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop has ended: nobody waits
             loop.call_soon_threadsafe(resolve, result, error)
 
     threading.Thread(target=run, name="loading", daemon=True).start()

@@ -46,3 +46,6 @@ def configure_logging(level: LogLevel, log_format: LogFormat, stream: TextIO = s
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter(log_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for library in ("asyncio", "grpc"):
+        # Their debug lines, several per call, are about themselves.
+        logging.getLogger(library).setLevel(max(logging.INFO, logging.getLogger().level))

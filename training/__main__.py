@@ -1,7 +1,12 @@
 """python -m training: see training/commands."""
 
+import os
 import sys
 from collections.abc import Sequence
+
+# OpenMP's threads spin while they wait for each other, and where another process wants the cores too, a training is
+# then many times slower. It reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from runtime.command import run_command
 from training.commands import evaluate, fetch, train

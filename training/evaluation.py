@@ -16,7 +16,10 @@ from training.data.pairs import Example
 from training.metrics import MetricName, score
 from training.table import Table
 
-SPECIAL_IDS = SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=BOS_ID)
+
+def special_ids(start_id: int) -> SpecialIds:
+    """The special symbols of a model whose decoder is first fed `start_id`."""
+    return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
 class EvaluationConfig(Table):
@@ -59,13 +62,14 @@ def decode_texts(
     target_tokenizer: Tokenizer,
     options: DecodingOptions,
     *,
+    special_ids: SpecialIds,
     append_eos: bool,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
     """The best output of each example, as text. A source that the tokenizer leaves nothing of gives an empty one."""
     sources = encode_source(source_tokenizer, [example.source for example in examples], append_eos=append_eos)
     decodable = [index for index, source in enumerate(sources) if source]
-    found = decode_all(stepper, [sources[index] for index in decodable], options, SPECIAL_IDS, progress=progress)
+    found = decode_all(stepper, [sources[index] for index in decodable], options, special_ids, progress=progress)
     texts = [""] * len(examples)
     for index, hypotheses in zip(decodable, found, strict=True):
         texts[index] = target_tokenizer.decode(hypotheses[0].token_ids)
@@ -79,6 +83,7 @@ def evaluate(
     target_tokenizer: Tokenizer,
     config: EvaluationConfig,
     *,
+    special_ids: SpecialIds,
     append_eos: bool,
     max_length: int,
     data_name: str,
@@ -94,7 +99,14 @@ def evaluate(
     """
     options = DecodingOptions(max_length=max_length, beam_size=config.beam_size, length_penalty=config.length_penalty)
     outputs = decode_texts(
-        stepper, examples, source_tokenizer, target_tokenizer, options, append_eos=append_eos, progress=progress
+        stepper,
+        examples,
+        source_tokenizer,
+        target_tokenizer,
+        options,
+        special_ids=special_ids,
+        append_eos=append_eos,
+        progress=progress,
     )
     references = [example.references for example in examples]
     decoding = {"beam_size": config.beam_size, "length_penalty": config.length_penalty, "max_length": max_length}

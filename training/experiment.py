@@ -60,8 +60,7 @@ def prepare(run: Run, recipe: Recipe) -> Experiment:
     if resumed:
         source_tokenizer, target_tokenizer = run.tokenizer("source"), run.tokenizer("target")
     else:
-        source_tokenizer = train_tokenizer(recipe.source, (pair.source for pair in train))
-        target_tokenizer = train_tokenizer(recipe.target, (pair.target for pair in train))
+        source_tokenizer, target_tokenizer = _train_tokenizers(recipe, train)
     corpus = _encode(recipe, train, source_tokenizer, target_tokenizer)
     validation_corpus = _encode(recipe, validation, source_tokenizer, target_tokenizer)
     examples = group_references(validation)
@@ -134,6 +133,14 @@ def _read(files: CorpusFiles) -> list[Pair]:
     if not pairs:
         raise UserError(f"{files} has no pairs")
     return pairs
+
+
+def _train_tokenizers(recipe: Recipe, pairs: list[Pair]) -> tuple[Tokenizer, Tokenizer]:
+    if recipe.model.shared_embeddings:
+        shared = train_tokenizer(recipe.target, (text for pair in pairs for text in (pair.source, pair.target)))
+        return shared, shared
+    source = train_tokenizer(recipe.source, (pair.source for pair in pairs))
+    return source, train_tokenizer(recipe.target, (pair.target for pair in pairs))
 
 
 def _encode(recipe: Recipe, pairs: list[Pair], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> Corpus:

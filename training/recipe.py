@@ -16,7 +16,7 @@ from training.model import ModelConfig
 from training.optimizer import OptimizerConfig
 from training.schedule import DECAYS_TO_AN_END, ScheduleConfig
 from training.table import Table
-from training.tokenization import SourceConfig, TargetConfig
+from training.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from training.toml_text import toml_text
 from training.trainer_config import TrainerConfig, ValidationConfig
 
@@ -39,6 +39,18 @@ class Recipe(Table):
     training: TrainerConfig
     validation: ValidationConfig = ValidationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def a_shared_vocabulary_is_one(self) -> Self:
+        if self.model.shared_embeddings:
+            for field in TokenizerConfig.model_fields:
+                source, target = getattr(self.source, field), getattr(self.target, field)
+                if source != target:
+                    raise ValueError(
+                        f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
+                        f"{source!r} differs from target.{field} = {target!r}: make them equal"
+                    )
+        return self
 
     @model_validator(mode="after")
     def a_training_ends(self) -> Self:

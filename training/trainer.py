@@ -101,7 +101,7 @@ class Trainer:
 
     def _step(self, journal: Journal, progress: TrainingProgress) -> None:
         state, started = self.state, self._clock()
-        batch = collate(self._corpus, self._epoch_batches[state.batch]).to(self._device)
+        batch = collate(self._corpus, self._epoch_batches[state.batch], self._model.start_id).to(self._device)
         rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, state.seconds)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -127,7 +127,7 @@ class Trainer:
         state = self.state
         raise UserError(
             f"step {state.step + 1} (epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}): the loss "
-            f"is {loss:g} and the gradient's norm {norm:g}. Lower optimizer.learning_rate (this step's was {rate:.3g}), "
+            f"is {loss:g} and the gradient's norm {norm:g}. Lower optimizer.learning_rate (this step's: {rate:.3g}), "
             f"lengthen schedule.warmup_steps or lower training.clip_norm; --resume goes on from the last checkpoint"
         )
 

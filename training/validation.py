@@ -10,7 +10,7 @@ from training.data.batches import BatchPlan, collate
 from training.data.config import BatchConfig
 from training.data.corpus import Corpus
 from training.data.pairs import Example
-from training.evaluation import EvaluationConfig, evaluate
+from training.evaluation import EvaluationConfig, evaluate, special_ids
 from training.loss import smoothed_cross_entropy
 from training.model import Seq2Seq
 from training.stepper import TorchStepper
@@ -50,6 +50,7 @@ class Validator:
                 self.source_tokenizer,
                 self.target_tokenizer,
                 EvaluationConfig(metrics=(metric,)),
+                special_ids=special_ids(model.start_id),
                 append_eos=self.append_eos,
                 max_length=self.max_length,
                 data_name="validation",
@@ -62,7 +63,7 @@ class Validator:
         model.eval()
         total, num_tokens = 0.0, 0
         for indices in BatchPlan(self.corpus, self.batches, seed=0).epoch(0):
-            batch = collate(self.corpus, indices).to(device)
+            batch = collate(self.corpus, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
             num_tokens += batch.num_target_tokens

@@ -50,7 +50,7 @@ class JoeyNMT(System):
         del num_threads  # torch takes it from the environment
         config = folder / "config.yaml"  # JSON is YAML
         config.write_text(json.dumps(self._config(workload, corpus, folder), indent=2), encoding="utf-8")
-        return [str(ENVIRONMENT.python(self.cache)), "-m", "joeynmt", "train", str(config), "--skip-test"]
+        return [str(ENVIRONMENT.python(self.cache)), "-P", "-m", "joeynmt", "train", str(config), "--skip-test"]
 
     def _config(self, workload: Workload, corpus: Corpus, folder: Path) -> dict[str, Any]:
         rnn = {"type": "recurrent", "rnn_type": "lstm", "num_layers": workload.num_layers, "dropout": workload.dropout}
@@ -72,6 +72,9 @@ class JoeyNMT(System):
                 "optimizer": "adam",
                 "learning_rate": 0.001,
                 "learning_rate_min": 0.0,
+                # It asks for a schedule; this one multiplies by 1.
+                "scheduling": "exponential",
+                "decrease_factor": 1.0,
                 "clip_grad_norm": 1.0,
                 "label_smoothing": 0.0,
                 "batch_size": workload.batch_sentences,

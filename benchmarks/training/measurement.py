@@ -1,5 +1,6 @@
 """Watching trainings from outside: one clock for all toolkits, whatever they say of their own speed."""
 
+import itertools
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from benchmarks.training.data import Corpus
 from benchmarks.training.system import System
 from benchmarks.training.workload import Workload
 
+ROOT = Path(__file__).parents[2]
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0
 NUM_WARM_UP_WINDOWS = 2
@@ -27,17 +29,34 @@ class Measurement:
 
     Attributes:
         speeds: target tokens per second, one entry per window.
+        processor_speeds: target tokens per second of processor time, of all threads together, likewise. On a quiet
+            machine `speeds` is nearly the number of threads times as much; on a busy one it is less, and these are the
+            figures to compare.
         num_parameters: as the toolkit counts them.
         problem: why there are no speeds.
     """
 
     speeds: list[float] = field(default_factory=list)
+    processor_speeds: list[float] = field(default_factory=list)
     num_parameters: int | None = None
     problem: str | None = None
 
     @property
     def median(self) -> float | None:
         return statistics.median(self.speeds) if self.speeds else None
+
+    @property
+    def processor_median(self) -> float | None:
+        return statistics.median(self.processor_speeds) if self.processor_speeds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clocks at a line of progress: steps done, seconds, and processor seconds of the process."""
+
+    step: int
+    moment: float
+    processor_seconds: float
 
 
 def measure(
@@ -86,7 +105,12 @@ def _visit(
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ | threads
+            command,
+            cwd=ROOT,
+            env=os.environ | threads,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         readings = list(_readings(system, process, folder, log, seconds))
@@ -98,27 +122,28 @@ def _visit(
     if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
         # Partial figures of a system that stopped by itself are no figures.
         measurement.speeds.clear()
+        measurement.processor_speeds.clear()
         measurement.problem = (said.strip().splitlines() or ["it said nothing"])[-1]
         return
-    kept = readings[NUM_WARM_UP_WINDOWS - 1 :]
-    measurement.speeds += [
-        (step - previous_step) * workload.batch_tokens / (moment - previous_moment)
-        for (previous_step, previous_moment), (step, moment) in zip(kept, kept[1:], strict=False)
-    ]
+    for begin, end in itertools.pairwise(readings[NUM_WARM_UP_WINDOWS - 1 :]):
+        num_tokens = (end.step - begin.step) * workload.batch_tokens
+        measurement.speeds.append(num_tokens / (end.moment - begin.moment))
+        measurement.processor_speeds.append(num_tokens / (end.processor_seconds - begin.processor_seconds))
 
 
 def _readings(
     system: System, process: subprocess.Popen[bytes], folder: Path, log: Path, seconds: float
-) -> Iterator[tuple[int, float]]:
-    """(step, moment) of each line of progress, until the visit's time is over or the training ends."""
+) -> Iterator[Reading]:
+    """The clocks at each line of progress, until the visit's time is over or the training ends."""
     started, num_readings, progress = time.monotonic(), 0, system.progress(folder, log)
     enough = NUM_WARM_UP_WINDOWS + MIN_WINDOWS
     lines = _Lines(progress, system.step_line)
     while process.poll() is None:
         moment = time.monotonic()
-        for step in lines.new_steps():
+        step = lines.last_new_step()
+        if step is not None:
             num_readings += 1
-            yield step, moment
+            yield Reading(step, moment, _processor_seconds(process.pid))
         if moment - started > (seconds if num_readings >= enough else max(seconds, START_SECONDS)):
             return
         time.sleep(POLL_SECONDS)
@@ -132,14 +157,21 @@ class _Lines:
         self._pattern = pattern
         self._offset = 0
 
-    def new_steps(self) -> list[int]:
+    def last_new_step(self) -> int | None:
         if not self._path.exists():
-            return []
+            return None
         with self._path.open("rb") as file:
             file.seek(self._offset)
             whole_lines, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole_lines) + len(newline)
-        return [int(step) for step in self._pattern.findall(whole_lines.decode("utf-8", errors="replace"))]
+        found = self._pattern.findall(whole_lines.decode("utf-8", errors="replace"))
+        return int(found[-1]) if found else None
+
+
+def _processor_seconds(pid: int) -> float:
+    # man 5 proc: utime and stime, in ticks, are fields 14 and 15; the name in field 2 may contain spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

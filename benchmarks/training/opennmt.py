@@ -56,7 +56,7 @@ class OpenNMT(System):
         del num_threads  # torch takes it from the environment
         config = folder / "config.yaml"  # JSON is YAML
         config.write_text(json.dumps(self._config(workload, corpus, folder), indent=2), encoding="utf-8")
-        return [str(ENVIRONMENT.python(self.cache)), "-u", "-c", TRAIN, "-config", str(config)]
+        return [str(ENVIRONMENT.python(self.cache)), "-P", "-c", TRAIN, "-config", str(config)]
 
     def _config(self, workload: Workload, corpus: Corpus, folder: Path) -> dict[str, Any]:
         train = corpus.part("train")
@@ -86,7 +86,6 @@ class OpenNMT(System):
             # The whole epoch is read before the first step; with processes of their own, reading takes the same cores.
             "bucket_size": workload.batch_sentences * workload.num_batches,
             "num_workers": 0,
-            "world_size": 0,
             "train_steps": MANY_STEPS,
             "valid_steps": MANY_STEPS,
             "report_every": workload.window_steps,

@@ -35,5 +35,7 @@ class Workload:
         return self.batch_sentences * self.num_tokens
 
 
-QUICK = Workload(vocabulary_size=200, embedding_size=16, hidden_size=32, batch_sentences=8, num_batches=40)
+QUICK = Workload(
+    vocabulary_size=200, embedding_size=16, hidden_size=32, batch_sentences=8, num_batches=40, window_steps=20
+)
 """Too small to say anything of speed; shows within minutes that everything runs."""

@@ -1,7 +1,7 @@
 """The client: one method per call of the API."""
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -55,6 +55,8 @@ class AttendantClient:
     ) -> None:
         self.target = target
         self._timeout = _checked(timeout)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("token: holds characters that can't stand in a header; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = open_channel(
             target, tls=tls or root_certificates is not None, root_certificates=root_certificates
@@ -96,7 +98,7 @@ class AttendantClient:
         concurrency: int = DEFAULT_CONCURRENCY,
         return_errors: Literal[False] = False,
         **options: Unpack[GenerateOptions],
-    ) -> AsyncIterator[Generation]: ...
+    ) -> AsyncGenerator[Generation, None]: ...
 
     @overload
     def generate_many(
@@ -106,7 +108,7 @@ class AttendantClient:
         concurrency: int = DEFAULT_CONCURRENCY,
         return_errors: Literal[True],
         **options: Unpack[GenerateOptions],
-    ) -> AsyncIterator[Generation | AttendantError]: ...
+    ) -> AsyncGenerator[Generation | AttendantError, None]: ...
 
     def generate_many(
         self,
@@ -115,8 +117,10 @@ class AttendantClient:
         concurrency: int = DEFAULT_CONCURRENCY,
         return_errors: bool = False,
         **options: Unpack[GenerateOptions],
-    ) -> AsyncIterator[Generation | AttendantError]:
+    ) -> AsyncGenerator[Generation | AttendantError, None]:
         """Decodes any number of sources and yields the answers in their order, in bounded memory.
+
+        Who leaves the loop early closes the generator (`contextlib.aclosing`): that cancels what is in flight.
 
         Args:
             sources: drawn as fast as the answers come; may be endless.

@@ -1,7 +1,7 @@
 """Many calls at a time, their results in the order of their inputs, in bounded memory."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -16,7 +16,7 @@ async def in_order(
     items: Iterable[_Item] | AsyncIterable[_Item],
     *,
     concurrency: int,
-) -> AsyncIterator[_Result]:
+) -> AsyncGenerator[_Result, None]:
     """Yields `await function(item)` for each item, in the items' order, with at most `concurrency` calls in flight.
 
     A result is yielded as soon as it and all before it are there, also while the next item is still awaited. Items

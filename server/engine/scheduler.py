@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from runtime.stepper import padded_width
 from server.engine.request import EngineRequest
 
+MAX_OLD_DEADLINES = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -34,7 +36,7 @@ class Scheduler:
         self._waiting: OrderedDict[int, EngineRequest] = OrderedDict()
         self._running: dict[int, EngineRequest] = {}
         self._reserved_rows = 0
-        # (deadline, key), the next one first. A request that ended earlier leaves its entry behind until then.
+        # (deadline, key), the next one first. A request that ended earlier leaves its entry behind for a while.
         self._deadlines: list[tuple[float, int]] = []
 
     @property
@@ -59,6 +61,7 @@ class Scheduler:
         self._waiting[request.key] = request
         if request.deadline is not None:
             heapq.heappush(self._deadlines, (request.deadline, request.key))
+            self._forget_old_deadlines()
 
     def admit(self) -> list[EngineRequest]:
         """Moves the longest waiting requests that fit to running, and returns them."""
@@ -88,6 +91,12 @@ class Scheduler:
             if key in self._waiting or key in self._running:
                 keys.append(key)
         return keys
+
+    def _forget_old_deadlines(self) -> None:
+        """Keeps what ended long before its deadline from piling up; now and then, so it costs next to nothing."""
+        if len(self._deadlines) > 2 * (len(self._waiting) + len(self._running)) + MAX_OLD_DEADLINES:
+            self._deadlines = [one for one in self._deadlines if one[1] in self._waiting or one[1] in self._running]
+            heapq.heapify(self._deadlines)
 
     def remove(self, key: int) -> EngineRequest | None:
         """Takes a request out, wherever it is: it ended, its client went, its deadline passed. None: not here."""

@@ -8,7 +8,7 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 
 from runtime.decoding.options import DecodingOptions
 from runtime.manifest import Limits, Manifest
-from server.servicers.violations import NOT_BUILT, Length, Violations
+from server.servicers.violations import NOT_BUILT, Violations, tokens_long
 
 MAX_LENGTH_PENALTY = 10.0
 MAX_PATIENCE = 10.0
@@ -68,12 +68,10 @@ def _refuse_what_is_not_built(given: messages.DecodingOptions, violations: Viola
     for name, neutral in NEUTRAL.items():
         if given.HasField(name) and getattr(given, name) != neutral:
             violations.add(f"decoding.{name}", getattr(given, name), f"{neutral} or unset: {NOT_BUILT}")
-    if given.target_prefix.tokens:
-        violations.add(
-            "decoding.target_prefix", Length(len(given.target_prefix.tokens)), f"empty or unset: {NOT_BUILT}"
-        )
+    if number := len(given.target_prefix.tokens):
+        violations.say("decoding.target_prefix", tokens_long(number), f"empty or unset: {NOT_BUILT}")
     if given.HasField("sampling"):
-        violations.add("decoding.sampling", "set", f"unset: {NOT_BUILT}")
+        violations.say("decoding.sampling", "set", f"unset: {NOT_BUILT}")
 
 
 def _as_typed(value: float) -> float:

@@ -43,7 +43,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work
             source_ids = read_tokens(request.tokens.tokens, "tokens.tokens", tokenizer, 1, most, violations)
         case _:
             source_ids = []
-            violations.add("source", "unset", "text or tokens")
+            violations.say("source", "unset", "text or tokens")
     options = read_decoding(
         request.decoding,
         attention=request.output.attention,
@@ -75,7 +75,7 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
             source_ids = read_tokens(given, field, tokenizer, 1, most, violations)
         case _:
             source_ids = []
-            violations.add("source", "unset", "source_text or source_tokens")
+            violations.say("source", "unset", "source_text or source_tokens")
     include_eos = request.include_eos if request.HasField("include_eos") else True
     # The end alone has a probability too.
     least, tokenizer, most = int(not include_eos), bundle.target_tokenizer, limits.max_target_tokens
@@ -87,7 +87,7 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
             target_ids = read_tokens(given, field, tokenizer, least, most, violations)
         case _:
             target_ids = []
-            violations.add("target", "unset", "target_text or target_tokens")
+            violations.say("target", "unset", "target_text or target_tokens")
     _check_output(request.output, model, violations)
     violations.raise_if_any()
     search = ForcedSearch.start(

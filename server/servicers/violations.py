@@ -13,7 +13,12 @@ class Violations:
         self.found: list[Violation] = []
 
     def add(self, field: str, value: object, limit: str) -> None:
-        self.found.append(Violation(field, _shown(value), limit))
+        """A value of the caller's."""
+        self.say(field, _shown(value), limit)
+
+    def say(self, field: str, state: str, limit: str) -> None:
+        """What is the matter, in our words: "unset"."""
+        self.found.append(Violation(field, state, limit))
 
     def require(self, held: bool, field: str, value: object, limit: str) -> None:
         if not held:
@@ -25,11 +30,8 @@ class Violations:
             raise InvalidArgument(*self.found)
 
 
-class Length(int):
-    """A number of tokens, which is told instead of the tokens."""
-
-    def __str__(self) -> str:
-        return f"{int(self)} {'token' if self == 1 else 'tokens'} long"
+def tokens_long(number: int) -> str:
+    return f"{number} {'token' if number == 1 else 'tokens'} long"
 
 
 def check_request_id(request_id: str, violations: Violations) -> None:

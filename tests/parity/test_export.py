@@ -6,7 +6,7 @@ results bit for bit alone and in batches; tests/parity/test_export_faults.py sho
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.onnx_stepper import OnnxStepper
 from tests.bundles import tiny_config, tiny_exportable, tiny_model
+from training.model.config import CellKind, QueryOrder, ScoreKind
 from training.stepper import TorchStepper
 
 # As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.
@@ -30,11 +31,15 @@ COVERING: list[dict[str, Any]] = [
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
      "decoder_num_layers": 2},
     {"cell": "lstm", "attention_score": "additive", "attention_query": "previous", "encoder_bidirectional": False,
-     "decoder_initial_state": "mean"},
+     "decoder_initial_state": "mean", "encoder_reverse_source": True},
     {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
      "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
-    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "encoder_num_layers": 3,
-     "decoder_num_layers": 2},
+    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
+     "encoder_num_layers": 3, "decoder_num_layers": 3, "decoder_joining": "maxout"},
+    {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
+     "decoder_joining": "addition"},
+    {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
+    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
 ]  # fmt: skip
 
 FULL = [
@@ -48,7 +53,7 @@ FULL = [
         "encoder_bidirectional": bidirectional,
     }
     for cell, score, query, depth, feeding, bidirectional in itertools.product(
-        ("lstm", "gru"), ("general", "additive", "dot"), ("current", "previous"), (1, 2), (False, True), (False, True)
+        get_args(CellKind), get_args(ScoreKind), get_args(QueryOrder), (1, 3), (False, True), (False, True)
     )
 ]
 

@@ -103,7 +103,9 @@ def test_the_same_graph_without_a_fault_is_published(
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_an_interrupted_export_leaves_nothing(traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_export_leaves_nothing(
+    traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
 
     def interrupt(line: str) -> None:

@@ -13,7 +13,7 @@ from runtime.errors import UserError
 from training.checkpoint import BEST, LAST, LoadedRun, load_run
 from training.data.config import CorpusFiles
 from training.data.pairs import group_references, read_pairs
-from training.evaluation import EvaluationConfig, Measurement, evaluate
+from training.evaluation import EvaluationConfig, Measurement, evaluate, special_ids
 from training.experiment import choose_device
 from training.metrics import MetricName
 from training.run import Run
@@ -65,6 +65,7 @@ def measure(loaded: LoadedRun, files: CorpusFiles, config: EvaluationConfig, *, 
             loaded.source_tokenizer,
             loaded.target_tokenizer,
             config,
+            special_ids=special_ids(loaded.model.start_id),
             append_eos=recipe.source.append_eos,
             max_length=recipe.data.max_target_tokens,
             data_name=str(files) if which == BEST else f"{files}, {which} checkpoint",
@@ -74,9 +75,8 @@ def measure(loaded: LoadedRun, files: CorpusFiles, config: EvaluationConfig, *, 
 
 def show(measurements: Sequence[Measurement]) -> None:
     for measurement in measurements:
-        print(
-            f"{measurement.metric} {measurement.value:.2f}  ({measurement.num_examples:,} examples; {measurement.protocol})"
-        )
+        protocol = f"{measurement.num_examples:,} examples; {measurement.protocol}"
+        print(f"{measurement.metric} {measurement.value:.2f}  ({protocol})")
 
 
 def _config(arguments: argparse.Namespace, recipe: EvaluationConfig) -> EvaluationConfig:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.errors import UserError
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from runtime.tokenizer import EOS_ID, PAD_ID
 from training.data.config import BatchConfig
 from training.data.corpus import Corpus
 
@@ -23,7 +23,7 @@ class Batch:
 
     Attributes:
         source_ids: [B, S] int64; source_lengths: [B] int64.
-        previous_ids: [B, T] int64: BOS, then the target.
+        previous_ids: [B, T] int64: the start symbol, then the target.
         positions: [N] int64: where, in the flattened [B * T], a symbol is to be predicted.
         target_ids: [N] int64: the symbols to be predicted there, EOS included.
     """
@@ -99,8 +99,8 @@ class BatchPlan:
         return cuts
 
 
-def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int]) -> Batch:
-    """Lays pairs into padded tensors."""
+def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id: int) -> Batch:
+    """Lays pairs into padded tensors; `start_id` is what the decoder is fed first."""
     sources = [corpus.sources[index] for index in indices]
     targets = [corpus.targets[index] for index in indices]
     source_lengths = np.array([len(source) for source in sources], np.int64)
@@ -108,7 +108,7 @@ def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int]) -> Batch
     source_ids = np.full((len(sources), int(source_lengths.max())), PAD_ID, np.int64)
     next_ids = np.full((len(targets), int(widths.max())), PAD_ID, np.int64)
     previous_ids = next_ids.copy()
-    previous_ids[:, 0] = BOS_ID
+    previous_ids[:, 0] = start_id
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
         source_ids[row, : len(source)] = source
         previous_ids[row, 1 : len(target) + 1] = target

@@ -1,6 +1,5 @@
 """The client that the command's options ask for."""
 
-import os
 from argparse import Namespace
 
 from attendant_client.client import AttendantClient
@@ -12,5 +11,5 @@ def connect(options: Namespace) -> AttendantClient:
         timeout=options.timeout,
         tls=options.tls,
         root_certificates=options.root_certificates,
-        token=os.environ.get("ATTENDANT_TOKEN"),
+        token=options.token,
     )

@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
@@ -69,19 +70,21 @@ async def run(options: Namespace) -> int:
             return Outcome(item, await _answer(client, item, options))
 
         with progress(enabled=bulk) as advance:
-            async for outcome in in_order(answer, items, concurrency=options.concurrency):
-                item, answered = outcome.item, outcome.answer
-                if isinstance(answered, AttendantError):
-                    statuses.add(status_of(answered))
-                    print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
-                    if concerns_every_line(answered):
+            async with aclosing(in_order(answer, items, concurrency=options.concurrency)) as outcomes:
+                async for outcome in outcomes:
+                    item, answered = outcome.item, outcome.answer
+                    ends = isinstance(answered, AttendantError) and concerns_every_line(answered)
+                    if isinstance(answered, AttendantError):
+                        statuses.add(status_of(answered))
+                        print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
+                    if options.json:
+                        print(generation_as_json(item.number, item.source, answered), flush=True)
+                    # A blank line stands for an answer that is not there, so that the others keep their places.
+                    elif isinstance(answered, Generation) or (item.name and not ends):
+                        print(generation_as_text(answered, options), flush=True)
+                    if ends:
                         break
-                if options.json:
-                    print(generation_as_json(item.number, item.source, answered), flush=True)
-                # A blank line stands for an answer that is not there, so that the others keep their places.
-                elif isinstance(answered, Generation) or item.name:
-                    print(generation_as_text(answered, options), flush=True)
-                advance(item.num_bytes)
+                    advance(item.num_bytes)
     # A failed server weighs more than a wrong line.
     return 1 if 1 in statuses else max(statuses)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -50,9 +51,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         fill(command)
         command.set_defaults(run=run)
     options = parser.parse_args(arguments)
+    options.token = os.environ.get("ATTENDANT_TOKEN", "").strip()
+    if not (options.token.isascii() and options.token.isprintable()):
+        parser.error("ATTENDANT_TOKEN holds characters that can't stand in a header; printable ASCII can")
     texts = getattr(options, "texts", [])
     if "-" in texts and len(texts) > 1:
         parser.error("`-` reads the sources from standard input, so it stands alone")
+    if texts == ["-"] and sys.stdin is None:
+        parser.error("`-` reads the sources from standard input, which is closed")
     return options
 
 
@@ -68,6 +74,7 @@ def _common() -> _Parser:
     connection.add_argument(
         "--target",
         metavar="HOST:PORT",
+        type=_target,
         default=os.environ.get("ATTENDANT_TARGET") or DEFAULT_TARGET,
         help="the server (default: %(default)s)",
     )
@@ -143,6 +150,12 @@ def _text(value: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{value!r} is not UTF-8") from None
+    return value
+
+
+def _target(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("is empty; HOST:PORT says where the server is")
     return value
 
 

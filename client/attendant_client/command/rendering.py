@@ -97,7 +97,7 @@ def _one_line(text: str) -> str:
 
 
 def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def _json(fields: dict[str, Any]) -> str:

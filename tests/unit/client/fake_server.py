@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
+from attendant_client.v1 import seq2seq_pb2 as pb
+from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
-from attendant_client.v1 import seq2seq_pb2 as pb
-from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
 
 @dataclass
@@ -55,7 +54,7 @@ def retry_info(seconds: float) -> error_details_pb2.RetryInfo:
 class FakeSeq2Seq(stubs.Seq2SeqServicer):
     """Answers a text with its letters in upper case, and writes down what it was asked.
 
-    A text that begins with "bad" is INVALID_ARGUMENT, with "slow" takes 0.2 s.
+    The text "bad" is INVALID_ARGUMENT, "slow" takes 0.2 s.
 
     Attributes:
         failures: what the next calls end with.
@@ -74,10 +73,10 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
     def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> pb.GenerateResponse:  # noqa: N802
         with self._received(request, context):
             source = list(request.text) if request.WhichOneof("source") == "text" else list(request.tokens.tokens)
-            if request.text.startswith("bad"):
+            if request.text == "bad":
                 message = f"text: {request.text!r} is bad"
                 Failure(grpc.StatusCode.INVALID_ARGUMENT, message, (violation("text", "is bad"),)).end(context)
-            if request.text.startswith("slow"):
+            if request.text == "slow":
                 time.sleep(0.2)
             num_hypotheses = request.decoding.num_hypotheses or 1
             return pb.GenerateResponse(
@@ -182,7 +181,7 @@ def served(credentials: grpc.ServerCredentials | None = None) -> Iterator[Served
     seq2seq, healthy = FakeSeq2Seq(), health.HealthServicer()
     healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     server = grpc.server(ThreadPoolExecutor(64))
-    stubs.add_Seq2SeqServicer_to_server(seq2seq, server)
+    stubs.add_Seq2SeqServicer_to_server(seq2seq, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     if credentials is None:
         port = server.add_insecure_port("localhost:0")

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from attendant_client import (
     VERSION,
     AttendantClient,
@@ -18,6 +17,7 @@ from attendant_client import (
 )
 from attendant_client.options import DecodingFields, OutputFields
 from attendant_client.v1 import seq2seq_pb2 as pb
+
 from tests.unit.client.fake_server import Served
 
 
@@ -204,6 +204,11 @@ async def test_who_asks(server: Served) -> None:
     assert first["authorization"] == "Bearer secret"
     assert "authorization" not in second
     assert str(first["user-agent"]).startswith(f"attendant-client/{VERSION} ")
+
+
+async def test_a_token_that_can_not_be_sent(closed_target: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        AttendantClient(closed_target, token="se\ncret")
 
 
 async def test_many_in_order(client: AttendantClient, server: Served) -> None:

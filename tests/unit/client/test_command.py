@@ -10,9 +10,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as pb
+
 from tests.unit.client.fake_server import Failure, Served, served, violation
 
 NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
@@ -237,6 +237,22 @@ def test_a_token_goes_with_every_call(server: Served, monkeypatch: pytest.Monkey
     assert server.seq2seq.metadata[0]["authorization"] == "Bearer secret"
 
 
+def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ATTENDANT_TOKEN", "se\ncret")
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "a"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "ATTENDANT_TOKEN holds characters" in err
+    assert "cret" not in err
+
+
+def test_a_model_that_is_not_there_is_an_object_too(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.NOT_FOUND, "no such model"))
+    assert main(["generate", "a", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NOT_FOUND"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -248,6 +264,7 @@ def test_a_token_goes_with_every_call(server: Served, monkeypatch: pytest.Monkey
         (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
         (["generate", "\udcff"], "is not UTF-8"),
         (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
+        (["health", "--target", ""], "--target: is empty"),
         (["speak"], "invalid choice: 'speak'"),
         ([], "the following arguments are required: COMMAND"),
     ],

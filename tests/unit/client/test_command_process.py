@@ -92,3 +92,18 @@ def _read(controller: int) -> bytes:
 def test_no_bar_without_a_terminal(environment: dict[str, str]) -> None:
     with start(environment, "generate", "-") as process:
         assert process.communicate(b"a\nb\n", timeout=30) == (b"A\nB\n", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full, start(environment, "generate", "a", stdout=full.fileno()) as process:
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (1, b"attendant: standard input or output: No space left on device\n")
+
+
+def test_standard_input_that_is_closed_is_one_line(environment: dict[str, str]) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "generate", "-"]
+    done = subprocess.run(command, env=environment, capture_output=True)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"\n") == 1
+    assert b"standard input, which is closed" in done.stderr

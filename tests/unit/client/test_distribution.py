@@ -75,11 +75,11 @@ def test_the_client_stands_alone() -> None:
 @pytest.mark.timeout(600)
 def test_it_installs_alone_and_asks_a_server(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
-    python, command = tmp_path / "venv/bin/python", tmp_path / "venv/bin/attendant"
+    python, command = str(tmp_path / "venv/bin/python"), str(tmp_path / "venv/bin/attendant")
     # A copy: building leaves folders beside the sources.
     copied = tmp_path / "client"
     subprocess.run(["cp", "-r", str(CLIENT), str(copied)], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", copied], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(copied)], check=True)
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True
     )

@@ -5,7 +5,6 @@ import random
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-
 from attendant_client.ordered import WINDOW, in_order
 
 
@@ -130,7 +129,7 @@ async def test_leaving_early_cancels_what_is_in_flight() -> None:
     results = in_order(call, range(100), concurrency=3)
     assert await anext(results) == 0
     await asyncio.sleep(0.01)
-    await results.aclose()  # type: ignore[attr-defined]
+    await results.aclose()
     assert ended == 4
 
 

@@ -1,0 +1,150 @@
+"""From the options to the exit status, in this process, so that a test can hold the loading back or break the model."""
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from runtime.errors import UserError
+from server.app import serve
+from server.config import parse_config
+from server.engine.runner import EngineRunner
+from server.loading import LoadedModel
+from server.models import limits_in_force
+from tests.fakes import FakeStepper
+from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(min_length=20, max_length=20))
+
+
+def loaded(stepper: FakeStepper) -> list[LoadedModel]:
+    bundle = fake_bundle()
+    limits = limits_in_force(bundle.manifest, 8)
+    return [LoadedModel(bundle=bundle, stepper=stepper, precision="fp32", provider="cpu", limits=limits)]
+
+
+@asynccontextmanager
+async def app(monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[LoadedModel]], *arguments: str) -> Any:
+    """The task that serves, and its gRPC port as soon as it is bound."""
+    ports: list[int] = []
+    original = serve.__globals__["bind"]
+
+    def bind(*given: Any) -> int:
+        ports.append(original(*given))
+        return ports[-1]
+
+    monkeypatch.setattr("server.app.bind", bind)
+    monkeypatch.setattr("server.app.load_models", lambda config: load())
+    config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
+    task = asyncio.create_task(serve(config))
+    await eventually(lambda: bool(ports) or task.done())
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+            yield task, channel
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_health_answers_while_bundles_are_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked = threading.Event()
+
+    def load() -> list[LoadedModel]:
+        assert checked.wait(PATIENCE_SECONDS)
+        return loaded(fake_stepper())
+
+    async with app(monkeypatch, load) as (task, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        assert (await watch.read()).status == NOT_SERVING
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Generate(LONG)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert capsys.readouterr().out == "", "not a word before it serves"
+        checked.set()
+        assert (await watch.read()).status == SERVING
+        assert (await stub.Generate(LONG)).hypotheses
+        await eventually(lambda: "serving on" in capsys.readouterr().out)
+        watch.cancel()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+
+
+async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = threading.Event()
+
+    def load() -> list[LoadedModel]:
+        checked.wait(PATIENCE_SECONDS)
+        return []
+
+    async with app(monkeypatch, load) as (task, channel):
+        await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+        checked.set()
+
+
+async def test_a_refused_bundle_ends_it_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> list[LoadedModel]:
+        raise UserError("the bundle is refused")
+
+    async with app(monkeypatch, load) as (task, _):
+        with pytest.raises(UserError, match=re.escape("the bundle is refused")):
+            await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    stepper = fake_stepper()
+    stepper.fail_at_step = 3
+    async with app(monkeypatch, lambda: loaded(stepper)) as (task, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != SERVING:
+            pass
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await watch.read()).status == NOT_SERVING
+        watch.cancel()
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
+
+
+async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = gated_stepper()
+    stopping: list[EngineRunner] = []
+    original = EngineRunner.stop
+
+    async def stop(runner: EngineRunner) -> None:
+        stopping.append(runner)
+        await original(runner)
+
+    monkeypatch.setattr(EngineRunner, "stop", stop)
+    async with app(monkeypatch, lambda: loaded(stepper), "--drain-seconds", "60") as (task, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != SERVING:
+            pass
+        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
+        await stepper.arrival()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await watch.read()).status == NOT_SERVING
+        assert not task.done()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: bool(stopping))
+        stepper.let_one_pass()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        watch.cancel()
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0

@@ -1,0 +1,158 @@
+"""`python -m export` on a real run: published, verified again, inspected, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from export.__main__ import main
+from runtime.bundle import open_bundle
+from runtime.command import run_command
+from runtime.manifest import MANIFEST_NAME
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy recipe after a few steps."""
+    folder = tmp_path_factory.mktemp("toy")
+    short = ["--set", "training.max_steps=30", "--set", "training.num_threads=1"]
+    subprocess.run(
+        [sys.executable, "-m", "training", str(ROOT / "recipes" / "reverse.toml"), "--output", "runs/toy", *short],
+        cwd=folder,
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+    )
+    return folder / "runs" / "toy"
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Path) -> Path:
+    path = run.parent.parent / "bundles" / "toy"
+    # From where it was trained, since the recipe's data is named from there.
+    subprocess.run(
+        [sys.executable, "-W", "error", "-m", "export", "runs/toy", "--output", str(path)],
+        cwd=run.parent.parent,
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+def command(*arguments: object) -> int:
+    return run_command("export", lambda: main([str(argument) for argument in arguments]))
+
+
+def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
+    opened = open_bundle(bundle)
+    manifest = opened.manifest
+    assert manifest.name == "toy"
+    assert manifest.limits.max_source_tokens == 16
+    assert manifest.provenance.recipe["data"]["fetch"] == "reverse"
+    assert manifest.provenance.checkpoint.startswith("sha256:")
+    assert {one.metric for one in manifest.evaluation} == {"exact_match"}
+    assert (manifest.certificates[0].grid.batch_sizes[-1], manifest.certificates[0].grid.source_lengths[-1]) == (64, 80)
+    assert {example.beam_size for example in opened.golden} == {1, 4}
+    assert str(run.parent) not in (bundle / MANIFEST_NAME).read_text()
+    assert [path.name for path in bundle.parent.iterdir()] == ["toy"]
+
+
+def test_it_is_verified_again_with_and_without_its_run(
+    run: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("verify", bundle, "--run", run) == 0
+    said = capsys.readouterr().out
+    assert "golden examples hold" in said
+    assert "decodings identical to PyTorch's" in said
+
+
+def test_another_runs_bundle_is_told_apart(
+    run: Path, tiny_bundle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("verify", tiny_bundle_path, "--run", run) == 2
+    assert "name its run" in capsys.readouterr().err
+
+
+def test_golden_examples_that_fail_are_status_1(
+    bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("export.recheck.check_golden", lambda *arguments: ["golden example 1: differs"])
+    assert command("verify", bundle) == 1
+    assert "  - golden example 1: differs" in capsys.readouterr().err
+
+
+def test_inspect_says_what_it_is(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("inspect", bundle) == 0
+    said = capsys.readouterr().out
+    for part in ("toy  version ", "exact_match", "alone = batched bit for bit", "fp32/decoder_step.onnx", "memory"):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere", "--output", "out"], "nowhere is not a run"),
+        (["{run}", "--output", "{bundle}"], "exists already: add --force"),
+        (["{run}", "--output", "{run}", "--force"], "is no bundle"),
+        (["{run}", "--output", "out", "--name", "No Name"], "--name No Name: a bundle's name has"),
+        (["verify", "nowhere"], "no such folder"),
+        (["inspect", "{run}"], "this is no bundle"),
+    ],
+)
+def test_mistakes_are_status_2_and_one_clear_line(
+    arguments: list[str],
+    said: str,
+    run: Path,
+    bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(*(argument.format(run=run, bundle=bundle) for argument in arguments)) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_precision_that_is_not_built_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command(run, "--output", "out", "--precision", "int8")
+    assert end.value.code == 2
+    assert "invalid choice: 'int8' (choose from 'fp32')" in capsys.readouterr().err.replace('"', "'")
+
+
+def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "bundle"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "export", str(run), "--output", str(output)],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".bundle.partial-*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_force_replaces_a_bundle(bundle: Path, tmp_path: Path, run: Path) -> None:
+    output = tmp_path / "bundle"
+    output.mkdir()
+    (output / MANIFEST_NAME).write_text(json.dumps({"format_version": 0}))
+    assert command(run, "--output", output, "--force", "--name", "other") == 0
+    assert open_bundle(output).manifest.name == "other"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -1,0 +1,281 @@
+"""`python -m server` as a user starts it: exit statuses, start and end, reflection, metrics, exact answers."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from runtime.bundle import Bundle, open_bundle
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.onnx_stepper import OnnxStepper
+from tests.bundles import tiny_bundle
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
+
+
+def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
+    return [sys.executable, "-m", "server", *arguments], environment
+
+
+def refused(*arguments: str) -> list[str]:
+    """The lines on standard error of a server that must not start: status 2, no traceback."""
+    line, environment = command(*arguments)
+    run = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=START_SECONDS)
+    assert run.returncode == 2, run.stderr
+    assert run.stdout == "" and "Traceback" not in run.stderr
+    return [one for one in run.stderr.splitlines() if not one.startswith("time=")]
+
+
+@dataclass(frozen=True)
+class Running:
+    process: "subprocess.Popen[str]"
+    line: str
+    target: str
+    metrics_port: int
+
+    def metrics(self) -> dict[str, float]:
+        """Sample name and labels, as exposed, to value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+            return {
+                f"{sample.name}{json.dumps(sample.labels, sort_keys=True) if sample.labels else ''}": sample.value
+                for family in families
+                for sample in family.samples
+            }
+
+
+@contextmanager
+def server(*arguments: str) -> Iterator[Running]:
+    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1")
+    with subprocess.Popen(line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)$", said)
+            assert found, said
+            yield Running(process, said, found[1], int(found[2]))
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def running(bundle_path: Path) -> Iterator[Running]:
+    with server(str(bundle_path), "--max-rows", "12") as started:
+        yield started
+
+
+def test_the_line_that_says_it_serves(running: Running, bundle_path: Path) -> None:
+    version = open_bundle(bundle_path).manifest.version
+    assert f": tiny (version {version}, fp32, cpu); metrics on 127.0.0.1:" in running.line
+    with grpc.insecure_channel(running.target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "attendant.v1.Seq2Seq"):
+            response = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            assert response.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
+    with grpc.insecure_channel(running.target) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+
+        def ask(**what: str) -> reflection_pb2.ServerReflectionResponse:
+            (answer,) = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**what)]), timeout=10)
+            return answer
+
+        services = {one.name for one in ask(list_services="").list_services_response.service}
+        assert {"attendant.v1.Seq2Seq", "grpc.health.v1.Health"} <= services
+
+        pool, known = descriptor_pool.DescriptorPool(), set()
+
+        def learn(answer: reflection_pb2.ServerReflectionResponse) -> None:
+            for raw in answer.file_descriptor_response.file_descriptor_proto:
+                file = descriptor_pb2.FileDescriptorProto.FromString(raw)
+                if file.name not in known:
+                    known.add(file.name)
+                    for dependency in file.dependency:
+                        if dependency not in known:
+                            learn(ask(file_by_filename=dependency))
+                    pool.Add(file)
+
+        learn(ask(file_containing_symbol="attendant.v1.Seq2Seq"))
+        method = pool.FindServiceByName("attendant.v1.Seq2Seq").methods_by_name["Generate"]
+        request = message_factory.GetMessageClass(method.input_type)()
+        request.text = "badge"
+        request.decoding.beam_size = 2
+        call = channel.unary_unary(
+            "/attendant.v1.Seq2Seq/Generate",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+        )
+        assert call(request, timeout=10).hypotheses[0].tokens
+
+
+def random_options(rng: random.Random) -> DecodingOptions:
+    beam_size = rng.choice((1, 1, 2, 4, 6))
+    return DecodingOptions(
+        beam_size=beam_size,
+        num_hypotheses=rng.randint(1, beam_size),
+        length_penalty=rng.choice((0.0, 0.6, 1.1)),
+        min_length=rng.choice((0, 0, 3)),
+        max_length=rng.randint(3, 24),
+        patience=rng.choice((1.0, 1.0, 1.5)),
+        suppress_unk=rng.random() < 0.3,
+        attention=rng.random() < 0.5,
+    )
+
+
+def as_request(text: str, options: DecodingOptions) -> messages.GenerateRequest:
+    return messages.GenerateRequest(
+        text=text,
+        decoding=messages.DecodingOptions(
+            beam_size=options.beam_size,
+            num_hypotheses=options.num_hypotheses,
+            length_penalty=options.length_penalty,
+            min_length=options.min_length,
+            max_length=options.max_length,
+            patience=options.patience,
+            suppress_unk=options.suppress_unk,
+        ),
+        output=messages.OutputOptions(attention=options.attention, token_log_probs=True),
+    )
+
+
+async def ask_at_random_times(
+    target: str, requests: list[messages.GenerateRequest], rng: random.Random
+) -> list[messages.GenerateResponse]:
+    delays = [rng.random() * 0.3 for _ in requests]
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+
+        async def ask(request: messages.GenerateRequest, delay: float) -> messages.GenerateResponse:
+            await asyncio.sleep(delay)  # the arrivals themselves, nothing waits for it
+            return await stub.Generate(request, timeout=60)
+
+        return await asyncio.gather(*map(ask, requests, delays))
+
+
+def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, bundle_path: Path) -> None:
+    """Whoever a request shares its steps with: the same tokens, and bitwise the same scores and attention."""
+    rng = random.Random(7)
+    texts = ["".join(rng.choices("abcdefghij", k=rng.choice((1, 2, 5, 8, 13, 30, 64)))) for _ in range(120)]
+    options = [random_options(rng) for _ in texts]
+    bundle: Bundle = open_bundle(bundle_path)
+    stepper = OnnxStepper(bundle, num_threads=1)
+    sources = [bundle.source_ids(bundle.source_tokenizer.encode(text)) for text in texts]
+    special_ids = bundle.manifest.special_ids
+    alone = [decode_all(stepper, [s], one, special_ids)[0] for s, one in zip(sources, options, strict=True)]
+    responses = asyncio.run(ask_at_random_times(running.target, list(map(as_request, texts, options)), rng))
+    shared = [response.timings.mean_batch_rows for response in responses]
+    assert max(shared) > 6, "they were decoded together"
+    for response, hypotheses in zip(responses, alone, strict=True):
+        assert len(response.hypotheses) == len(hypotheses)
+        for found, wanted in zip(response.hypotheses, hypotheses, strict=True):
+            assert list(found.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
+            assert found.score == np.float32(wanted.score)
+            assert list(found.token_log_probs) == [np.float32(one) for one in wanted.token_log_probs]
+            if wanted.attention is not None:
+                assert list(found.attention.weights) == wanted.attention.ravel().tolist()
+
+
+def test_metrics_over_http(running: Running) -> None:
+    before = running.metrics()
+    with grpc.insecure_channel(running.target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        stub.Generate(messages.GenerateRequest(text="badge"), timeout=10)
+    after = running.metrics()
+
+    def grew(name: str, **labels: str) -> float:
+        key = f"{name}{json.dumps({'model': 'tiny', **labels}, sort_keys=True)}"
+        return after[key] - before.get(key, 0.0)
+
+    assert grew("attendant_requests_total", method="Generate", code="OK") == 1
+    assert grew("attendant_source_tokens_total") == 5
+    assert grew("attendant_steps_total") == grew("attendant_step_rows_count") >= 1
+    assert grew("attendant_queue_seconds_count") == 1
+    assert after['attendant_ready{"model": "tiny"}'] == 1
+    assert after['attendant_rows_limit{"model": "tiny"}'] == 12
+    assert after["process_resident_memory_bytes"] > 1e6
+    rpc = {"grpc_code": "OK", "grpc_method": "Generate", "grpc_service": "attendant.v1.Seq2Seq", "grpc_type": "unary"}
+    assert after[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_the_status_is_0(bundle_path: Path, number: signal.Signals) -> None:
+    with server(str(bundle_path), "--log-format", "json") as started:
+        with grpc.insecure_channel(started.target) as channel:
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+            options = messages.DecodingOptions(beam_size=8, min_length=48, max_length=48)
+            calls = [stub.Generate.future(messages.GenerateRequest(text="jab", decoding=options)) for _ in range(40)]
+            calls[0].result(timeout=30)
+            started.process.send_signal(number)
+            codes = {call.code() for call in calls}
+            assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, "answered, or told to go elsewhere"
+        assert started.process.wait(timeout=30) == 0
+
+
+def test_a_port_in_use(running: Running, bundle_path: Path) -> None:
+    port = running.target.rpartition(":")[2]
+    (line,) = refused(str(bundle_path), "--port", port, "--metrics-port", "0")
+    assert line.startswith(f"server: --port: can't listen on 127.0.0.1:{port}: Address already in use; choose another")
+    (line,) = refused(str(bundle_path), "--port", "0", "--metrics-port", str(running.metrics_port))
+    assert line.startswith(f"server: --metrics-port: can't listen on 127.0.0.1:{running.metrics_port}: Address already")
+
+
+def test_options_that_can_not_be_had(bundle_path: Path, tmp_path: Path) -> None:
+    free = ("--port", "0", "--metrics-port", "0")
+    (line,) = refused(str(bundle_path), *free, "--max-rows", "none")
+    assert line == "server: --max-rows is 'none', must be a whole number from 1"
+    (line,) = refused(str(bundle_path), *free, "--host", "no-such-host.invalid")
+    assert line.startswith("server: --port: can't listen on no-such-host.invalid:0: ")
+    (line,) = refused(str(bundle_path), *free, "--precision", "int8")
+    assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
+    (line,) = refused(str(bundle_path), str(bundle_path), *free)
+    assert line.startswith("server: two bundles hold a model named tiny: ")
+    lines = refused(str(tmp_path / "nothing"), *free)
+    assert lines[0].startswith(f"server: the bundle {tmp_path}/nothing is refused")
+
+
+def test_a_bundle_that_was_tampered_with(bundle_path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(bundle_path), str(copy)], check=True)
+    (copy / "extra.txt").write_text("x")
+    with (copy / "fp32" / "encoder.onnx").open("ab") as file:
+        file.write(b"x")
+    lines = refused(str(copy), "--port", "0", "--metrics-port", "0")
+    assert [line.split(":")[0] for line in lines[1:]] == ["  - extra.txt", "  - fp32/encoder.onnx"]
+
+
+def test_without_a_gpu(bundle_path: Path) -> None:
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a GPU")
+    (line,) = refused(str(bundle_path), "--provider", "cuda", "--port", "0", "--metrics-port", "0")
+    assert line.startswith("server: provider cuda is not available here: ")

@@ -1,0 +1,364 @@
+"""The service over a real socket and a fake model: codes, deadlines, overload, life and death."""
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from attendant_client.v1 import seq2seq_pb2 as messages
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.tokenizer import EOS_ID
+from server.servicers.seq2seq import SERVICE_NAME
+from tests.fakes import SPECIAL_IDS
+from tests.serving import Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
+
+Generate = messages.GenerateRequest
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def long_request(beam_size: int = 1, **fields: Any) -> messages.GenerateRequest:
+    options = messages.DecodingOptions(beam_size=beam_size, min_length=20, max_length=20)
+    return Generate(**{"text": "abc", "decoding": options, **fields})
+
+
+async def failure(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+def metadata_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
+    return dict(error.trailing_metadata())
+
+
+async def health_of(server: Served, service: str = "") -> int:
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    response = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    return int(response.status)
+
+
+async def test_an_answer_is_whole() -> None:
+    async with served(fake_stepper()) as server:
+        request = Generate(
+            request_id="mine",
+            text="abca",
+            decoding=messages.DecodingOptions(beam_size=4, num_hypotheses=3, max_length=8, length_penalty=0.6),
+            output=messages.OutputOptions(attention=True, token_log_probs=True),
+        )
+        response = await server.stub.Generate(request)
+        options = DecodingOptions(beam_size=4, num_hypotheses=3, max_length=8, length_penalty=0.6, attention=True)
+        (expected,) = decode_all(fake_stepper(), [[4, 5, 6, 4, EOS_ID]], options, SPECIAL_IDS)
+    bundle = server.model.bundle
+    assert (response.request_id, response.model, response.version) == ("mine", "fake", bundle.manifest.version)
+    assert list(response.source_tokens) == ["a", "b", "c", "a", "</s>"]
+    assert len(response.hypotheses) == len(expected) == 3
+    for found, wanted in zip(response.hypotheses, expected, strict=True):
+        assert list(found.tokens) == bundle.target_tokenizer.tokens_of(wanted.token_ids)
+        assert found.text == bundle.target_tokenizer.decode(wanted.token_ids)
+        assert found.score == np.float32(wanted.score)
+        assert found.log_prob == np.float32(wanted.log_prob)
+        assert list(found.token_log_probs) == [np.float32(one) for one in wanted.token_log_probs]
+        assert messages.FinishReason.Name(found.finish_reason) == f"FINISH_REASON_{wanted.finish_reason.name}"
+        assert wanted.attention is not None
+        assert (found.attention.rows, found.attention.columns) == (len(wanted.token_log_probs), 5)
+        assert list(found.attention.weights) == wanted.attention.ravel().tolist()
+    timings = response.timings
+    assert 0 < timings.decode <= timings.total and timings.queue >= 0 and timings.encode > 0
+    assert 1 <= timings.steps <= 9 and 1 <= timings.mean_batch_rows <= 4
+
+
+async def test_what_is_not_asked_for_is_not_sent() -> None:
+    async with served(fake_stepper()) as server:
+        (hypothesis,) = (await server.stub.Generate(Generate(text="abc"))).hypotheses
+        assert not hypothesis.token_log_probs and not hypothesis.HasField("attention")
+
+
+async def test_a_score_is_the_decoders_own() -> None:
+    async with served(fake_stepper()) as server:
+        request = Generate(text="abc", output=messages.OutputOptions(token_log_probs=True, attention=True))
+        (best,) = (await server.stub.Generate(request)).hypotheses
+        score = messages.ScoreRequest(
+            source_text="abc",
+            target_tokens=messages.Tokens(tokens=best.tokens),
+            include_eos=best.finish_reason == messages.FINISH_REASON_EOS,
+            output=messages.OutputOptions(attention=True),
+        )
+        response = await server.stub.Score(score)
+        assert response.log_prob == best.log_prob
+        assert list(response.token_log_probs) == list(best.token_log_probs)
+        assert list(response.target_tokens) == list(best.tokens)
+        assert response.attention == best.attention
+
+
+async def test_models() -> None:
+    async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two", max_length=7), max_rows=3) as server:
+        one, two = (await server.stub.ListModels(messages.ListModelsRequest())).models
+        assert (one.name, two.name) == ("one", "two")
+        assert await server.stub.GetModel(messages.GetModelRequest(model="two")) == two
+        assert (two.version, two.precision, two.provider) == (server.models[1].manifest.version, "fp32", "cpu")
+        assert dict(two.architecture) == {
+            "cell": "lstm",
+            "encoder.num_layers": "1",
+            "encoder.bidirectional": "true",
+        }
+        assert two.limits == messages.Limits(
+            max_source_tokens=12, max_target_tokens=20, max_beam_size=3, max_num_hypotheses=3
+        ), "those in force here"
+        assert (one.defaults.max_length, two.defaults.max_length) == (20, 7)
+        assert two.defaults.length_penalty == pytest.approx(0.6)
+        assert two.evaluation[0].metric == "wer"
+        assert two.manifest_json == server.models[1].manifest.to_text()
+        assert (await server.stub.Generate(Generate(text="a", model="two"))).model == "two"
+
+        error = await failure(server.stub.Generate(Generate(text="a")))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert error.details() == "model is empty, must be one of one, two"
+        error = await failure(server.stub.GetModel(messages.GetModelRequest(model="three")))
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        assert error.details() == "model 'three' is not served here; choose from one, two"
+
+
+async def test_an_invalid_argument_is_explained() -> None:
+    async with served(fake_stepper()) as server:
+        request = Generate(text=" ", decoding=messages.DecodingOptions(beam_size=99))
+        error = await failure(server.stub.Generate(request))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        status = rpc_status.from_call(error)
+        assert status is not None
+        detail = error_details_pb2.BadRequest()
+        assert status.details[0].Unpack(detail)
+        assert {one.field: one.description for one in detail.field_violations} == {
+            "text": "is 0 tokens long, must be 1 to 12 tokens long",
+            "decoding.beam_size": "is 99, must be 1 to 6",
+        }
+        assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 1
+
+
+@pytest.mark.parametrize("method", ["GenerateStream", "GenerateBatch"])
+async def test_what_is_not_built_says_so(method: str) -> None:
+    async with served(fake_stepper()) as server:
+
+        async def read() -> None:
+            request = Generate(text="a")
+            call = getattr(server.stub, method)(request if method == "GenerateStream" else iter([request]))
+            async for _ in call:
+                pass
+
+        error = await failure(read())
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert error.details() == f"{method} is not available in this version of the server"
+        kind = "server_stream" if method == "GenerateStream" else "bidi_stream"
+        labels = {"grpc_type": kind, "grpc_service": SERVICE_NAME, "grpc_method": method}
+        assert server.sample("grpc_server_handled_total", grpc_code="UNIMPLEMENTED", **labels) == 1
+
+
+async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
+    async with served(fake_stepper()) as server:
+        error = await failure(server.stub.Generate(Generate(text="a" * 300_000)))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_full_queue_is_overload() -> None:
+    stepper = gated_stepper()
+    async with served(stepper, max_rows=1, max_waiting=1) as server:
+        running = server.stub.Generate(long_request())
+        await stepper.arrival()
+        waiting = server.stub.Generate(long_request())
+        await eventually(lambda: server.model.runner.num_waiting == 1)
+        error = await failure(server.stub.Generate(long_request()))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == "1 requests are waiting, as many as may"
+        status = rpc_status.from_call(error)
+        assert status is not None
+        detail = error_details_pb2.RetryInfo()
+        assert status.details[0].Unpack(detail)
+        assert int(metadata_of(error)["grpc-retry-pushback-ms"]) >= detail.retry_delay.ToMilliseconds() > 0
+        assert await health_of(server) == SERVING, "a full queue is no illness"
+        assert server.sample("attendant_rejected_total", model="fake", reason="queue_full") == 1
+        stepper.open()
+        assert (await running).hypotheses and (await waiting).hypotheses
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+async def test_a_client_that_goes_frees_its_rows_within_one_step(beam_size: int) -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        call = server.stub.Generate(long_request(beam_size))
+        await stepper.arrival()
+        stepper.let_one_pass()
+        await stepper.arrival()
+        call.cancel()
+        await server.ended("CANCELLED")
+        stepper.let_one_pass()
+        await eventually(lambda: server.model.runner.num_rows == 0)
+        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == beam_size)
+        assert stepper.num_steps == 2
+        for gauge in ("requests_running", "requests_waiting", "rows_running"):
+            assert server.sample(f"attendant_{gauge}", model="fake") == 0
+        rpc = {"grpc_type": "unary", "grpc_service": SERVICE_NAME, "grpc_method": "Generate"}
+        assert server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_a_connection_that_breaks_is_a_client_that_goes() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        async with grpc.aio.insecure_channel(server.target) as channel:
+            other = channel.unary_unary(
+                f"/{SERVICE_NAME}/Generate",
+                request_serializer=Generate.SerializeToString,
+                response_deserializer=messages.GenerateResponse.FromString,
+            )
+            call = other(long_request())
+            await stepper.arrival()
+        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+            await call
+        await server.ended("CANCELLED")
+        stepper.open()
+        await eventually(lambda: server.model.runner.num_running == 0)
+        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 1)
+
+
+async def test_a_deadline_frees_the_rows_within_one_step() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        error = await failure(server.stub.Generate(long_request(), timeout=0.1))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await server.ended("DEADLINE_EXCEEDED")
+        stepper.let_one_pass()
+        await eventually(lambda: server.model.runner.num_rows == 0)
+        assert stepper.num_steps == 1
+        await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 1)
+
+
+async def test_who_waits_may_go_too() -> None:
+    stepper = gated_stepper()
+    async with served(stepper, max_rows=1) as server:
+        running = server.stub.Generate(long_request())
+        await stepper.arrival()
+        waiting = server.stub.Generate(long_request())
+        await eventually(lambda: server.model.runner.num_waiting == 1)
+        waiting.cancel()
+        await server.ended("CANCELLED")
+        stepper.open()
+        await running
+        await eventually(lambda: server.model.runner.num_waiting == 0)
+        assert stepper.num_encodes == 1
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_before_the_bundles_are_checked() -> None:
+    async with served(fake_stepper(), ready=False) as server:
+        assert await health_of(server) == await health_of(server, SERVICE_NAME) == NOT_SERVING
+        for call in (
+            server.stub.Generate(Generate(text="a")),
+            server.stub.Score(messages.ScoreRequest(source_text="a", target_text="B")),
+            server.stub.GetModel(messages.GetModelRequest()),
+            server.stub.ListModels(messages.ListModelsRequest()),
+        ):
+            error = await failure(call)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "still checking" in (error.details() or "")
+
+
+async def test_health_is_watched_through_a_drain() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        assert (await watch.read()).status == SERVING
+        running = server.stub.Generate(long_request())
+        await stepper.arrival()
+        await server.lifecycle.tell(serving=False)
+        draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
+        assert (await watch.read()).status == NOT_SERVING
+        error = await failure(server.stub.Generate(long_request()))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in (error.details() or "")
+        stepper.open()
+        assert (await running).hypotheses
+        await draining
+        watch.cancel()
+    assert server.lifecycle.exit_status == 0
+
+
+async def test_a_drain_has_its_time() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        running = server.stub.Generate(long_request())
+        await stepper.arrival()
+        draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 0.01))
+        await eventually(lambda: server.model.runner._stopping)
+        stepper.let_one_pass()
+        await draining
+        assert (await failure(running)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_step_that_fails_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    stepper = gated_stepper()
+    stepper.fail_at_step = 2
+    async with served(stepper, max_rows=1) as server:
+        calls = [server.stub.Generate(long_request()) for _ in range(3)]
+        await stepper.arrival()
+        stepper.open()
+        for call in calls:
+            error = await failure(call)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert error.details() == "the engine has failed and the server is ending; try another one"
+        await asyncio.wait_for(server.lifecycle.ending(), 5)
+        assert server.lifecycle.exit_status == 1
+        assert (await failure(server.stub.Generate(long_request()))).code() is grpc.StatusCode.UNAVAILABLE
+    assert "the model is broken" in caplog.text, "the log has the reason, the caller has not"
+
+
+async def test_what_nobody_foresaw_is_internal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise KeyError("secret words")
+
+    monkeypatch.setattr("server.servicers.seq2seq.generate_response", broken)
+    async with served(fake_stepper()) as server:
+        error = await failure(server.stub.Generate(Generate(text="a", request_id="find-me")))
+        assert error.code() is grpc.StatusCode.INTERNAL
+        assert error.details() == "internal error; the server's log has it under this request's id"
+        nameless = await failure(server.stub.Generate(Generate(text="a")))
+        labels = {"model": "fake", "method": "Generate"}
+        assert server.sample("attendant_requests_total", code="INTERNAL", **labels) == 2
+    records = [record for record in caplog.records if record.message == "internal error"]
+    assert [record.levelno for record in records] == [logging.ERROR] * 2
+    assert [vars(record)["request_id"] for record in records] == [
+        "find-me",
+        metadata_of(nameless)["attendant-request-id"],
+    ]
+    assert all(record.exc_info and "secret words" in str(record.exc_info[1]) for record in records)
+
+
+async def test_labels_come_from_closed_sets() -> None:
+    async with served(fake_stepper()) as server:
+        await failure(server.stub.Generate(Generate(text="a", model="no-such-model")))
+        await failure(server.channel.unary_unary("/made.up.Service/Method")(b""))
+        labels = {"model": "", "method": "Generate", "code": "NOT_FOUND"}
+        assert server.sample("attendant_requests_total", **labels) == 1
+        samples = [sample for family in server.metrics.registry.collect() for sample in family.samples]
+        assert not [one for one in samples if re.search("no-such-model|made.up", str(one.labels))]
+
+
+async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
+    async with served(fake_stepper()) as server:
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
+        await watch.read()
+        watch.cancel()
+        rpc = {"grpc_type": "server_stream", "grpc_service": "grpc.health.v1.Health", "grpc_method": "Watch"}
+        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1)
+        assert server.sample("grpc_server_started_total", **rpc) == 1
+        assert server.sample("grpc_server_handling_seconds_count", **rpc) == 1

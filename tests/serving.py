@@ -1,0 +1,215 @@
+"""A whole server in this process, over a fake model: for tests of everything between the wire and the stepper."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from attendant_client.v1 import seq2seq_pb2_grpc
+from prometheus_client import CollectorRegistry
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from runtime.bundle import Bundle
+from runtime.graph_io import ATTENTION
+from runtime.manifest import (
+    DecodingDefaults,
+    Evaluation,
+    GraphPair,
+    GraphSpec,
+    Limits,
+    Manifest,
+    Provenance,
+    SourceSide,
+    TargetSide,
+    TensorSpec,
+)
+from runtime.stepper import DecoderState, Ids, StepOutput
+from runtime.tokenizer import SPECIAL_TOKENS, Tokenizer
+from server.engine.engine import Engine
+from server.engine.runner import EngineRunner
+from server.engine.scheduler import Budget
+from server.lifecycle import Lifecycle
+from server.listening import bind, grpc_server
+from server.metrics import Metrics
+from server.models import Catalogue, ServedModel, limits_in_force
+from tests.fakes import SPECIAL_IDS, FakeStepper
+
+LETTERS = "abcdefgh"
+SOUNDS = ("AA", "B", "K", "D", "EH", "F", "G", "HH")
+PATIENCE_SECONDS = 20.0
+
+
+class GatedStepper(FakeStepper):
+    """Waits before each step until the test lets it go on; opened, it waits no more."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__(vocabulary_size)
+        self._gate = threading.Semaphore(0)
+        self._opened = False
+        self._at_gate = threading.Semaphore(0)
+
+    def step(self, state: DecoderState, previous_ids: Ids, **options: Any) -> tuple[StepOutput, DecoderState]:
+        self._at_gate.release()
+        if not self._opened:
+            assert self._gate.acquire(timeout=PATIENCE_SECONDS)
+        return super().step(state, previous_ids, **options)
+
+    async def arrival(self) -> None:
+        """Waits until the engine stands before a step."""
+        assert await asyncio.to_thread(self._at_gate.acquire, timeout=PATIENCE_SECONDS)
+
+    def let_one_pass(self) -> None:
+        self._gate.release()
+
+    def open(self) -> None:
+        self._opened = True
+        self._gate.release()
+
+
+def symbol_tokenizer(symbols: Sequence[str], *, characters: bool) -> Tokenizer:
+    """One symbol per character, or per word."""
+    vocabulary = {symbol: number for number, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
+    library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[1]))
+    if characters:
+        library.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+        library.decoder = decoders.Fuse()
+    else:
+        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(library)
+
+
+def fake_bundle(name: str = "fake", *, attention: bool = True, **decoding: Any) -> Bundle:
+    """A bundle without files, whose manifest is just whole enough to be served; `decoding`: its defaults."""
+    source, target = symbol_tokenizer(LETTERS, characters=True), symbol_tokenizer(SOUNDS, characters=False)
+    outputs = (TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),) if attention else ()
+    graph = GraphSpec(file="", sha256="", opset=18, inputs=(), outputs=outputs)
+    manifest = Manifest(
+        name=name,
+        model={"cell": "lstm", "encoder": {"num_layers": 1, "bidirectional": True}, "bridge": None},
+        source=SourceSide(vocabulary_size=source.vocabulary_size, append_eos=True),
+        target=TargetSide(vocabulary_size=target.vocabulary_size),
+        special_ids=SPECIAL_IDS,
+        state=(),
+        graphs={"fp32": GraphPair(encoder=graph, decoder_step=graph)},
+        default_precision={"cpu": "fp32"},
+        limits=Limits(max_source_tokens=12, max_target_tokens=20, max_beam_size=6, max_num_hypotheses=4),
+        decoding=DecodingDefaults(**{"beam_size": 2, "length_penalty": 0.6, **decoding}),
+        provenance=Provenance(commit="", created="", versions={}, recipe={}, data_digest="", checkpoint=""),
+        evaluation=(Evaluation(metric="wer", value=0.25, protocol="none", num_examples=3),),
+        certificates=(),
+        files={},
+    ).signed()
+    return Bundle(path=Path(), manifest=manifest, source_tokenizer=source, target_tokenizer=target, golden=())
+
+
+def fake_stepper() -> FakeStepper:
+    return FakeStepper(len(SPECIAL_TOKENS) + len(SOUNDS))
+
+
+def gated_stepper() -> GatedStepper:
+    return GatedStepper(len(SPECIAL_TOKENS) + len(SOUNDS))
+
+
+def serve_fake(
+    stepper: FakeStepper,
+    metrics: Metrics,
+    bundle: Bundle | None = None,
+    *,
+    max_rows: int = 8,
+    max_waiting: int = 100,
+    on_death: Callable[[], None] = lambda: None,
+) -> ServedModel:
+    """A model whose engine is not started yet."""
+    bundle = bundle or fake_bundle()
+    rendered = metrics.of_model(bundle.manifest.name)
+    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024))
+    runner = EngineRunner(
+        bundle.manifest.name, engine, max_waiting=max_waiting, on_step=rendered.stepped, on_death=on_death
+    )
+    rendered.watch(
+        waiting=lambda: runner.num_waiting,
+        running=lambda: runner.num_running,
+        rows=lambda: runner.num_rows,
+        rows_limit=max_rows,
+        version=bundle.manifest.version,
+        precision="fp32",
+        provider="cpu",
+    )
+    return ServedModel(
+        bundle=bundle,
+        precision="fp32",
+        provider="cpu",
+        limits=limits_in_force(bundle.manifest, max_rows),
+        runner=runner,
+        metrics=rendered,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server and a way to it."""
+
+    models: list[ServedModel]
+    metrics: Metrics
+    catalogue: Catalogue
+    lifecycle: Lifecycle
+    target: str
+    channel: grpc.aio.Channel
+    stub: Any
+
+    @property
+    def model(self) -> ServedModel:
+        return self.models[0]
+
+    def sample(self, name: str, **labels: str) -> float:
+        """A metric's value; 0 where it has none yet."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    async def ended(self, code: str) -> None:
+        """Waits until a Generate of the first model has ended with that code, as the server sees it."""
+        labels = {"model": self.model.name, "method": "Generate", "code": code}
+        await eventually(lambda: self.sample("attendant_requests_total", **labels) >= 1)
+
+
+@asynccontextmanager
+async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **options: Any) -> AsyncIterator[Served]:
+    """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
+    metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
+    server = grpc_server(catalogue, metrics, lifecycle.health)
+    port = bind(server, "127.0.0.1", 0)
+    models = [
+        serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
+        for bundle in bundles or (fake_bundle(),)
+    ]
+    await lifecycle.tell(serving=False)
+    await server.start()
+    if ready:
+        for model in models:
+            model.runner.start()
+        catalogue.open(models)
+        await lifecycle.tell(serving=True)
+    try:
+        target = f"127.0.0.1:{port}"
+        async with grpc.aio.insecure_channel(target) as channel:
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+            yield Served(models, metrics, catalogue, lifecycle, target, channel, stub)
+    finally:
+        if isinstance(stepper, GatedStepper):
+            stepper.open()
+        for model in models:
+            await model.runner.stop()
+        await server.stop(None)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Waits for what another thread, or the other end of a socket, is about to do."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < give_up, "it never came to be"
+        await asyncio.sleep(0.002)

@@ -1,0 +1,193 @@
+"""A bundle that is not what its manifest says is refused, with every difference."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bundle import GOLDEN_NAME, BundleRefused, open_bundle, sha256_of
+from runtime.errors import UserError
+from runtime.golden import check_golden
+from runtime.manifest import MANIFEST_NAME, Manifest
+from runtime.onnx_stepper import OnnxStepper
+
+
+@pytest.fixture
+def copy(tiny_bundle_path: Path, tmp_path: Path) -> Path:
+    """The tiny bundle in a folder of another name."""
+    return Path(shutil.copytree(tiny_bundle_path, tmp_path / "renamed"))
+
+
+def rewrite(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the manifest and signs it again, with the files' digests as they are: an exporter's own mistake."""
+    content = json.loads((bundle / MANIFEST_NAME).read_text())
+    for name, entry in content["files"].items():
+        if (bundle / name).exists():
+            entry["sha256"], entry["size"] = sha256_of(bundle / name), (bundle / name).stat().st_size
+    change(content)
+    (bundle / MANIFEST_NAME).write_text(Manifest.model_validate(content).signed().to_text())
+
+
+def refusal_of(bundle: Path) -> tuple[str, ...]:
+    with pytest.raises(BundleRefused) as refusal:
+        open_bundle(bundle)
+    assert all(line in str(refusal.value) for line in refusal.value.differences)
+    return refusal.value.differences
+
+
+def test_a_folder_may_be_renamed(copy: Path, tiny_bundle_path: Path) -> None:
+    bundle = open_bundle(copy)
+    assert bundle.manifest.name == "tiny"
+    assert bundle.manifest.version == open_bundle(tiny_bundle_path).manifest.version
+    assert len(bundle.manifest.version) == 12
+    assert check_golden(bundle, OnnxStepper(bundle), "fp32", "cpu") == []
+
+
+def test_the_manifest_on_disk_is_its_own_text(tiny_bundle_path: Path) -> None:
+    text = (tiny_bundle_path / MANIFEST_NAME).read_text()
+    assert open_bundle(tiny_bundle_path).manifest.to_text() == text
+    assert text.endswith("}\n")
+    keys = list(json.loads(text))
+    assert keys == sorted(keys)
+
+
+def test_every_difference_is_told(copy: Path) -> None:
+    graph = copy / "fp32" / "encoder.onnx"
+    content = bytearray(graph.read_bytes())
+    content[len(content) // 2] ^= 1
+    graph.write_bytes(content)
+    (copy / "source_tokenizer.json").unlink()
+    (copy / "target_tokenizer.json").write_text("{}")
+    (copy / "notes.txt").write_text("mine")
+    (copy / "int8").mkdir()
+    (copy / "int8" / "encoder.onnx").write_bytes(b"")
+    differences = refusal_of(copy)
+    assert len(differences) == 5
+    for number, said in enumerate(
+        (
+            "int8/encoder.onnx: not listed",
+            "notes.txt: not listed",
+            "fp32/encoder.onnx: sha256 is",
+            "source_tokenizer.json: missing",
+            "target_tokenizer.json: 2 bytes, the manifest says",
+        )
+    ):
+        assert differences[number].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", f"{MANIFEST_NAME} can't be read"),
+        ("[]", f"{MANIFEST_NAME} is no JSON object"),
+        ("{}", "format_version is None, this version of Attendant reads 1"),
+        ('{"format_version": 2}', "format_version is 2, this version of Attendant reads 1"),
+        ('{"format_version": 1}', f"{MANIFEST_NAME}: name: Field required"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(copy: Path, text: str, said: str) -> None:
+    (copy / MANIFEST_NAME).write_text(text)
+    assert any(line.startswith(said) for line in refusal_of(copy))
+
+
+def test_an_unknown_key_is_named(copy: Path) -> None:
+    content = json.loads((copy / MANIFEST_NAME).read_text())
+    content["limits"]["max_beams"] = 3
+    (copy / MANIFEST_NAME).write_text(json.dumps(content))
+    assert refusal_of(copy) == (f"{MANIFEST_NAME}: limits.max_beams: Extra inputs are not permitted",)
+
+
+def test_a_changed_manifest_gives_itself_away(copy: Path) -> None:
+    text = (copy / MANIFEST_NAME).read_text()
+    (copy / MANIFEST_NAME).write_text(text.replace('"max_beam_size": 8', '"max_beam_size": 9'))
+    (line,) = refusal_of(copy)
+    assert "digest is" in line
+
+
+@pytest.mark.parametrize("place", ["nowhere", "."])
+def test_what_is_no_bundle_is_refused(tmp_path: Path, place: str) -> None:
+    (line,) = refusal_of(tmp_path / place)
+    assert line in ("no such folder", f"{MANIFEST_NAME} is missing: this is no bundle")
+
+
+def change(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def apply(content: dict[str, Any]) -> None:
+        for name in path[:-1]:
+            content = content[name]
+        content[path[-1]] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (change("source", "vocabulary_size", value=15), "source_tokenizer.json: 14 symbols, the manifest says 15"),
+        (change("target", "vocabulary_size", value=9), "target_tokenizer.json: 16 symbols, the manifest says 9"),
+        (change("special_ids", "eos", value=2), "special_ids.eos: 2, the tokenizers say 3"),
+        (change("special_ids", "start", value=16), "special_ids.start: 16 is not in the target vocabulary"),
+        (change("certificates", value=[]), "certificates: none for fp32"),
+        (change("graphs", "fp32", "encoder", "sha256", value="0"), "fp32/encoder.onnx: sha256 stands as 0 in graphs"),
+        (change("default_precision", "cpu", value="int8"), "default_precision.cpu: int8 is not among the graphs"),
+        (change("state", value=[]), "fp32/encoder.onnx: output 'cell' is unknown"),
+    ],
+    ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    copy: Path, mistake: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    rewrite(copy, mistake)
+    assert any(line.startswith(said) for line in refusal_of(copy))
+
+
+def test_graphs_with_other_inputs_than_the_manifest_says_are_refused(copy: Path) -> None:
+    def lie(content: dict[str, Any]) -> None:
+        graphs = content["graphs"]["fp32"]
+        graphs["decoder_step"]["inputs"][0]["dtype"] = "int32"
+        graphs["encoder"]["outputs"][0]["shape"] = ["B", 1, 99]
+
+    rewrite(copy, lie)
+    with pytest.raises(BundleRefused) as refusal:
+        OnnxStepper(open_bundle(copy))
+    assert refusal.value.differences == (
+        "fp32/encoder.onnx: output 'hidden': the manifest says float32 ['B', 1, 99], the graph has "
+        "float32 ['B', 1, 16]",
+        "fp32/decoder_step.onnx: input 'previous_ids': the manifest says int32 ['R'], the graph has int64 ['R']",
+    )
+
+
+def test_a_file_that_is_no_graph_is_refused_in_one_line(copy: Path) -> None:
+    (copy / "fp32" / "encoder.onnx").write_bytes(b"no graph")
+
+    def agree(content: dict[str, Any]) -> None:
+        content["graphs"]["fp32"]["encoder"]["sha256"] = sha256_of(copy / "fp32" / "encoder.onnx")
+
+    rewrite(copy, agree)
+    with pytest.raises(UserError, match=r"fp32/encoder\.onnx: onnxruntime can't load it on cpu") as refusal:
+        OnnxStepper(open_bundle(copy))
+    assert "\n" not in str(refusal.value)
+
+
+def test_changed_golden_examples_are_found(copy: Path) -> None:
+    lines = [json.loads(line) for line in (copy / GOLDEN_NAME).read_text().splitlines()]
+    lines[0]["target_tokens"] = ["AA", "AE"]
+    lines[1]["score"] += 0.01
+    lines[2]["source_tokens"] = ["?"]
+    (copy / GOLDEN_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rewrite(copy, lambda content: None)
+    bundle = open_bundle(copy)
+    differences = check_golden(bundle, OnnxStepper(bundle), "fp32", "cpu")
+    assert len(differences) == 3
+    assert any("golden example 1 " in line and "must be 'AA AE'" in line for line in differences)
+    assert any("golden example 2 " in line and "score is" in line for line in differences)
+    assert any("golden example 3" in line and "'?'" in line for line in differences)
+
+
+def test_golden_examples_that_do_not_parse_name_their_line(copy: Path) -> None:
+    (copy / GOLDEN_NAME).write_text('{"source_tokens": ["a"]}\n')
+    rewrite(copy, lambda content: None)
+    (line,) = refusal_of(copy)
+    assert line.startswith("golden.jsonl: line 1: ")

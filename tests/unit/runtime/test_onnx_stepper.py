@@ -1,0 +1,118 @@
+"""The ONNX stepper's own work: states that are cut, joined and shared. Its arithmetic is checked by tests/parity."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.bundle import open_bundle
+from runtime.errors import UserError
+from runtime.onnx_session import OnnxSession
+from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import DecoderState, Ids
+
+SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 12), 3]
+
+
+def ids(*values: int) -> Ids:
+    return np.array(values, np.int64)
+
+
+def same(one: DecoderState, other: DecoderState) -> bool:
+    pairs = [
+        *((one.row_tensors[name], other.row_tensors[name]) for name in one.row_tensors),
+        *((one.source_tensors[name], other.source_tensors[name]) for name in one.source_tensors),
+        (one.source_lengths, other.source_lengths),
+        (one.row_sources, other.row_sources),
+    ]
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_selecting_all_rows_in_order_is_the_same_state(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.encode([SHORT, LONG])
+    assert tiny_stepper.select(state, ids(0, 1)) is state
+
+
+def test_sources_that_all_stay_are_shared_not_copied(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.encode([SHORT, LONG])
+    selected = tiny_stepper.select(state, ids(1, 0, 1, 1))
+    assert selected.source_tensors is state.source_tensors
+    assert selected.row_sources.tolist() == [1, 0, 1, 1]
+    assert np.array_equal(selected.row_tensors["hidden"][2], state.row_tensors["hidden"][1])
+
+
+def test_a_source_without_rows_leaves_and_takes_its_width_along(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.encode([SHORT, LONG])
+    assert state.source_tensors["memory"].shape[:2] == (2, 24)
+    assert same(tiny_stepper.select(state, ids(0)), tiny_stepper.encode([SHORT]))
+
+
+def test_joined_states_are_what_encoding_them_together_gives(tiny_stepper: OnnxStepper) -> None:
+    joined = tiny_stepper.concat([tiny_stepper.encode([SHORT]), tiny_stepper.encode([LONG, SHORT])])
+    assert same(joined, tiny_stepper.encode([SHORT, LONG, SHORT]))
+
+
+def test_a_state_is_never_changed(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.encode([SHORT, LONG])
+    kept = {name: tensor.copy() for name, tensor in {**state.row_tensors, **state.source_tensors}.items()}
+    _, stepped = tiny_stepper.step(state, ids(2, 2), num_candidates=3)
+    tiny_stepper.concat([tiny_stepper.select(stepped, ids(1, 1)), state])
+    for name, tensor in {**state.row_tensors, **state.source_tensors}.items():
+        assert np.array_equal(tensor, kept[name])
+    assert not np.array_equal(stepped.row_tensors["hidden"], state.row_tensors["hidden"])
+
+
+def test_attention_is_fetched_only_when_asked_for(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.encode([SHORT])
+    without, _ = tiny_stepper.step(state, ids(2), num_candidates=3)
+    output, _ = tiny_stepper.step(state, ids(2), num_candidates=3, attention=True)
+    assert without.attention is None
+    assert output.attention is not None
+    assert output.attention.shape == (1, 8)
+    assert output.attention[0, 3:].tolist() == [0.0] * 5
+    assert output.attention.sum() == pytest.approx(1.0)
+
+
+def test_there_are_no_more_candidates_than_symbols(tiny_stepper: OnnxStepper) -> None:
+    output, _ = tiny_stepper.step(tiny_stepper.encode([SHORT]), ids(2), num_candidates=1000)
+    assert output.candidate_ids.shape == (1, tiny_stepper.vocabulary_size)
+    assert sorted(output.candidate_ids[0].tolist()) == list(range(tiny_stepper.vocabulary_size))
+
+
+def test_an_empty_source_is_refused(tiny_stepper: OnnxStepper) -> None:
+    with pytest.raises(ValueError, match="at least one symbol"):
+        tiny_stepper.encode([SHORT, []])
+
+
+def test_a_precision_that_the_bundle_lacks_is_refused(tiny_bundle_path: Path) -> None:
+    with pytest.raises(UserError, match="precision int8 is not in the bundle tiny; it has fp32"):
+        OnnxStepper(open_bundle(tiny_bundle_path), "int8")
+
+
+def test_cuda_is_there_or_refused_in_one_line(tiny_bundle_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        stepper = OnnxStepper(open_bundle(tiny_bundle_path), provider="cuda")
+    except UserError as refusal:
+        assert str(refusal).startswith("provider cuda is not available here: ")
+        assert "\n" not in str(refusal)
+    else:
+        assert stepper.provider == "cuda"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_cuda_that_silently_fell_back_is_refused(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime lists a provider that it can't load, and then runs on the CPU without an error."""
+
+    class FellBack:
+        def __init__(self, *arguments: object, **options: object) -> None:
+            os.write(2, b"2026-01-01 [E:onnxruntime] Failed to load libcudart.so.13\n")
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.InferenceSession", FellBack)
+    bundle = open_bundle(tiny_bundle_path)
+    with pytest.raises(UserError, match="provider cuda is not available here: Failed to load libcudart"):
+        OnnxSession(bundle.path, bundle.manifest.graphs["fp32"].encoder, provider="cuda", num_threads=1)

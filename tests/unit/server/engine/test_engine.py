@@ -1,0 +1,220 @@
+"""The engine on a fake model, with a clock that only the model moves."""
+
+from typing import Any
+
+import pytest
+
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.stepper import DecoderState
+from server.engine.engine import Engine
+from server.engine.request import EngineRequest, Outcome, Result, StepResult
+from server.engine.scheduler import Budget
+from server.errors import Cancelled, DeadlineExceeded
+from tests.fakes import SPECIAL_IDS, FakeStepper
+
+ENCODE_SECONDS, STEP_SECONDS = 2.0, 1.0
+
+
+class TimedStepper(FakeStepper):
+    """Each call takes its time on a clock of its own."""
+
+    now = 100.0
+
+    def encode(self, sources: Any) -> DecoderState:
+        self.now += ENCODE_SECONDS
+        return super().encode(sources)
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        self.now += STEP_SECONDS
+        return super().step(*arguments, **options)
+
+
+def options(length: int, beam_size: int = 1, **more: Any) -> DecodingOptions:
+    """Exactly `length` tokens long, whatever the model thinks."""
+    return DecodingOptions(beam_size=beam_size, min_length=length, max_length=length, **more)
+
+
+class Desk:
+    """An engine, and what came out of it."""
+
+    def __init__(self, max_rows: int = 8, max_source_positions: int = 1000) -> None:
+        self.stepper = TimedStepper()
+        budget = Budget(max_rows=max_rows, max_source_positions=max_source_positions)
+        self.engine = Engine(self.stepper, budget, lambda: self.stepper.now)
+        self.outcomes: dict[int, Outcome] = {}
+
+    def submit(self, key: int, wanted: DecodingOptions, deadline: float | None = None) -> None:
+        request = EngineRequest(
+            key=key,
+            source_ids=source(key),
+            search=BeamSearch.start(wanted, SPECIAL_IDS),
+            max_rows=wanted.beam_size,
+            submitted=self.stepper.now,
+            deadline=deadline,
+        )
+        self.engine.submit(request)
+
+    def step(self) -> StepResult:
+        result = self.engine.step()
+        for key, outcome in result.outcomes:
+            assert key not in self.outcomes, "told twice"
+            self.outcomes[key] = outcome
+        return result
+
+    def run(self) -> None:
+        while self.engine.has_work:
+            self.step()
+
+
+def source(key: int) -> tuple[int, ...]:
+    return (4 + key % 3, 5, 3)
+
+
+def test_newcomers_join_and_the_finished_leave_at_every_step() -> None:
+    desk = Desk(max_rows=2)
+    desk.submit(0, options(4))
+    assert desk.step().stats.num_rows == 1
+    desk.submit(1, options(1))
+    desk.submit(2, options(1))
+    second = desk.step().stats
+    assert (second.num_rows, second.num_encoded) == (2, 1), "1 joins 0 between two steps; 2 has no row yet"
+    assert [key for key, _ in desk.step().outcomes] == [1], "a token and its end are two steps"
+    third = desk.step()
+    assert (third.stats.num_rows, third.stats.num_encoded) == (2, 1), "2 has the row of 1 at once"
+    desk.run()
+    assert set(desk.outcomes) == {0, 1, 2}
+    assert not desk.engine.has_work and desk.engine.num_rows == 0
+
+
+def test_answers_are_those_of_offline_decoding() -> None:
+    desk = Desk(max_rows=6)
+    wanted = [DecodingOptions(beam_size=1 + key % 4, max_length=9, num_hypotheses=1 + key % 2) for key in range(12)]
+    wanted = [w if w.num_hypotheses <= w.beam_size else options(3) for w in wanted]
+    for key, one in enumerate(wanted):
+        desk.submit(key, one)
+        if key % 3 == 0:
+            desk.step()
+    desk.run()
+    expected = decode_all(FakeStepper(), [source(key) for key in range(12)], wanted, SPECIAL_IDS)
+    assert [
+        outcome.hypotheses for _, outcome in sorted(desk.outcomes.items()) if isinstance(outcome, Result)
+    ] == expected
+
+
+def test_timings_on_the_injected_clock() -> None:
+    desk = Desk(max_rows=2)
+    desk.submit(0, options(2))
+    desk.submit(1, options(2))
+    desk.submit(2, options(1, beam_size=2))
+    desk.run()
+    first, last = desk.outcomes[0], desk.outcomes[2]
+    assert isinstance(first, Result) and isinstance(last, Result)
+    assert first.stats.queue == 0
+    assert first.stats.encode == ENCODE_SECONDS
+    assert first.stats.first_token == ENCODE_SECONDS + STEP_SECONDS
+    assert first.stats.decode == 3 * STEP_SECONDS
+    assert first.stats.total == ENCODE_SECONDS + 3 * STEP_SECONDS
+    assert (first.stats.steps, first.stats.mean_batch_rows) == (3, 2.0)
+    assert last.stats.queue == first.stats.total, "it waited for the rows of both"
+    assert last.stats.encode == ENCODE_SECONDS
+    assert last.stats.steps == 2
+    assert last.stats.mean_batch_rows == 1.5, "one row, then two"
+
+
+def test_a_step_reports_its_phases_and_its_padding() -> None:
+    desk = Desk()
+    desk.submit(0, options(2))
+    stats = desk.step().stats
+    assert stats.phase_seconds["encode"] == stats.encode_seconds == ENCODE_SECONDS
+    assert stats.phase_seconds["step"] == STEP_SECONDS
+    assert (stats.useful_cells, stats.computed_cells) == (3, 16), "3 of 8 positions, and never a single query"
+    assert "encode" not in desk.step().stats.phase_seconds
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_cancelling_frees_the_rows_within_one_step(beam_size: int) -> None:
+    desk = Desk(max_rows=4)
+    desk.submit(0, options(9, beam_size))
+    desk.submit(1, options(9))
+    desk.submit(2, options(9, beam_size=4))
+    desk.step()
+    desk.step()
+    desk.engine.cancel(0)
+    result = desk.step()
+    assert isinstance(desk.outcomes[0], Cancelled)
+    assert result.stats.cancelled_rows == beam_size
+    assert result.stats.num_rows == 1, "the step that follows the cancellation runs without them"
+    desk.engine.cancel(1)
+    assert desk.step().stats.num_rows == 1, "and the next in the queue has their place"
+    desk.run()
+    assert isinstance(desk.outcomes[2], Result)
+
+
+def test_cancelling_who_waits_or_is_unknown() -> None:
+    desk = Desk(max_rows=1)
+    desk.submit(0, options(3))
+    desk.submit(1, options(3))
+    desk.step()
+    desk.engine.cancel(1)
+    desk.engine.cancel(77)
+    assert desk.step().stats.cancelled_rows == 0, "it had no rows yet"
+    assert isinstance(desk.outcomes[1], Cancelled)
+    assert set(desk.outcomes) == {1}
+
+
+def test_the_last_one_cancelled_leaves_nothing() -> None:
+    desk = Desk()
+    desk.submit(0, options(3))
+    desk.step()
+    desk.engine.cancel(0)
+    stats = desk.step().stats
+    assert (stats.num_rows, stats.cancelled_rows) == (0, 1)
+    assert not desk.engine.has_work
+
+
+def test_nothing_is_kept_of_those_that_are_gone() -> None:
+    desk = Desk(max_rows=2)
+    for key in range(50):
+        desk.submit(key, options(3), deadline=desk.stepper.now + 5 if key % 3 == 0 else None)
+        desk.step()
+        desk.engine.cancel(key)
+        desk.engine.cancel(1000 + key)
+    desk.run()
+    desk.step()
+    assert set(desk.outcomes) == set(range(50))
+    assert not desk.engine._running and not desk.engine._cancelled
+    assert desk.engine.scheduler.reserved_rows == 0
+
+
+def test_a_deadline_frees_the_rows_within_one_step() -> None:
+    desk = Desk(max_rows=1)
+    desk.submit(0, options(9), deadline=desk.stepper.now + ENCODE_SECONDS + 2.5 * STEP_SECONDS)
+    desk.submit(1, options(1), deadline=desk.stepper.now + 1.0)
+    for _ in range(3):
+        desk.step()
+    assert isinstance(desk.outcomes[1], DeadlineExceeded), "it passed while waiting"
+    assert 0 not in desk.outcomes
+    steps = desk.stepper.num_steps
+    result = desk.step()
+    assert isinstance(desk.outcomes[0], DeadlineExceeded)
+    assert (result.stats.cancelled_rows, desk.stepper.num_steps) == (1, steps)
+
+
+def test_the_source_budget_holds_back_the_wide() -> None:
+    desk = Desk(max_rows=8, max_source_positions=16)
+    for key in range(3):
+        desk.submit(key, options(2))
+    assert desk.step().stats.num_encoded == 2
+    desk.run()
+    assert len(desk.outcomes) == 3
+
+
+def test_a_failing_model_raises() -> None:
+    desk = Desk()
+    desk.stepper.fail_at_step = 2
+    desk.submit(0, options(5))
+    desk.step()
+    with pytest.raises(RuntimeError, match="broken"):
+        desk.step()

@@ -1,0 +1,190 @@
+"""The thread and its two doors, from an event loop as in the server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.options import DecodingOptions
+from server.engine.engine import Engine
+from server.engine.request import Result, StepStats
+from server.engine.runner import EngineRunner
+from server.engine.scheduler import Budget
+from server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
+from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.serving import GatedStepper, eventually
+
+LONG = DecodingOptions(min_length=30, max_length=30)
+
+
+def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
+    search = BeamSearch.start(wanted, SPECIAL_IDS)
+    return asyncio.create_task(runner.run((4, 5, 3), search, wanted.beam_size, timeout))
+
+
+@asynccontextmanager
+async def running(
+    stepper: FakeStepper, *, max_rows: int = 4, max_waiting: int = 10, on_death: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
+    stats: list[StepStats] = []
+    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000))
+    runner = EngineRunner("test", engine, max_waiting=max_waiting, on_step=stats.append, on_death=on_death)
+    runner.start()
+    try:
+        yield runner, stats
+    finally:
+        if isinstance(stepper, GatedStepper):
+            stepper.open()
+        await runner.stop()
+
+
+async def ended(*tasks: asyncio.Task[Result]) -> list[Any]:
+    return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+
+
+async def test_an_answer() -> None:
+    async with running(FakeStepper()) as (runner, _):
+        (result,) = await ended(ask(runner))
+        assert len(result.hypotheses[0].token_ids) == 30
+        assert result.stats.steps == 31
+        assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
+
+
+async def test_one_wake_up_per_step_whatever_its_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        tasks = [ask(runner) for _ in range(4)]
+        await stepper.arrival()
+        await eventually(lambda: runner.num_waiting + runner.num_running == 4)
+        loop, calls = asyncio.get_running_loop(), []
+        original = loop.call_soon_threadsafe
+
+        def counted(callback: Any, *arguments: Any, **options: Any) -> Any:
+            if "_resolve" in repr(callback):
+                calls.append(callback)
+            return original(callback, *arguments, **options)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        stepper.open()
+        await ended(*tasks)
+        assert 1 <= len(calls) <= 2, "the first may have been a step ahead of the others"
+
+
+async def test_a_full_queue_refuses_at_the_door() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1, max_waiting=2) as (runner, _):
+        tasks = [ask(runner)]
+        await stepper.arrival()
+        tasks += [ask(runner), ask(runner)]
+        await eventually(lambda: runner.num_waiting == 2)
+        with pytest.raises(QueueFull) as caught:
+            await ask(runner)
+        assert caught.value.retry_seconds > 0
+        tasks[1].cancel()
+        stepper.open()
+        first, second, third = await ended(*tasks)
+        assert isinstance(first, Result) and isinstance(third, Result)
+        assert isinstance(second, asyncio.CancelledError)
+
+
+async def test_a_deadline_that_has_passed_is_not_started() -> None:
+    stepper = FakeStepper()
+    async with running(stepper) as (runner, _):
+        with pytest.raises(DeadlineTooShort):
+            await ask(runner, timeout=0.0)
+    assert stepper.num_encodes == 0
+
+
+async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1) as (runner, _):
+        runner._pace.note(10.0, 1)
+        task = ask(runner)
+        await stepper.arrival()
+        other = ask(runner)
+        await eventually(lambda: runner.num_waiting == 1)
+        with pytest.raises(DeadlineTooShort) as caught:
+            await ask(runner, timeout=1.0)
+        assert caught.value.retry_seconds > 1
+        stepper.open()
+        await ended(task, other)
+
+
+async def test_a_deadline_ends_a_running_request() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        task = ask(runner, timeout=0.05)
+        await stepper.arrival()
+        await asyncio.sleep(0.06)  # not to synchronize: this is the deadline's own time
+        stepper.let_one_pass()
+        (outcome,) = await ended(task)
+        assert isinstance(outcome, DeadlineExceeded)
+        assert runner.num_rows == 0
+
+
+async def test_cancelling_frees_the_rows_within_one_step() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, stats):
+        task = ask(runner, DecodingOptions(beam_size=3, min_length=30, max_length=30))
+        await stepper.arrival()
+        stepper.let_one_pass()
+        await stepper.arrival()
+        assert runner.num_rows == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stepper.let_one_pass()
+        await eventually(lambda: runner.num_rows == 0)
+        await eventually(lambda: bool(stats) and stats[-1].cancelled_rows == 3)
+        assert stepper.num_steps == 2, "the step under way was its last"
+
+
+async def test_a_failing_step_fails_everybody_and_says_so_once() -> None:
+    stepper, deaths = GatedStepper(7), []
+    stepper.fail_at_step = 2
+    async with running(stepper, max_rows=1, on_death=lambda: deaths.append(1)) as (runner, _):
+        tasks = [ask(runner) for _ in range(3)]
+        await stepper.arrival()
+        stepper.open()
+        assert [type(one) for one in await ended(*tasks)] == [EngineDead] * 3
+        with pytest.raises(EngineDead):
+            await ask(runner)
+        assert deaths == [1]
+        await asyncio.wait_for(runner.finished(), 5)
+
+
+async def test_draining_lets_nobody_in_and_everybody_finish() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1) as (runner, _):
+        tasks = [ask(runner), ask(runner)]
+        await stepper.arrival()
+        runner.drain()
+        with pytest.raises(Draining):
+            await ask(runner)
+        stepper.open()
+        await asyncio.wait_for(runner.finished(), 20)
+        assert all(isinstance(one, Result) for one in await ended(*tasks))
+
+
+async def test_stopping_tells_those_that_are_still_in() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1) as (runner, _):
+        tasks = [ask(runner), ask(runner)]
+        await stepper.arrival()
+        stopping = asyncio.create_task(runner.stop())
+        await eventually(lambda: runner._stopping)
+        stepper.let_one_pass()
+        await stopping
+        assert [type(one) for one in await ended(*tasks)] == [Draining] * 2
+
+
+async def test_an_idle_engine_does_nothing() -> None:
+    stepper = FakeStepper()
+    async with running(stepper) as (runner, stats):
+        await ended(ask(runner))
+        rounds = len(stats)
+        await ended(ask(runner, DecodingOptions(max_length=1)))
+        assert len(stats) <= rounds + 2, "no rounds but those of the requests"

@@ -1,0 +1,119 @@
+"""Every error of the tree, through the mapping that the servicers use."""
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from server import errors
+from server.servicers.status import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
+
+EXAMPLES: list[errors.AttendantError] = [
+    errors.InvalidArgument(errors.Violation("text", "0 tokens long", "1 to 64 tokens long")),
+    errors.UnknownModel("nope", ["b", "a"]),
+    errors.QueueFull(1024, 0.25),
+    errors.DeadlineTooShort(0.1, 1.5),
+    errors.DeadlineExceeded(),
+    errors.Cancelled(),
+    errors.NotReady(),
+    errors.Draining(),
+    errors.EngineDead(),
+    errors.NotBuilt("GenerateStream"),
+    errors.InternalError(),
+]
+CODES = {
+    "InvalidArgument": "INVALID_ARGUMENT",
+    "UnknownModel": "NOT_FOUND",
+    "QueueFull": "RESOURCE_EXHAUSTED",
+    "DeadlineTooShort": "RESOURCE_EXHAUSTED",
+    "DeadlineExceeded": "DEADLINE_EXCEEDED",
+    "Cancelled": "CANCELLED",
+    "NotReady": "UNAVAILABLE",
+    "Draining": "UNAVAILABLE",
+    "EngineDead": "UNAVAILABLE",
+    "NotBuilt": "UNIMPLEMENTED",
+    "InternalError": "INTERNAL",
+}
+
+
+class Aborted(Exception):
+    pass
+
+
+class RecordingContext:
+    """What abort was called with."""
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]) -> None:
+        self.code, self.details, self.metadata = code, details, dict(trailing_metadata)
+        raise Aborted
+
+
+async def aborted(error: errors.AttendantError, made_up_id: str = "") -> RecordingContext:
+    context = RecordingContext()
+    with pytest.raises(Aborted):
+        await abort(context, error, made_up_id)
+    return context
+
+
+def unpacked(context: RecordingContext, kind: type[Message]) -> Message:
+    status = status_pb2.Status.FromString(context.metadata[DETAILS_KEY])
+    assert (status.code, status.message) == (context.code.value[0], context.details)
+    (packed,) = status.details
+    detail = kind()
+    assert packed.Unpack(detail)
+    return detail
+
+
+def leaves(kind: type[errors.AttendantError] = errors.AttendantError) -> set[str]:
+    below = kind.__subclasses__()
+    return set().union(*map(leaves, below)) if below else {kind.__name__}
+
+
+def test_the_examples_are_the_whole_tree() -> None:
+    assert {type(one).__name__ for one in EXAMPLES} == leaves() == set(CODES)
+
+
+def test_the_drawing_shows_every_class_with_its_code_and_label() -> None:
+    drawing = errors.__doc__ or ""
+    lines = {line.strip("|`- ").split(" ", 1)[0]: line for line in drawing.splitlines()}
+    for one in EXAMPLES:
+        assert one.reason in lines[type(one).__name__].split()
+    assert len({one.reason for one in EXAMPLES}) == len(EXAMPLES), "labels tell them apart"
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+async def test_every_error_has_its_status(error: errors.AttendantError) -> None:
+    context = await aborted(error)
+    assert context.code.name == CODES[type(error).__name__]
+    assert context.details == str(error) != ""
+    assert "\n" not in context.details
+    assert (DETAILS_KEY in context.metadata) == isinstance(error, errors.InvalidArgument | errors.Overloaded)
+    assert (PUSHBACK_KEY in context.metadata) == isinstance(error, errors.Overloaded)
+    assert REQUEST_ID_KEY not in context.metadata
+    assert (await aborted(error, "made-up")).metadata[REQUEST_ID_KEY] == "made-up"
+
+
+async def test_every_violation_is_in_the_details() -> None:
+    violations = [errors.Violation(f"field_{i}", str(i), "something else") for i in range(20)]
+    context = await aborted(errors.InvalidArgument(*violations))
+    detail = unpacked(context, error_details_pb2.BadRequest)
+    assert isinstance(detail, error_details_pb2.BadRequest)
+    assert [(v.field, v.description) for v in detail.field_violations] == [
+        (one.field, f"is {one.value}, must be something else") for one in violations
+    ]
+    assert "field_7 is 7, must be something else" in context.details
+    assert context.details.endswith("and 12 more")
+
+
+async def test_the_retry_delay_is_told_twice() -> None:
+    context = await aborted(errors.QueueFull(3, 0.2504))
+    detail = unpacked(context, error_details_pb2.RetryInfo)
+    assert isinstance(detail, error_details_pb2.RetryInfo)
+    assert detail.retry_delay.ToNanoseconds() == 250_400_000
+    assert context.metadata[PUSHBACK_KEY] == "251", "never earlier than it says"
+
+
+def test_a_callers_string_stays_short_and_on_one_line() -> None:
+    error = errors.UnknownModel("a\nb" + "x" * 10_000, ["m"])
+    assert "\n" not in str(error)
+    assert len(str(error)) < 120

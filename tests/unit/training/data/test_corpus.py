@@ -1,0 +1,48 @@
+"""Tokenized corpora: what stays, what leaves, and how much of it is unknown."""
+
+import pytest
+
+from runtime.errors import UserError
+from runtime.tokenizer import EOS_ID
+from training.data.config import DataConfig
+from training.data.corpus import TokenSequences, encode_pairs, unknown_share
+from training.data.pairs import Pair
+from training.tokenization import TokenizerConfig, train_tokenizer
+
+TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
+
+
+def config(source: int, target: int) -> DataConfig:
+    files = {"train": "t.tsv", "validation": "v.tsv"}
+    return DataConfig.model_validate(files | {"max_source_tokens": source, "max_target_tokens": target})
+
+
+def test_sequences_lie_end_to_end() -> None:
+    sequences = TokenSequences.of([[1, 2], [], [3]])
+    assert len(sequences) == 3
+    assert [sequences[index].tolist() for index in range(3)] == [[1, 2], [], [3]]
+    assert sequences.lengths.tolist() == [2, 0, 1]
+    assert len(TokenSequences.of([])) == 0
+
+
+@pytest.mark.parametrize("append_eos", [True, False])
+def test_limits_do_not_count_eos(append_eos: bool) -> None:
+    pairs = [Pair("ab", "abc"), Pair("abc", "a"), Pair("a", "abcd"), Pair("b", "a")]
+    corpus = encode_pairs(pairs, TOKENIZER, TOKENIZER, config(2, 3), append_eos=append_eos)
+    assert corpus.num_too_long == 2
+    end = [EOS_ID] if append_eos else []
+    assert [corpus.sources[index].tolist() for index in range(2)] == [
+        TOKENIZER.encode("ab") + end,
+        TOKENIZER.encode("b") + end,
+    ]
+    assert corpus.targets[0].tolist() == TOKENIZER.encode("abc")
+
+
+def test_a_corpus_of_which_nothing_stays_is_refused() -> None:
+    with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
+        encode_pairs([Pair("ab", "a")], TOKENIZER, TOKENIZER, config(1, 9), append_eos=True)
+
+
+def test_counts_unknown_symbols() -> None:
+    corpus = encode_pairs([Pair("axyz", "a")], TOKENIZER, TOKENIZER, config(9, 9), append_eos=False)
+    assert unknown_share(corpus.sources) == 0.75

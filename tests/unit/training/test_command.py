@@ -1,0 +1,123 @@
+"""The command from end to end on a tiny task: what a run holds, refusals, resuming, evaluating."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.checkpoint import load_run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    status, said, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
+    assert status == 0
+    assert "wer " in said and f"next: python -m export {output}" in said
+    assert {path.name for path in output.iterdir()} == {
+        "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
+        "target_tokenizer.json", "checkpoints", "evaluation.json",
+    }  # fmt: skip
+    events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [event["epoch"] for event in events if event["event"] == "validation"] == [1, 2]
+    assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= events[0].keys()
+    data = json.loads((output / "data.json").read_text())
+    assert data["num_pairs"] == {"train": 48, "validation": 16}
+    assert data["num_validation_sources_seen_in_training"] == 0
+    evaluation = json.loads((output / "evaluation.json").read_text())
+    assert [entry["metric"] for entry in evaluation] == ["wer", "per"]
+    assert evaluation[0].keys() == {"metric", "value", "protocol", "num_examples", "decoding"}
+    assert not list(output.rglob("*.pt")) and not list(output.rglob("*.pkl"))
+
+    loaded = load_run(output)
+    assert loaded.recipe.optimizer.learning_rate == 0.01
+    assert loaded.evaluation == evaluation
+    assert loaded.checkpoint.startswith("sha256:")
+    assert loaded.data_digest == data["digest"]
+    assert loaded.commit and not loaded.model.training
+    assert loaded.state.step == loaded.state.best_step
+    assert load_run(output, "last").state.epoch == 2
+
+
+def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    assert command(tiny_recipe, "--output", output, "--resume", "--set", "training.max_epochs=1")[0] == 0
+    status, _, errors = command(tiny_recipe, "--output", output)
+    assert status == 2 and "--resume continues it" in errors and len(errors.splitlines()) == 1
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert load_run(output, "last").state.epoch == 2
+    evaluation = (output / "evaluation.json").stat().st_mtime_ns
+    # Nothing is left to do: nothing is measured again.
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
+    status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", "model.hidden_size=8")
+    assert status == 2 and "was begun with another [model]" in errors
+    append(tmp_path / "train.tsv", "dcba\td c b a\n")
+    status, _, errors = command(tiny_recipe, "--output", output, "--resume")
+    assert status == 2 and "have changed since it was begun" in errors
+
+
+def test_evaluates_other_data_and_other_searches(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    assert command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")[0] == 0
+    before = json.loads((output / "evaluation.json").read_text())
+    (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
+    options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
+    for _ in range(2):
+        status, said, _ = command("evaluate", output, *options)
+        assert status == 0 and "2 examples" in said and "beam 2" in said
+    entries = json.loads((output / "evaluation.json").read_text())
+    assert entries[:2] == before
+    assert [entry["metric"] for entry in entries[2:]] == ["wer", "bleu"]
+    assert entries[2]["decoding"]["beam_size"] == 2
+    assert "last checkpoint" in entries[2]["protocol"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "{here}"], "is not a run: it has no recipe.toml"),
+        (["{here}/none.toml"], "there is no such recipe"),
+        (["fetch", "{here}/tiny.toml"], "names no fetcher"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, tiny_recipe: Path, command: Command, arguments: list[str], said: str
+) -> None:
+    status, _, errors = command(*(argument.format(here=tmp_path) for argument in arguments))
+    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+
+
+def test_options_of_evaluate_are_checked(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    command(tiny_recipe, "--output", output, "--set", "training.max_steps=1", "--set", "validation.metric=loss")
+    for option, value, said in (
+        ("--beam-size", "0", "--beam-size 0: "),
+        ("--metrics", "wer,rouge", "--metrics rouge: "),
+        ("--data", str(tmp_path / "none.tsv"), "no such file"),
+    ):
+        status, _, errors = command("evaluate", output, option, value)
+        assert status == 2 and said in errors, errors
+
+
+def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    append(tmp_path / "train.tsv", "only a source\n")
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
+    assert status == 2 and "train.tsv:49: 1 column" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("subcommand", [[], ["fetch"], ["evaluate"]])
+def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from training.__main__ import main
+
+    with pytest.raises(SystemExit) as caught:
+        main([*subcommand, "--help"])
+    assert caught.value.code == 0
+    assert "usage: python -m training" in capsys.readouterr().out

@@ -1,0 +1,191 @@
+"""The trainer: it learns; it ends when told; killed and resumed it ends as if it had not been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from runtime.errors import UserError
+from training.checkpoint import TrainingState, load_run
+from training.experiment import prepare
+from training.journal import Journal
+from training.progress import StepProgress
+from training.recipe import load_recipe
+from training.run import Run
+from training.trainer import Trainer
+
+
+class Watcher:
+    """A progress that remembers, and may act at a step."""
+
+    def __init__(self, at: dict[int, object] | None = None) -> None:
+        self.lines: list[str] = []
+        self.steps: list[StepProgress] = []
+        self._at = at or {}
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self, at: StepProgress) -> None:
+        self.steps.append(at)
+        action = self._at.get(len(self.steps))
+        if callable(action):
+            action()
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def train(
+    recipe: Path, output: Path, *overrides: str, watcher: Watcher | None = None, clock=time.monotonic
+) -> TrainingState:
+    run = Run(output)
+    experiment = prepare(run, load_recipe(recipe, overrides))
+    parts = experiment.recipe, experiment.model, experiment.corpus, experiment.validator
+    trainer = Trainer(run, *parts, device=experiment.device, clock=clock)
+    journal = Journal(run, step=trainer.state.step)
+    try:
+        return trainer.train(journal, watcher or Watcher())
+    finally:
+        journal.close()
+
+
+def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
+    return load_run(output, which).model.state_dict()
+
+
+def events(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", "training.max_epochs=30", watcher=watcher)
+    assert state.best_value is not None and state.best_value >= 90.0
+    assert watcher.steps[-1].loss < watcher.steps[0].loss / 3
+    assert watcher.steps[-1].seconds_left == 0.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss"),
+        ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3"),
+    ],
+    ids=["adam", "sgd-plateau", "adamw-cosine"],
+)
+@pytest.mark.parametrize("stop", [4, 9])
+def test_interrupted_and_resumed_is_as_uninterrupted(
+    tmp_path: Path, tiny_recipe: Path, options: tuple[str, ...], stop: int
+) -> None:
+    options = (*options, "training.max_epochs=3")
+    straight = train(tiny_recipe, tmp_path / "straight", *options)
+    watcher = Watcher({stop: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe, tmp_path / "stopped", *options, watcher=watcher)
+    assert load_run(tmp_path / "stopped", "last").state.step == stop
+    assert watcher.lines[-1] == f"stopped at step {stop}; --resume goes on from there"
+    torch.manual_seed(99)  # another process has another random state
+    resumed = train(tiny_recipe, tmp_path / "stopped", *options)
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "stopped"))
+    assert_same(weights(tmp_path / "straight", "best"), weights(tmp_path / "stopped", "best"))
+    resumed.seconds = straight.seconds
+    assert resumed == straight
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.training.test_trainer import Watcher, train
+recipe, output, stop = sys.argv[1:]
+train(Path(recipe), Path(output), watcher=Watcher({int(stop): lambda: os.kill(os.getpid(), signal.SIGKILL)}))
+"""
+
+
+@pytest.mark.parametrize("stop", [2, 11])
+def test_killed_and_resumed_is_as_uninterrupted(tmp_path: Path, tiny_recipe: Path, stop: int) -> None:
+    train(tiny_recipe, tmp_path / "straight")
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), str(stop)],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    train(tiny_recipe, tmp_path / "killed")
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
+    # The journal says each step once, too.
+    assert [(event["event"], event["step"]) for event in events(tmp_path / "killed")] == [
+        (event["event"], event["step"]) for event in events(tmp_path / "straight")
+    ]
+
+
+def test_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> None:
+    options = (
+        "validation.patience=2",
+        "validation.every_steps=2",
+        "optimizer.learning_rate=1e-12",
+        "model.dropout=0.0",
+    )
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", *options, watcher=watcher)
+    assert state.step == 6 and state.best_step == 2
+    assert [line.endswith("(best)") for line in watcher.lines] == [True, False, False]
+    # Resuming does not begin again what has ended.
+    assert train(tiny_recipe, tmp_path / "run", *options).step == 6
+
+
+def test_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
+    def clock() -> Iterator[float]:
+        seconds = 0.0
+        while True:
+            yield seconds
+            seconds += 0.5
+
+    ticks = clock()
+    options = (
+        "training.max_seconds=10",
+        "training.max_epochs=100",
+        "schedule.kind=linear",
+        "training.log_every_steps=1",
+    )
+    state = train(tiny_recipe, tmp_path / "run", *options, clock=lambda: next(ticks))
+    assert 10.0 <= state.seconds < 12.0
+    assert state.epoch < 3
+    assert state.validated_step == state.step
+    rates = [event["learning_rate"] for event in events(tmp_path / "run") if event["event"] == "train"]
+    assert rates[0] == 0.02 and 0.0 < rates[-1] < 0.004
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_max_steps_is_exact(tmp_path: Path, tiny_recipe: Path) -> None:
+    assert train(tiny_recipe, tmp_path / "run", "training.max_steps=5").step == 5
+
+
+def test_a_loss_that_is_no_number_stops_with_step_batch_and_remedy(tmp_path: Path, tiny_recipe: Path) -> None:
+    options = ("optimizer.kind=sgd", "optimizer.learning_rate=1e38", "training.clip_norm=0")
+    with pytest.raises(UserError) as caught:
+        train(tiny_recipe, tmp_path / "run", *options)
+    said = str(caught.value)
+    assert (
+        "step 3 (epoch 1, batch 3 of 8): the loss is nan" in said
+        and "Lower optimizer.learning_rate (this step's: 1e+38)" in said
+    )
+    assert "\n" not in said
