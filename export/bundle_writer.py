@@ -18,7 +18,6 @@ from runtime.errors import VerificationFailed
 from runtime.golden import check_golden, golden_text
 from runtime.manifest import MANIFEST_NAME, Certificate, FileEntry, GraphPair, GraphSpec, Manifest
 from runtime.onnx_stepper import OnnxStepper
-from training.stepper import TorchStepper
 
 
 def write_bundle(
@@ -46,7 +45,7 @@ def write_bundle(
         draft = _manifest(exportable, graphs, (), {})
         stepper = OnnxStepper(_draft_bundle(exportable, draft, folder))
         sources = exportable.encoder_sources()
-        certificate = verify(draft, stepper, TorchStepper(exportable.model), sources, plan=plan, say=say)
+        certificate = verify(draft, stepper, exportable.model, sources, plan=plan, say=say)
         say("choosing golden examples")
         golden = choose_golden(
             draft,

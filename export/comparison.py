@@ -1,6 +1,6 @@
 """How far what the graphs gave is from what PyTorch gave, and whether company changed a bit of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,12 +61,12 @@ class Agreement:
     def largest_errors(self) -> Mapping[str, float]:
         return {name: worst.error for name, worst in sorted(self.errors.items())}
 
-    def differences(self, tolerance: float, *, must_be_invariant: bool) -> list[str]:
-        """One line per tensor that is further off than `tolerance`, or that depends on the batch."""
+    def differences(self, allowed: Callable[[str], float], *, must_be_invariant: bool) -> list[str]:
+        """One line per tensor that is further off than is allowed to it, or that depends on the batch."""
         lines = [
-            f"{name}: off by {worst.error:.2g} ({worst.where}); allowed is {tolerance:g}"
+            f"{name}: off by {worst.error:.2g} ({worst.where}); allowed is {allowed(name):.2g}"
             for name, worst in sorted(self.errors.items())
-            if not worst.error <= tolerance
+            if not worst.error <= allowed(name)
         ]
         if must_be_invariant:
             lines += [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from export.margins import outcomes_under_noise
-from export.plan import TIE_TOLERANCES, TOLERANCE, VerificationPlan
+from export.plan import TIE_TOLERANCES, VerificationPlan
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
@@ -29,9 +29,18 @@ class DecodingReport:
 
 
 def compare_decodings(
-    plan: VerificationPlan, manifest: Manifest, stepper: Stepper, reference: Stepper, sources: Sequence[Sequence[int]]
+    plan: VerificationPlan,
+    manifest: Manifest,
+    stepper: Stepper,
+    reference: Stepper,
+    sources: Sequence[Sequence[int]],
+    tolerance: float,
 ) -> DecodingReport:
-    """Decodes `sources` by every beam size of the plan on both sides."""
+    """Decodes `sources` by every beam size of the plan on both sides.
+
+    Args:
+        tolerance: how far log-probabilities may be off; a decision within ten of it is a tie.
+    """
     num_identical = num_excused = 0
     token_lines: list[str] = []
     company_lines: list[str] = []
@@ -43,7 +52,7 @@ def compare_decodings(
             for index, (ours, theirs) in enumerate(zip(found, expected, strict=True))
             if ours[0].token_ids != theirs[0].token_ids
         ]
-        tied = _hang_on_a_tie(reference, [sources[index] for index in differing], options, manifest)
+        tied = _hang_on_a_tie(reference, [sources[index] for index in differing], options, manifest, tolerance)
         num_identical += len(sources) - len(differing)
         num_excused += sum(tied)
         token_lines += [
@@ -80,12 +89,16 @@ def _options(plan: VerificationPlan, manifest: Manifest) -> list[DecodingOptions
 
 
 def _hang_on_a_tie(
-    reference: Stepper, sources: Sequence[Sequence[int]], options: DecodingOptions, manifest: Manifest
+    reference: Stepper,
+    sources: Sequence[Sequence[int]],
+    options: DecodingOptions,
+    manifest: Manifest,
+    tolerance: float,
 ) -> list[bool]:
     """Whether the reference itself decides otherwise when two candidates move by ten tolerances between them."""
     if not sources:
         return []
-    amplitude = TIE_TOLERANCES * TOLERANCE / 2
+    amplitude = TIE_TOLERANCES * tolerance / 2
     outcomes = outcomes_under_noise(reference, sources, options, manifest.special_ids, amplitude)
     return [len(tokens) > 1 for tokens in outcomes]
 

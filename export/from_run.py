@@ -1,7 +1,6 @@
 """What a run directory gives a bundle."""
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -11,9 +10,6 @@ from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from runtime.onnx_session import RUNTIME_VERSION
 from runtime.tokenizer import SPECIAL_TOKENS
 from training.checkpoint import LoadedRun
-from training.data.config import Part
-from training.data.corpus import encode_source
-from training.data.pairs import group_references, read_pairs, sample_evenly
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 
@@ -22,8 +18,6 @@ MAX_BEAM_SIZE = 32
 
 NUM_SOURCES = 256
 """Real sources looked at: for the comparison with PyTorch and to choose golden examples from."""
-
-SOURCE_PARTS: tuple[Part, ...] = ("validation", "test")
 
 
 def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
@@ -64,7 +58,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
         evaluation=tuple(
             Evaluation(**{field: entry[field] for field in Evaluation.model_fields}) for entry in run.evaluation
         ),
-        sources=_real_sources(run),
+        sources=run.held_out_sources(NUM_SOURCES),
     )
 
 
@@ -77,16 +71,3 @@ def _checked_name(given: str | None, folder: str) -> str:
             "give another by --name"
         )
     return name
-
-
-def _real_sources(run: LoadedRun) -> Sequence[Sequence[int]]:
-    """Held-out sources that a request could give; none where the data has left this machine."""
-    sources: list[list[int]] = []
-    for part in SOURCE_PARTS:
-        files = run.recipe.data.files(part)
-        if files is None or not all(path.is_file() for path in files.paths) or len(sources) >= NUM_SOURCES:
-            continue
-        examples = sample_evenly(group_references(read_pairs(files)), NUM_SOURCES - len(sources))
-        encoded = encode_source(run.source_tokenizer, [example.source for example in examples], append_eos=False)
-        sources += [source for source in encoded if 0 < len(source) <= run.recipe.data.max_source_tokens]
-    return sources

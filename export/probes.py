@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from export.plan import VerificationPlan
@@ -110,7 +111,7 @@ def play(
         positional: the state tensors whose second axis are the source's positions.
         guides: another stepper's traces of the same scripts; every step then starts from that one's row tensors, so
             that a step's own error is seen and not what a chaotic recurrence makes of the errors before it. (How those
-            add up is seen by the decodings.) For steppers whose row tensors are numpy's.
+            add up is seen by the decodings.)
 
     Returns:
         One trace per script, in order.
@@ -154,7 +155,8 @@ def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positiona
     rows = {}
     for name, tensor in state.row_tensors.items():
         parts = [guide[f"{moment}/{name}"] for guide in guides]
-        rows[name] = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
+        values = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
+        rows[name] = torch.as_tensor(values, dtype=tensor.dtype) if isinstance(tensor, torch.Tensor) else values
     return dataclasses.replace(state, row_tensors=rows)
 
 

@@ -11,7 +11,6 @@ from runtime.golden import check_golden
 from runtime.onnx_session import Provider
 from runtime.onnx_stepper import OnnxStepper
 from training.checkpoint import load_run
-from training.stepper import TorchStepper
 
 
 def recheck(
@@ -45,9 +44,7 @@ def recheck(
 def _compare(bundle: Bundle, stepper: OnnxStepper, run: tuple[Path, str], say: Say) -> str:
     exportable = exportable_run(load_run(*run), bundle.manifest.name)
     _refuse_other_model(bundle, exportable.model.state_tensors(), exportable.provenance.checkpoint, run[0])
-    certificate = verify(
-        bundle.manifest, stepper, TorchStepper(exportable.model), exportable.encoder_sources(), say=say
-    )
+    certificate = verify(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
     tokens = certificate.tokens
     return (
         f"{tokens.num_identical} of {tokens.num_compared} decodings identical to PyTorch's, {tokens.num_excused} "

@@ -147,8 +147,10 @@ class Certificate(Section):
     """What was verified of one precision on one provider, and how well it held.
 
     Attributes:
-        tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor.
+        tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor; where PyTorch's own
+            rounding is larger than that, a small multiple of it (docs/architecture.md).
         errors: tensor -> the largest |a - b| / max(1, |b|) seen.
+        reference_errors: tensor -> the same of PyTorch in float32 against PyTorch in float64: its own rounding.
         batch_invariant: every request's outputs had the same bits alone and in every batch of the grid.
         score_tolerance: how far a golden example's scores may be off on another host.
     """
@@ -160,6 +162,7 @@ class Certificate(Section):
     grid: Grid
     tolerance: float
     errors: dict[str, float]
+    reference_errors: dict[str, float]
     tokens: TokenAgreement
     batch_invariant: bool
     score_tolerance: float

@@ -6,6 +6,7 @@ Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import logging
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,8 @@ from server.loading import LoadedModel, in_daemon_thread, load_models
 from server.metrics import Metrics
 from server.metrics_endpoint import MetricsEndpoint
 from server.models import Catalogue, ServedModel
+
+log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0
 """How long a call that has its outcome may take to write it, when the server ends."""
@@ -50,11 +53,13 @@ async def serve(config: ServerConfig) -> int:
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, endpoint.port)
             print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
             await _announce(lifecycle, models, serving=False)
             await lifecycle.drain([model.runner for model in models], config.drain_seconds)
         finally:
             await server.stop(ANSWER_SECONDS)
+    log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 
 

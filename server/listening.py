@@ -3,10 +3,10 @@
 import socket
 
 import grpc
-from attendant_client.v1 import seq2seq_pb2_grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from attendant_client.v1 import seq2seq_pb2_grpc
 from runtime.errors import UserError
 from server.interceptor import GrpcMetrics
 from server.metrics import Metrics

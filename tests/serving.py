@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from attendant_client.v1 import seq2seq_pb2_grpc
 from prometheus_client import CollectorRegistry
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendant_client.v1 import seq2seq_pb2_grpc
 from runtime.bundle import Bundle
 from runtime.graph_io import ATTENTION
 from runtime.manifest import (

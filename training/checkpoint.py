@@ -1,19 +1,21 @@
 """Checkpoints: a training stopped at a step, whole on disk or not there. No pickle.
 
     checkpoints/step-00001200/model.safetensors        the weights
-                              optimizer.safetensors    the optimizer's tensors, and torch's random state
+                              optimizer.safetensors    what only training needs: the optimizer's tensors, torch's
+                                                       random states, and, where the weights above are a moving
+                                                       average, those that are trained
                               state.json               where the training stood, and the sha256 of the two files
     checkpoints/best, last                             links to the directories that count
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed; then the links are replaced, each in one
-step; then what no link names is removed. Whatever moment the power fails, `last` names a whole checkpoint.
+step; then what no link names is removed, but for the last validated ones where the recipe keeps some. Whatever moment the power fails, `last` names a whole checkpoint.
 """
 
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,42 +27,19 @@ from torch import Tensor, nn
 
 from runtime.errors import UserError
 from runtime.tokenizer import Tokenizer
+from training.data.config import Part
+from training.data.corpus import encode_source
 from training.data.fetch.published import file_digest
+from training.data.pairs import group_references, read_pairs, sample_evenly
 from training.model import Seq2Seq
 from training.recipe import Recipe
 from training.run import Run
+from training.state import TrainingState
 
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
-RANDOM_STATE = "random_state.torch_cpu"
+RANDOM_STATE, TRAINED = "random_state.torch_cpu.", "trained."
 WRITING_PREFIX = ".writing-"
-
-
-@dataclass(slots=True)
-class TrainingState:
-    """Where a training stands, between two steps.
-
-    Attributes:
-        step: updates done.
-        epoch: epochs finished.
-        batch: batches of the running epoch that are done.
-        seconds: spent in training and validation so far, over all resumptions.
-        validated_step: the step of the last validation; None: there was none.
-        best_step, best_value: the best validation so far.
-        num_validations_without_best: in a row.
-        plateau_factor, num_flat_validations: the schedule's (training/schedule.py).
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    seconds: float = 0.0
-    validated_step: int | None = None
-    best_step: int | None = None
-    best_value: float | None = None
-    num_validations_without_best: int = 0
-    plateau_factor: float = 1.0
-    num_flat_validations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +74,19 @@ class LoadedRun:
     @property
     def data_digest(self) -> str:
         return str(self.data["digest"])
+
+    def held_out_sources(self, limit: int) -> list[list[int]]:
+        """At most `limit` sources, without EOS, that a request could give; none where the data is not here any more."""
+        parts: tuple[Part, ...] = ("validation", "test")
+        sources: list[list[int]] = []
+        for part in parts:
+            files = self.recipe.data.files(part)
+            if files is None or not all(path.is_file() for path in files.paths) or len(sources) >= limit:
+                continue
+            examples = sample_evenly(group_references(read_pairs(files)), limit - len(sources))
+            encoded = encode_source(self.source_tokenizer, [example.source for example in examples], append_eos=False)
+            sources += [source for source in encoded if 0 < len(source) <= self.recipe.data.max_source_tokens]
+        return sources
 
 
 def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
@@ -135,25 +127,71 @@ def checkpoint_path(run: Run, which: str) -> Path | None:
     return link.resolve() if link.is_dir() else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """What changes with each update, besides the training's state.
+
+    Attributes:
+        model: the weights that are trained.
+        averaged: a model with the weights that are published instead; None: those above.
+        scaler: fp16's.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    averaged: nn.Module | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+
 def save_checkpoint(
-    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState, *, best: bool
+    run: Run,
+    learner: Learner,
+    state: TrainingState,
+    *,
+    best: bool,
+    random_states: Sequence[Tensor] | None = None,
+    num_kept: int = 0,
 ) -> None:
-    """Publishes the training's present state as `last`, and as `best` too where it is."""
+    """Publishes the training's present state as `last`, and as `best` too where it is.
+
+    Args:
+        random_states: torch's, of each process; None: this one's.
+        num_kept: so many of the last validated checkpoints stay.
+    """
+    published = learner.model if learner.averaged is None else learner.averaged
+    tensors, values = _split(learner.optimizer)
+    random_states = [torch.get_rng_state()] if random_states is None else random_states
+    tensors |= {f"{RANDOM_STATE}{rank}": each for rank, each in enumerate(random_states)}
+    if learner.averaged is not None:
+        tensors |= {f"{TRAINED}{name}": tensor for name, tensor in _plain(learner.model.state_dict()).items()}
+    content = {"training": asdict(state), "optimizer": values}
+    if learner.scaler is not None:
+        content["scaler"] = learner.scaler.state_dict()
+    publish_checkpoint(
+        run, {MODEL_FILE: _plain(published.state_dict()), OPTIMIZER_FILE: tensors}, content, step=state.step, best=best
+    )
+    remove_strays(run, num_kept=num_kept)
+
+
+def publish_checkpoint(
+    run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
+) -> None:
+    """Writes a checkpoint whole and links it.
+
+    Args:
+        files: name -> tensors.
+        content: of state.json, without the digests.
+    """
     run.checkpoints.mkdir(exist_ok=True)
-    name = _free_name(run.checkpoints, state.step)
+    name = _free_name(run.checkpoints, step)
     aside = run.checkpoints / f"{WRITING_PREFIX}{name}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    save_file(_plain(model.state_dict()), aside / MODEL_FILE)
-    optimizer_tensors, optimizer_values = _split(optimizer)
-    save_file(optimizer_tensors | {RANDOM_STATE: torch.get_rng_state()}, aside / OPTIMIZER_FILE)
-    content = {
-        "training": asdict(state),
-        "optimizer": optimizer_values,
-        "sha256": {file: file_digest(aside / file) for file in (MODEL_FILE, OPTIMIZER_FILE)},
-    }
+    for file, tensors in files.items():
+        save_file(tensors, aside / file)
+    content = content | {"sha256": {file: file_digest(aside / file) for file in files}}
     (aside / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for file in (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE):
+    for file in (*files, STATE_FILE):
         _flush(aside / file)
     _flush(aside)
     aside.rename(run.checkpoints / name)
@@ -163,14 +201,26 @@ def save_checkpoint(
     for link in (BEST, LAST) if best else (LAST,):
         _link(run.checkpoints / link, name)
     _flush(run.checkpoints)
-    remove_strays(run)
 
 
-def remove_strays(run: Run) -> None:
-    """Removes checkpoints that were never finished, or that no link names."""
+def validated_checkpoints(run: Run) -> list[Path]:
+    """The directories of the checkpoints that were validated and are still here, by step; hand-made ones are not."""
+    found = {}
+    for path in run.checkpoints.glob("step-*"):
+        state = load_state(path)
+        if state.validated_step == state.step:
+            found[state.step] = path
+    return [found[step] for step in sorted(found)]
+
+
+def remove_strays(run: Run, *, num_kept: int = 0) -> None:
+    """Removes checkpoints that were never finished, or that no link names and that are not among the last
+    `num_kept` validated ones."""
     if not run.checkpoints.is_dir():
         return
     named = {path.name for which in (BEST, LAST) if (path := checkpoint_path(run, which))}
+    if num_kept:
+        named |= {path.name for path in validated_checkpoints(run)[-num_kept:]}
     for path in run.checkpoints.iterdir():
         if path.is_symlink():
             if path.name not in (BEST, LAST):
@@ -187,21 +237,51 @@ def load_state(directory: Path) -> TrainingState:
 
 
 def load_weights(directory: Path, model: nn.Module) -> None:
-    """Fills the model. Raises UserError where the file is damaged or of another model."""
-    tensors = _tensors(directory, MODEL_FILE)
+    """Fills the model with what is published. Raises UserError where the file is damaged or of another model."""
+    _fill(model, _tensors(directory, MODEL_FILE), directory / MODEL_FILE)
+
+
+def published_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights by name. Raises UserError where the file is damaged."""
+    return _tensors(directory, MODEL_FILE)
+
+
+def resume_checkpoint(directory: Path, learner: Learner, *, rank: int = 0) -> TrainingState:
+    """Puts weights, optimizer and this process's random state back to where they stood.
+
+    Where the moving average was not on before, it begins with the weights as they stand.
+
+    Raises:
+        UserError: a damaged file, or weights that were not left by a training.
+    """
+    content = _content(directory)
+    if OPTIMIZER_FILE not in content["sha256"]:
+        raise UserError(f"{directory} holds averaged weights only, which can't be trained on: resume their run")
+    published, tensors = _tensors(directory, MODEL_FILE), _tensors(directory, OPTIMIZER_FILE)
+    random_states = _taken(tensors, RANDOM_STATE)
+    trained = _taken(tensors, TRAINED) or published
+    _fill(learner.model, trained, directory / MODEL_FILE)
+    if learner.averaged is not None:
+        _fill(learner.averaged, published, directory / MODEL_FILE)
+    if str(rank) in random_states:
+        torch.set_rng_state(random_states[str(rank)])
+    learner.optimizer.load_state_dict(_joined(tensors, content["optimizer"]))
+    if learner.scaler is not None and content.get("scaler"):
+        learner.scaler.load_state_dict(content["scaler"])
+    return load_state(directory)
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise UserError(f"{directory / MODEL_FILE} is of another model: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is of another model: {' '.join(str(error).split())}") from None
 
 
-def resume_checkpoint(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Puts model, optimizer and torch's random state back to where they stood."""
-    load_weights(directory, model)
-    tensors = _tensors(directory, OPTIMIZER_FILE)
-    torch.set_rng_state(tensors.pop(RANDOM_STATE))
-    optimizer.load_state_dict(_joined(tensors, _content(directory)["optimizer"]))
-    return load_state(directory)
+def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those of a prefix, without it; they leave `tensors`."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 
 
 def _content(directory: Path) -> dict[str, Any]:

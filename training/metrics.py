@@ -3,18 +3,21 @@
 An example may have several references; how each metric treats them is said in RULES, which every result carries.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from rapidfuzz.distance import Levenshtein
+from rapidfuzz.distance import LCSseq, Levenshtein
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-MetricName = Literal["wer", "per", "exact_match", "bleu", "chrf"]
+MetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
 References = Sequence[Sequence[str]]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per"))
+ROUGE_WORD: Final = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,15 @@ def score(metric: MetricName, outputs: Sequence[str], references: References) ->
     return SCORERS[metric](outputs, references)
 
 
-def is_better(metric: str, value: float, best: float | None) -> bool:
-    """Whether `value` beats `best`; anything beats None."""
+def is_better(
+    metric: str, value: float, best: float | None, *, loss: float = 0.0, best_loss: float | None = None
+) -> bool:
+    """Whether `value` beats `best`; anything beats None. Of equal values the one with the lower loss is better."""
     if best is None:
         return True
-    return value < best if metric in LOWER_IS_BETTER else value > best
+    if value == best:
+        return best_loss is not None and loss < best_loss
+    return (value < best) == (metric in LOWER_IS_BETTER)
 
 
 def _exact_match(outputs: Sequence[str], references: References) -> Score:
@@ -74,17 +81,44 @@ def _chrf(outputs: Sequence[str], references: References) -> Score:
     return Score(value, f"sacrebleu {chrf.get_signature()}")
 
 
+def _rouge(outputs: Sequence[str], references: References, size: int | None) -> Score:
+    """ROUGE (Lin 2004): F1 of n-grams in common, or of the longest common subsequence where size is None."""
+    total = 0.0
+    for output, targets in zip(outputs, references, strict=True):
+        words = _rouge_words(output)
+        total += max(_f1(words, _rouge_words(target), size) for target in targets)
+    kind = "longest common subsequence" if size is None else f"{size}-grams in common"
+    rule = f"mean F1 in % of the {kind} with the nearest reference; lower-cased, letters and digits only, no stemming"
+    return Score(100.0 * total / len(outputs), rule)
+
+
+def _f1(output: list[str], target: list[str], size: int | None) -> float:
+    if size is None:
+        common, sizes = LCSseq.similarity(output, target), len(output) + len(target)
+    else:
+        grams = [Counter(zip(*(words[start:] for start in range(size)), strict=False)) for words in (output, target)]
+        common, sizes = (grams[0] & grams[1]).total(), grams[0].total() + grams[1].total()
+    return 2 * common / sizes if sizes else 0.0
+
+
 SCORERS: dict[MetricName, Callable[[Sequence[str], References], Score]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,
     "bleu": _bleu,
     "chrf": _chrf,
+    "rouge_1": lambda outputs, references: _rouge(outputs, references, 1),
+    "rouge_2": lambda outputs, references: _rouge(outputs, references, 2),
+    "rouge_l": lambda outputs, references: _rouge(outputs, references, None),
 }
 
 
 def _words(text: str) -> list[str]:
     return text.split()
+
+
+def _rouge_words(text: str) -> list[str]:
+    return ROUGE_WORD.findall(text.lower())
 
 
 def _streams(references: References) -> Any:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ def systems(peers: list[str], cache: Path) -> Iterator[System]:
 
 def main() -> None:
     arguments = parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the training that runs is stopped too
     peers = [name for name in arguments.peers.split(",") if name]
     for name in peers:
         if name not in PEERS:

@@ -26,8 +26,8 @@ when it began; Python {machine.python}, {torch}; {versions}.
 {workload.dropout}, Adam, gradients clipped to norm 1, batches of {workload.batch_sentences} sentences of
 {workload.num_tokens} source and {workload.num_tokens} target positions, none of them padding. Target tokens per second,
 medians over windows of {workload.window_steps} steps, after a warm-up and by the benchmark's own clock; the systems
-take turns. A ratio is to the faster peer of the same part. Tokens per second of processor time, of all threads together, show
-whether the machine was quiet.
+take turns. A ratio is to the faster peer of the same part. Tokens per second of processor time, of all threads
+together, show whether the machine was quiet.
 
 {tables}
 

@@ -80,7 +80,6 @@ class Engine:
             cancelled_rows=cancelled_rows,
             useful_cells=useful,
             computed_cells=computed,
-            encode_seconds=phases.get("encode", 0.0),
             phase_seconds=phases,
         )
         return StepResult(stats, outcomes)

@@ -69,7 +69,6 @@ class StepStats:
         num_encoded: requests that joined.
         cancelled_rows: rows freed because their client went, or their deadline passed.
         useful_cells, computed_cells: attention cells that meant something, and that were computed.
-        encode_seconds: of this step's newcomers; 0 without any.
         phase_seconds: phase -> seconds: admit, encode, and those of runtime.decoding.batch.StepReport. A phase that
             did not happen is absent.
     """
@@ -79,7 +78,6 @@ class StepStats:
     cancelled_rows: int
     useful_cells: int
     computed_cells: int
-    encode_seconds: float
     phase_seconds: Mapping[str, float]
 
 

@@ -1,6 +1,5 @@
 """What every RPC of ours has in common: how it ends, what is counted of it, what is logged."""
 
-import asyncio
 import logging
 import time
 import uuid
@@ -58,7 +57,7 @@ class Answering:
             error = InternalError()
             made_up_id = "" if self._request_id else uuid.uuid4().hex
             log.error("internal error", exc_info=raised, extra=self._facts(made_up_id, label))
-        code = error.code if error is not None else self._code_of(raised)
+        code = error.code if error is not None else "OK" if raised is None else cancellation_code(self._context)
         self._metrics.ended(model=label, method=self._method, code=code, seconds=time.monotonic() - self._began)
         if error is not None and code in REFUSALS:
             self._metrics.rejected.labels(label, error.reason).inc()
@@ -68,12 +67,6 @@ class Answering:
             log.debug("request ended", extra=facts | ({} if error is None else {"error": str(error)}))
         if error is not None:
             await abort(self._context, error, made_up_id)
-
-    def _code_of(self, raised: BaseException | None) -> str:
-        if raised is None:
-            return "OK"
-        assert isinstance(raised, asyncio.CancelledError | GeneratorExit)
-        return cancellation_code(self._context)
 
     def _facts(self, made_up_id: str, label: str) -> dict[str, object]:
         request_id = (self._request_id or made_up_id)[:MAX_LOGGED_CHARACTERS]

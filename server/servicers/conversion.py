@@ -3,7 +3,6 @@
 from typing import Any
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-
 from runtime.decoding.hypothesis import FinishReason, Hypothesis
 from runtime.stepper import Floats
 from runtime.tokenizer import Tokenizer

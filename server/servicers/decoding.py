@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import numpy as np
-from attendant_client.v1 import seq2seq_pb2 as messages
 
+from attendant_client.v1 import seq2seq_pb2 as messages
 from runtime.decoding.options import DecodingOptions
 from runtime.manifest import Limits, Manifest
 from server.servicers.violations import NOT_BUILT, Violations, tokens_long

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.forced import ForcedSearch
 from runtime.decoding.search import Search

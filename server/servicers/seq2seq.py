@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-
 from server.engine.request import Result
 from server.errors import NotBuilt
 from server.metrics import Metrics

@@ -5,16 +5,17 @@ import os
 import re
 import signal
 import threading
+import urllib.request
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
-from attendant_client.v1 import seq2seq_pb2 as messages
-from attendant_client.v1 import seq2seq_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
 from runtime.errors import UserError
 from server.app import serve
 from server.config import parse_config
@@ -119,6 +120,26 @@ async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog
         assert (await watch.read()).status == NOT_SERVING
         watch.cancel()
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 1
+
+
+async def test_metrics_answer_while_the_engine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stepper = gated_stepper()
+    async with app(monkeypatch, lambda: loaded(stepper)) as (task, channel):
+        said: list[str] = []
+        await eventually(lambda: bool(said.append(capsys.readouterr().out) or "serving on" in "".join(said)))
+        url = f"http://127.0.0.1:{''.join(said).rstrip().rpartition(':')[2]}/metrics"
+        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(LONG)
+        await stepper.arrival()
+        with await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_SECONDS) as response:
+            lines = response.read().decode().splitlines()
+        assert 'attendant_requests_running{model="fake"} 1.0' in lines
+        assert 'attendant_rows_running{model="fake"} 1.0' in lines
+        stepper.open()
+        await call
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
 
 
 async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
 from attendant_client import AttendantClient, HealthStatus, InvalidArgument, NotFound
 from attendant_client.command.ending import concerns_every_line
 

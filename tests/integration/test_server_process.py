@@ -17,16 +17,17 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from attendant_client.v1 import seq2seq_pb2 as messages
-from attendant_client.v1 import seq2seq_pb2_grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.bundle import Bundle, open_bundle
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from runtime.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest, sha256_of
 from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
+from runtime.manifest import MANIFEST_NAME, FileEntry
 from runtime.onnx_stepper import OnnxStepper
 from tests.bundles import tiny_bundle
 
@@ -223,6 +224,7 @@ def test_metrics_over_http(running: Running) -> None:
     assert grew("attendant_queue_seconds_count") == 1
     assert after['attendant_ready{"model": "tiny"}'] == 1
     assert after['attendant_rows_limit{"model": "tiny"}'] == 12
+    assert not [name for name in after if "_created" in name]
     assert after["process_resident_memory_bytes"] > 1e6
     rpc = {"grpc_code": "OK", "grpc_method": "Generate", "grpc_service": "attendant.v1.Seq2Seq", "grpc_type": "unary"}
     assert after[f"grpc_server_handled_total{json.dumps(rpc, sort_keys=True)}"] >= 1
@@ -272,6 +274,25 @@ def test_a_bundle_that_was_tampered_with(bundle_path: Path, tmp_path: Path) -> N
         file.write(b"x")
     lines = refused(str(copy), "--port", "0", "--metrics-port", "0")
     assert [line.split(":")[0] for line in lines[1:]] == ["  - extra.txt", "  - fp32/encoder.onnx"]
+
+
+def test_golden_examples_that_this_host_does_not_reproduce(bundle_path: Path, tmp_path: Path) -> None:
+    """Whole, signed, and still not what it says: only decoding finds out."""
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(bundle_path), str(copy)], check=True)
+    golden = copy / GOLDEN_NAME
+    examples = [json.loads(line) for line in golden.read_text().splitlines()]
+    examples[0]["score"] -= 0.5
+    examples[2]["target_tokens"].append("AA")
+    golden.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    manifest = read_manifest(copy)
+    entry = FileEntry(size=golden.stat().st_size, sha256=sha256_of(golden))
+    signed = manifest.model_copy(update={"files": {**manifest.files, GOLDEN_NAME: entry}}).signed()
+    (copy / MANIFEST_NAME).write_text(signed.to_text())
+    lines = refused(str(copy), "--port", "0", "--metrics-port", "0")
+    assert len(lines) == 3
+    assert re.match(r"  - golden example 1 .*: score is .*, must be ", lines[1])
+    assert re.match(r"  - golden example 3 .*: tokens are .*, must be ", lines[2])
 
 
 def test_without_a_gpu(bundle_path: Path) -> None:

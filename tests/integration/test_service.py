@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from attendant_client.v1 import seq2seq_pb2 as messages
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from attendant_client.v1 import seq2seq_pb2 as messages
 from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.tokenizer import EOS_ID

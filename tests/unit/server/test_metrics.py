@@ -23,7 +23,6 @@ STEP = StepStats(
     cancelled_rows=3,
     useful_cells=30,
     computed_cells=40,
-    encode_seconds=0.5,
     phase_seconds={"admit": 0.0, "encode": 0.5, "step": 0.25, "search": 0.125, "select": 0.0},
 )
 CONTRACT = {
@@ -132,7 +131,6 @@ def test_a_round_without_a_step(metrics: Metrics) -> None:
         cancelled_rows=0,
         useful_cells=0,
         computed_cells=0,
-        encode_seconds=0.0,
         phase_seconds={"admit": 0.0},
     )
     metrics.of_model("m").stepped(empty)

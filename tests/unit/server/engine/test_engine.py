@@ -127,7 +127,7 @@ def test_a_step_reports_its_phases_and_its_padding() -> None:
     desk = Desk()
     desk.submit(0, options(2))
     stats = desk.step().stats
-    assert stats.phase_seconds["encode"] == stats.encode_seconds == ENCODE_SECONDS
+    assert stats.phase_seconds["encode"] == ENCODE_SECONDS
     assert stats.phase_seconds["step"] == STEP_SECONDS
     assert (stats.useful_cells, stats.computed_cells) == (3, 16), "3 of 8 positions, and never a single query"
     assert "encode" not in desk.step().stats.phase_seconds

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attendant_client.v1 import seq2seq_pb2 as messages
 from prometheus_client import CollectorRegistry
 
+from attendant_client.v1 import seq2seq_pb2 as messages
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.forced import ForcedSearch
 from runtime.decoding.options import DecodingOptions

@@ -1,0 +1,58 @@
+"""Mixed precision: products in 16 bits where the hardware is faster at them, weights and sums in 32.
+
+torch's autocast decides which operation runs in which format (Micikevicius et al. 2018); the weights themselves, the
+optimizer and the loss stay in float32.
+"""
+
+from typing import Final, Literal
+
+import torch
+
+from runtime.errors import UserError
+
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+WantedPrecision = Literal["fp32", "bf16", "fp16", "auto"]
+
+LOW_DTYPES: Final[dict[PrecisionName, torch.dtype]] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_precision(wanted: WantedPrecision, device: torch.device) -> PrecisionName:
+    """The precision to train in, by the hardware where the recipe leaves it open.
+
+    Raises:
+        UserError: the device can't compute in what the recipe insists on, or only slower than in float32.
+    """
+    if wanted == "auto":
+        if computes_bfloat16(device):
+            return "bf16"
+        return "fp16" if device.type == "cuda" else "fp32"
+    if wanted == "bf16" and not computes_bfloat16(device):
+        raise UserError(
+            f'training.precision = "bf16", and this {device.type.upper()} has no bfloat16 arithmetic (a CPU needs '
+            'avx512_bf16 or AMX, a GPU compute capability 8): set "auto", which then takes another, or "fp32"'
+        )
+    if wanted == "fp16" and device.type != "cuda":
+        raise UserError(
+            'training.precision = "fp16" is for CUDA: a CPU emulates it and is slower than in fp32; set "auto" or '
+            '"fp32"'
+        )
+    return wanted
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 itself. Emulation is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
+def make_autocast(precision: PrecisionName, device: torch.device) -> torch.autocast:
+    """What the forward pass runs within."""
+    dtype = LOW_DTYPES.get(precision)
+    return torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def make_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.GradScaler:
+    """Scales the loss so that small gradients stay above fp16's smallest number; does nothing in other precisions."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

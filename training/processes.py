@@ -1,0 +1,89 @@
+"""The processes of a data-parallel training, as `torchrun` starts them; alone, all of this does nothing.
+
+Each holds the whole model and takes its share of every batch. The first one decides what depends on the clock, writes
+the run, and speaks.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+LONGEST_WAIT = timedelta(hours=12)
+"""Of the others while the first one prepares data or validates. A process that dies is noticed at once by torchrun."""
+
+
+class Processes:
+    """This process among its peers.
+
+    Attributes:
+        rank: 0 is the first one.
+        size: how many there are, on all machines together.
+        local_rank: the place on this machine, which is its GPU's number.
+    """
+
+    def __init__(self) -> None:
+        """Reads what torchrun says by its environment variables."""
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self._device = torch.device("cpu")
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_many(self) -> bool:
+        return self.size > 1
+
+    def join(self, device: torch.device) -> None:
+        """Meets the others: by nccl where each has a GPU, by gloo on CPUs."""
+        self._device = device
+        if self.is_many and not dist.is_initialized():
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+
+    def leave(self) -> None:
+        if self.is_many and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def share(self, model: nn.Module) -> nn.Module:
+        """The model as it is to be called in training: gradients come out as the mean over the processes."""
+        if not self.is_many:
+            return model
+        return DistributedDataParallel(model, device_ids=[self._device.index] if self._device.type == "cuda" else None)
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self.sums([0.0])
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over the processes."""
+        if not self.is_many:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(tensor)
+        found: list[float] = tensor.tolist()
+        return found
+
+    def of_first(self, values: Sequence[float]) -> list[float]:
+        """The first process's values. The others give as many."""
+        return self.sums([value if self.is_first else 0.0 for value in values])
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return self.sums([float(flag)])[0] > 0
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every process's tensor, equally large in all, by rank."""
+        if not self.is_many:
+            return [tensor]
+        found = [torch.empty_like(tensor, device=self._device) for _ in range(self.size)]
+        dist.all_gather(found, tensor.to(self._device))
+        return [each.to(tensor.device) for each in found]
