@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attendant_client import AttendantClient, Generation, attention_map
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from attendant_client import AttendantClient, Generation, attention_map
 from runtime.bundle import open_bundle
 from runtime.command import run_command
 from runtime.errors import UserError

@@ -2,8 +2,8 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from attendant_client import AttendantClient
 
+from attendant_client import AttendantClient
 from tests.unit.client.fake_server import Served, served
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
-from attendant_client.v1 import seq2seq_pb2 as pb
-from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from attendant_client.v1 import seq2seq_pb2 as pb
+from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
 
 @dataclass

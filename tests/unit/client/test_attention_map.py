@@ -1,6 +1,7 @@
 """The drawing, cell by cell."""
 
 import pytest
+
 from attendant_client import FinishReason, Generation, Hypothesis, Score, Timings
 from attendant_client.attention_map import draw, draw_weights
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from attendant_client import (
     VERSION,
     AttendantClient,
@@ -17,7 +18,6 @@ from attendant_client import (
 )
 from attendant_client.options import DecodingFields, OutputFields
 from attendant_client.v1 import seq2seq_pb2 as pb
-
 from tests.unit.client.fake_server import Served
 
 

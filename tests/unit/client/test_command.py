@@ -10,9 +10,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as pb
-
 from tests.unit.client.fake_server import Failure, Served, served, violation
 
 NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)

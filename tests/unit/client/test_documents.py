@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from attendant_client import errors
 from attendant_client.channel import SERVICE_CONFIG
-
 from tests.unit.client.fake_server import Served
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ import inspect
 
 import grpc
 import pytest
-from attendant_client import AttendantClient, AttendantError, InvalidArgument, Overloaded, Violation, errors
 
+from attendant_client import AttendantClient, AttendantError, InvalidArgument, Overloaded, Violation, errors
 from tests.unit.client.fake_server import Failure, Served, retry_info, violation
 
 CLASSES = {

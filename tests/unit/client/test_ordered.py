@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
 from attendant_client.ordered import WINDOW, in_order
 
 

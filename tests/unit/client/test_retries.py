@@ -4,8 +4,8 @@ import time
 
 import grpc
 import pytest
-from attendant_client import AttendantClient, AttendantError, DeadlineExceeded, Unavailable
 
+from attendant_client import AttendantClient, AttendantError, DeadlineExceeded, Unavailable
 from tests.unit.client.fake_server import Failure, Served
 
 
