@@ -135,7 +135,9 @@ async def ask(target: str) -> None:
     for part in DICTIONARY.glob("*.tsv"):
         known |= {line.split("\t", 1)[0] for line in part.read_text().splitlines()}
     words = [word for word in NEW_WORDS if word not in known]
-    table = Table("word", "pronunciation", "log-probability", "runner-up", box=None, pad_edge=False)
+    table = Table("word", "pronunciation", "log-prob", "runner-up", box=None, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
     async with AttendantClient(target) as client:
         for word in words:
             found = await client.generate(word, beam_size=4, num_hypotheses=2)

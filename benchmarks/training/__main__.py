@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.training import joeynmt, opennmt
@@ -20,7 +20,7 @@ from benchmarks.training.workload import QUICK, Workload
 from runtime.command import run_command
 from runtime.errors import UserError
 
-PEERS: dict[str, tuple[type[System], Environment]] = {
+PEERS: dict[str, tuple[Callable[..., System], Environment]] = {
     "joeynmt": (joeynmt.JoeyNMT, joeynmt.ENVIRONMENT),
     "opennmt": (opennmt.OpenNMT, opennmt.ENVIRONMENT),
 }

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-TORCH = "torch==2.13.0"
+TORCH = f"torch=={version('torch').partition('+')[0]}"
 """The very torch that Attendant trains with: what is compared are the toolkits."""
 
 

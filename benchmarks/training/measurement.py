@@ -123,7 +123,7 @@ def _visit(
         # Partial figures of a system that stopped by itself are no figures.
         measurement.speeds.clear()
         measurement.processor_speeds.clear()
-        measurement.problem = (said.strip().splitlines() or ["it said nothing"])[-1]
+        measurement.problem = (said.replace(f"{folder}/", "").strip().splitlines() or ["it said nothing"])[-1]
         return
     for begin, end in itertools.pairwise(readings[NUM_WARM_UP_WINDOWS - 1 :]):
         num_tokens = (end.step - begin.step) * workload.batch_tokens

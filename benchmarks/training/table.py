@@ -18,8 +18,8 @@ HEADER = ("system", "tokens/s", "to the faster peer", "slowest-fastest", "window
 PAGE = """\
 # Training speed
 
-`{command}`, {machine.date}: {machine.cpu}, {machine.num_cores} cores, {num_threads} threads, load {machine.load:.1f}
-when it began; Python {machine.python}, {torch}; {versions}.
+`{command}`, {machine.date}: {machine.cpu}, on {num_threads} of {machine.num_cores} cores, load
+{machine.load:.1f} when it began; Python {machine.python}, {torch}; {versions}.
 
 {num_layers} bidirectional LSTM layers encode, {num_layers} LSTM layers with Luong's general attention decode; embedding
 {workload.embedding_size}, hidden {workload.hidden_size}, vocabularies {workload.vocabulary_size:,}, dropout
