@@ -4,7 +4,7 @@ import numpy as np
 
 from export.decodings import compare_decodings
 from export.margins import NoisyStepper, outcomes_under_noise
-from export.plan import VerificationPlan
+from export.plan import TOLERANCE, VerificationPlan
 from runtime.bundle import open_bundle
 from runtime.decoding.options import DecodingOptions
 from runtime.onnx_stepper import OnnxStepper
@@ -63,11 +63,11 @@ def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper
     manifest = open_bundle(tiny_bundle_path).manifest
     plan = VerificationPlan(beam_sizes=(1, 3), num_alone=0, max_length=8)
     sources = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]
-    same = compare_decodings(plan, manifest, tiny_stepper, tiny_stepper, sources)
+    same = compare_decodings(plan, manifest, tiny_stepper, tiny_stepper, sources, TOLERANCE)
     assert same.tokens.num_identical == same.tokens.num_compared == 8
     assert same.token_lines == ()
     wrong = compare_decodings(
-        plan, manifest, Biased(tiny_stepper, 30.0, np.random.default_rng(0)), tiny_stepper, sources
+        plan, manifest, Biased(tiny_stepper, 30.0, np.random.default_rng(0)), tiny_stepper, sources, TOLERANCE
     )
     assert wrong.tokens.num_identical < 8
     assert len(wrong.token_lines) == 8 - wrong.tokens.num_identical
@@ -80,7 +80,7 @@ def test_a_tie_is_excused(tiny_bundle_path) -> None:
     tied = Tied(FakeStepper(vocabulary_size=12), 0.0, np.random.default_rng(0))
     other = Tied(FakeStepper(vocabulary_size=12), 1e-6, np.random.default_rng(0))
     plan = VerificationPlan(beam_sizes=(1,), num_alone=0, max_length=3)
-    report = compare_decodings(plan, manifest, other, tied, SOURCES)
+    report = compare_decodings(plan, manifest, other, tied, SOURCES, TOLERANCE)
     assert report.token_lines == ()
     assert report.tokens.num_excused == len(SOURCES)
 
