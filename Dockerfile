@@ -15,19 +15,23 @@ RUN python -m venv /opt/attendant
 ENV PATH=/opt/attendant/bin:$PATH
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 # The dependencies first, so that a change of the code does not fetch them again. `tokenizers` without its own: the
-# server loads tokenizer files and never talks to a model hub.
+# server loads tokenizer files and never talks to a model hub. Versions are those of constraints.txt (PIP_CONSTRAINT).
+# hadolint ignore=DL3013
 RUN python -c "import tomllib; print(*[d for d in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'] if not d.startswith(('tokenizers', 'attendant-client'))], sep='\n')" > requirements.txt \
  && pip install --requirement requirements.txt \
  && pip install --no-deps tokenizers
 COPY client ./client
 COPY runtime ./runtime
 COPY server ./server
+# hadolint ignore=DL3013
 RUN pip install ./client && pip install --no-deps .
 
 FROM install AS install-cpu
+# hadolint ignore=DL3013
 RUN pip install onnxruntime
 
 FROM install AS install-gpu
+# hadolint ignore=DL3013
 RUN pip install "onnxruntime-gpu[cuda,cudnn]"
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS base

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
+
+# Read by onnxruntime when it is loaded: what a server does is nobody else's affair.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+import onnxruntime as ort
 
 from runtime.errors import UserError
 from runtime.manifest import GraphSpec, TensorSpec
