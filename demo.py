@@ -112,6 +112,7 @@ def show_evaluation() -> None:
 def served(bundle: Path) -> Iterator[tuple[str, int]]:
     """A server on free ports for as long as the block runs: (host:port, metrics port)."""
     command = [sys.executable, "-m", "server", str(bundle), "--port", "0", "--metrics-port", "0"]
+    command += ["--log-level", "warning"]
     console.print(f"[dim]$ python -m server {bundle}[/]", highlight=False)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
