@@ -8,7 +8,8 @@
     checkpoints/best, last                             links to the directories that count
 
 A checkpoint is written under a hidden name, flushed to the disk and renamed; then the links are replaced, each in one
-step; then what no link names is removed, but for the last validated ones where the recipe keeps some. Whatever moment the power fails, `last` names a whole checkpoint.
+step; then what no link names is removed, but for the last validated ones where the recipe keeps some. Whatever moment
+the power fails, `last` names a whole checkpoint.
 """
 
 import itertools
@@ -165,7 +166,7 @@ def save_checkpoint(
     if learner.averaged is not None:
         tensors |= {f"{TRAINED}{name}": tensor for name, tensor in _plain(learner.model.state_dict()).items()}
     content = {"training": asdict(state), "optimizer": values}
-    if learner.scaler is not None:
+    if learner.scaler is not None and learner.scaler.is_enabled():
         content["scaler"] = learner.scaler.state_dict()
     publish_checkpoint(
         run, {MODEL_FILE: _plain(published.state_dict()), OPTIMIZER_FILE: tensors}, content, step=state.step, best=best
@@ -215,7 +216,8 @@ def validated_checkpoints(run: Run) -> list[Path]:
 
 def remove_strays(run: Run, *, num_kept: int = 0) -> None:
     """Removes checkpoints that were never finished, or that no link names and that are not among the last
-    `num_kept` validated ones."""
+    `num_kept` validated ones.
+    """
     if not run.checkpoints.is_dir():
         return
     named = {path.name for which in (BEST, LAST) if (path := checkpoint_path(run, which))}
@@ -232,7 +234,7 @@ def remove_strays(run: Run, *, num_kept: int = 0) -> None:
 def load_state(directory: Path) -> TrainingState:
     """Where the training stood. Raises UserError where the checkpoint is damaged."""
     known = {field.name for field in fields(TrainingState)}
-    values = _content(directory)["training"]
+    values = load_content(directory)["training"]
     return TrainingState(**{name: value for name, value in values.items() if name in known})
 
 
@@ -254,7 +256,7 @@ def resume_checkpoint(directory: Path, learner: Learner, *, rank: int = 0) -> Tr
     Raises:
         UserError: a damaged file, or weights that were not left by a training.
     """
-    content = _content(directory)
+    content = load_content(directory)
     if OPTIMIZER_FILE not in content["sha256"]:
         raise UserError(f"{directory} holds averaged weights only, which can't be trained on: resume their run")
     published, tensors = _tensors(directory, MODEL_FILE), _tensors(directory, OPTIMIZER_FILE)
@@ -284,7 +286,8 @@ def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 
 
-def _content(directory: Path) -> dict[str, Any]:
+def load_content(directory: Path) -> dict[str, Any]:
+    """A checkpoint's state.json. Raises UserError where it can't be read."""
     path = directory / STATE_FILE
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -295,7 +298,7 @@ def _content(directory: Path) -> dict[str, Any]:
 
 def _tensors(directory: Path, file: str) -> dict[str, Tensor]:
     path = directory / file
-    if file_digest(path) != _content(directory)["sha256"][file]:
+    if file_digest(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
     try:
         return load_file(path)

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,16 +13,19 @@ from runtime.errors import UserError
 from runtime.tokenizer import Tokenizer
 from training.checkpoint import LAST, checkpoint_path
 from training.data.config import CorpusFiles, Part
-from training.data.corpus import Corpus, encode_pairs, unknown_share
+from training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
 from training.data.fetch.published import file_digest
 from training.data.pairs import Pair, group_references, read_pairs, sample_evenly
+from training.data.training_part import TrainingPart, prepare_training_part
 from training.model import Seq2Seq
+from training.processes import Processes
 from training.recipe import Recipe
 from training.run import Run, versions, write_json, write_text
 from training.tokenization import train_tokenizer
 from training.validation import Validator
 
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
+PARTS: Final[tuple[Part, ...]] = ("train", "validation", "test")
+HELD_OUT: Final[tuple[Part, ...]] = ("validation", "test")
 FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
 
 
@@ -38,15 +42,21 @@ class Experiment:
     facts: dict[str, Any]
 
 
-def prepare(run: Run, recipe: Recipe) -> Experiment:
+def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Experiment:
     """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
+
+    The first process does so while the others wait; they then find all of it in the run.
 
     Raises:
         UserError: bad data; or the run was begun with another recipe or other data.
     """
-    device = choose_device(recipe)
+    processes = processes or Processes()
+    device = choose_device(recipe, processes)
+    processes.join(device)
     if recipe.training.num_threads is not None:
         torch.set_num_threads(recipe.training.num_threads)
+    if not processes.is_first:
+        processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
     files = {part: found for part in PARTS if (found := recipe.data.files(part)) is not None}
     digests = {part: {str(path): file_digest(path) for path in found.paths} for part, found in files.items()}
@@ -55,30 +65,29 @@ def prepare(run: Run, recipe: Recipe) -> Experiment:
     digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
     if resumed:
         _check_resumption(run, recipe, digest)
-    train = _read(files["train"])
-    validation = _read(files["validation"])
-    if resumed:
-        source_tokenizer, target_tokenizer = run.tokenizer("source"), run.tokenizer("target")
-    else:
-        source_tokenizer, target_tokenizer = _train_tokenizers(recipe, train)
-    corpus = _encode(recipe, train, source_tokenizer, target_tokenizer)
-    validation_corpus = _encode(recipe, validation, source_tokenizer, target_tokenizer)
-    examples = group_references(validation)
-    facts = {
+    held_out = {part: _read(files[part]) for part in HELD_OUT if part in files}
+    train = prepare_training_part(
+        files["train"],
+        recipe.data,
+        digest=digest,
+        held_out={part: frozenset(pair.source for pair in pairs) for part, pairs in held_out.items()},
+        folder=run.path / "corpus" if recipe.data.cache is None else Path(recipe.data.cache),
+        append_eos=recipe.source.append_eos,
+        tokenizers=(run.tokenizer("source"), run.tokenizer("target")) if resumed or not processes.is_first else None,
+        train_tokenizers=lambda read: _train_tokenizers(recipe, read),
+    )
+    num_read = {part: len(pairs) for part, pairs in held_out.items()}
+    left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
+    held_out = {part: _without(pairs, frozenset(left_out.get(part, ())), part) for part, pairs in held_out.items()}
+    source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
+    encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
+    validation_corpus = encode_pairs(held_out["validation"], encoder)
+    examples = group_references(held_out["validation"])
+    facts = _facts(train, validation_corpus, held_out) | {
         "digest": digest,
         "files": digests,
-        "num_pairs": {"train": len(train), "validation": len(validation)},
-        "num_too_long": {"train": corpus.num_too_long, "validation": validation_corpus.num_too_long},
-        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
+        "num_pairs": {"train": train.survey.num_pairs} | num_read,
         "num_validation_examples": len(examples),
-        "num_validation_sources_seen_in_training": len(
-            {example.source for example in examples} & {pair.source for pair in train}
-        ),
-        "vocabulary_size": {"source": source_tokenizer.vocabulary_size, "target": target_tokenizer.vocabulary_size},
-        "unknown_share_in_validation": {
-            "source": unknown_share(validation_corpus.sources),
-            "target": unknown_share(validation_corpus.targets),
-        },
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
@@ -92,21 +101,34 @@ def prepare(run: Run, recipe: Recipe) -> Experiment:
         append_eos=recipe.source.append_eos,
         max_length=recipe.data.max_target_tokens,
     )
-    run.path.mkdir(parents=True, exist_ok=True)
-    write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
-    write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
-    write_json(run.path / "data.json", facts)
-    write_json(run.path / "versions.json", versions())
-    write_text(run.recipe_path, recipe.to_text())
-    return Experiment(run, recipe, model, corpus, validator, device, facts)
+    if processes.is_first:
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
+        write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
+        write_json(run.path / "data.json", facts)
+        write_json(run.path / "versions.json", versions())
+        if left_out:
+            write_json(run.left_out_path, left_out)
+        write_text(run.recipe_path, recipe.to_text())
+        processes.wait()
+    return Experiment(run, recipe, model, train.corpus, validator, device, facts)
 
 
-def choose_device(recipe: Recipe) -> torch.device:
-    """Raises UserError where CUDA is asked for and absent."""
-    wanted = recipe.training.device
+def choose_device(recipe: Recipe, processes: Processes | None = None) -> torch.device:
+    """Raises UserError where CUDA is asked for and absent, or has fewer devices than processes here."""
+    wanted, processes = recipe.training.device, processes or Processes()
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError('training.device = "cuda", and torch finds no CUDA device here: set it to "cpu" or "auto"')
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if not processes.is_many:
+        return torch.device("cuda")
+    if processes.local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"a process for each GPU, and there are {torch.cuda.device_count()} here: lower --nproc_per_node, or set "
+            'training.device to "cpu"'
+        )
+    return torch.device("cuda", processes.local_rank)
 
 
 def refuse_existing(path: Path) -> None:
@@ -135,14 +157,43 @@ def _read(files: CorpusFiles) -> list[Pair]:
     return pairs
 
 
-def _train_tokenizers(recipe: Recipe, pairs: list[Pair]) -> tuple[Tokenizer, Tokenizer]:
+def _without(pairs: list[Pair], sources: frozenset[str], part: Part) -> list[Pair]:
+    kept = [pair for pair in pairs if pair.source not in sources]
+    if not kept:
+        raise UserError(
+            f'data.shared_sources = "drop_from_held_out" leaves nothing of data.{part}: the training part has all of '
+            'its sources; give other files, or set "drop_from_train" or "keep"'
+        )
+    return kept
+
+
+def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, Tokenizer]:
     if recipe.model.shared_embeddings:
-        shared = train_tokenizer(recipe.target, (text for pair in pairs for text in (pair.source, pair.target)))
+        shared = train_tokenizer(recipe.target, (text for pair in read() for text in (pair.source, pair.target)))
         return shared, shared
-    source = train_tokenizer(recipe.source, (pair.source for pair in pairs))
-    return source, train_tokenizer(recipe.target, (pair.target for pair in pairs))
+    source = train_tokenizer(recipe.source, (pair.source for pair in read()))
+    return source, train_tokenizer(recipe.target, (pair.target for pair in read()))
 
 
-def _encode(recipe: Recipe, pairs: list[Pair], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer) -> Corpus:
-    append_eos = recipe.source.append_eos
-    return encode_pairs(pairs, source_tokenizer, target_tokenizer, recipe.data, append_eos=append_eos)
+def _facts(train: TrainingPart, validation: Corpus, held_out: Mapping[Part, Sequence[Pair]]) -> dict[str, Any]:
+    survey, corpus = train.survey, train.corpus
+    sources = [frozenset(pair.source for pair in held_out[part]) for part in HELD_OUT if part in held_out]
+    return {
+        "num_trained_pairs": len(corpus),
+        "num_duplicates": survey.num_duplicates,
+        "num_left_out": survey.num_left_out,
+        "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
+        "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
+        "num_pairs_of_shared_sources": survey.num_shared,
+        "num_sources_shared_with_training": {part: len(shared) for part, shared in survey.shared_sources.items()},
+        "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
+        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
+        "vocabulary_size": {
+            "source": train.source_tokenizer.vocabulary_size,
+            "target": train.target_tokenizer.vocabulary_size,
+        },
+        "unknown_share_in_validation": {
+            "source": unknown_share(validation.sources),
+            "target": unknown_share(validation.targets),
+        },
+    }

@@ -30,6 +30,16 @@ class Journal:
         self._board.close()
 
 
+class SilentJournal(Journal):
+    """What a process keeps that is not the first of its training: nothing."""
+
+    def __init__(self) -> None: ...
+
+    def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def _cut_after(path: Path, step: int) -> None:
     if not path.exists():
         return

@@ -26,7 +26,16 @@ def smoothed_cross_entropy(logits: Tensor, target_ids: Tensor, *, label_smoothin
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     losses = torch.logsumexp(logits, -1) - (1 - label_smoothing) * logits.gather(1, target_ids.unsqueeze(1)).squeeze(1)
     if label_smoothing > 0:
-        possible = torch.ones(logits.shape[-1], dtype=logits.dtype, device=logits.device)
-        possible[list(NEVER_GENERATED)] = 0
-        losses = losses - label_smoothing / possible.sum() * torch.mv(logits, possible)
+        losses = losses - torch.mv(logits, smoothing_shares(logits, label_smoothing))
     return losses.sum()
+
+
+def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:
+    """What label smoothing gives each symbol, [V]; nothing to PAD and BOS.
+
+    Args:
+        like: [..., V], whose type and device the shares get.
+    """
+    shares = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
+    shares[list(NEVER_GENERATED)] = 0
+    return shares.mul_(label_smoothing / (len(shares) - len(NEVER_GENERATED)))

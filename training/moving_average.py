@@ -3,7 +3,9 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor
+
+from training.model import Seq2Seq
 
 WARM_UP = 10
 
@@ -16,13 +18,15 @@ class MovingAverage:
         model: a model of its own with the averaged weights.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False)
+    def __init__(self, model: Seq2Seq, decay: float) -> None:
+        self.model = copy.deepcopy(model)
+        self.model.requires_grad_(False)
         self._decay = decay
 
     @torch.no_grad()
-    def update(self, model: nn.Module, num_updates: int) -> None:
+    def update(self, model: Seq2Seq, num_updates: int) -> None:
         """Is told of the weights after each update."""
         decay = min(self._decay, (1 + num_updates) / (WARM_UP + num_updates))
-        averages, weights = list(self.model.parameters()), list(model.parameters())
+        averages: list[Tensor] = list(self.model.parameters())
+        weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)

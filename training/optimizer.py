@@ -1,10 +1,10 @@
 """The `[optimizer]` table of a recipe, and the optimizer it means."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from training.table import Table
@@ -30,6 +30,18 @@ class OptimizerConfig(Table):
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+
+    @model_validator(mode="after")
+    def each_value_has_an_effect(self) -> Self:
+        foreign = ("betas", "epsilon") if self.kind == "sgd" else ("momentum",)
+        for field in foreign:
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].default:
+                raise ValueError(
+                    f'optimizer.{field} = {value} means nothing to optimizer.kind = "{self.kind}": leave it out, or '
+                    f"take {'adam or adamw' if self.kind == 'sgd' else 'sgd'}"
+                )
+        return self
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ LONGEST_WAIT = timedelta(hours=12)
 
 
 class Processes:
-    """This process among its peers.
+    """Whom a process trains with.
 
     Attributes:
         rank: 0 is the first one.
@@ -27,10 +27,11 @@ class Processes:
     """
 
     def __init__(self) -> None:
-        """Reads what torchrun says by its environment variables."""
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        """Reads what torchrun says by its environment variables. Some clusters set the same ones for others."""
+        said = os.environ if dist.is_torchelastic_launched() else {}
+        self.rank = int(said.get("RANK", "0"))
+        self.size = int(said.get("WORLD_SIZE", "1"))
+        self.local_rank = int(said.get("LOCAL_RANK", "0"))
         self._device = torch.device("cpu")
 
     @property
@@ -60,8 +61,13 @@ class Processes:
         return DistributedDataParallel(model, device_ids=[self._device.index] if self._device.type == "cuda" else None)
 
     def wait(self) -> None:
-        """Until all are here."""
-        self.sums([0.0])
+        """Until all are here. Where the first one has ended meanwhile, so does this one: it has said why."""
+        try:
+            self.sums([0.0])
+        except RuntimeError:
+            if self.is_first:
+                raise
+            raise SystemExit(1) from None
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the processes."""

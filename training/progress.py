@@ -118,6 +118,13 @@ class PlainProgress:
         self._write(line)
 
 
+class SilentProgress(PlainProgress):
+    """For a process that is not the first of its training."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda line: None)
+
+
 def make_progress() -> TrainingProgress:
     console = Console(stderr=True)
     if console.is_terminal:

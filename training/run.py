@@ -5,6 +5,8 @@ Its files:
 recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
+left_out.json                sources that validation and test lost to data.shared_sources, where there are any
+corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -58,6 +60,14 @@ class Run:
     @property
     def evaluation_path(self) -> Path:
         return self.path / "evaluation.json"
+
+    @property
+    def left_out_path(self) -> Path:
+        return self.path / "left_out.json"
+
+    def left_out(self, part: str) -> frozenset[str]:
+        """The sources that a held-out part lost to data.shared_sources."""
+        return frozenset(self.facts(self.left_out_path.name)[part]) if self.left_out_path.exists() else frozenset()
 
     def tokenizer_path(self, side: str) -> Path:
         return self.path / f"{side}_tokenizer.json"

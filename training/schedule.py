@@ -1,14 +1,22 @@
 """How the learning rate rises and falls: the `[schedule]` table of a recipe."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from training.table import Table
 
-ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "plateau"]
-DECAYS_TO_AN_END = ("linear", "cosine")
+ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau"]
+DECAYS_TO_AN_END: Final = ("linear", "cosine", "one_cycle")
+CYCLE_RISE, CYCLE_START = 0.3, 0.04
+"""One cycle rises over this share of the run, from this share of the peak."""
+
+OWNERS: Final[dict[str, tuple[ScheduleKind, ...]]] = {
+    "final_factor": DECAYS_TO_AN_END,
+    "factor": ("plateau",),
+    "patience": ("plateau",),
+}
 
 
 class ScheduleConfig(Table):
@@ -16,10 +24,12 @@ class ScheduleConfig(Table):
 
     Attributes:
         kind: "constant"; "inverse_sqrt": falls as the root of warmup_steps / step (Vaswani et al. 2017, 5.3);
-            "linear" and "cosine": fall to `final_factor` at the run's limit (with a warm-up, one cycle: Smith and
-            Topin 2019); "plateau": times `factor` whenever more than `patience` validations in a row brought nothing.
-        warmup_steps: steps of rising; inverse_sqrt needs at least one.
-        final_factor: of the peak, where linear and cosine end.
+            "linear" and "cosine": fall to `final_factor` at the run's limit; "one_cycle": rises from 1/25 of the peak
+            over the first 30 % of the run, of steps or of time, and falls to `final_factor`, both by half a cosine
+            (Smith and Topin 2019); "plateau": times `factor` whenever more than `patience` validations in a row
+            brought nothing.
+        warmup_steps: steps of rising; inverse_sqrt needs at least one, one_cycle takes none.
+        final_factor: of the peak, where linear, cosine and one_cycle end.
         factor: plateau's.
         patience: plateau's, in validations.
     """
@@ -30,16 +40,40 @@ class ScheduleConfig(Table):
     factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     patience: Annotated[int, Field(ge=0)] = 0
 
+    @model_validator(mode="after")
+    def a_warm_up_where_it_belongs(self) -> Self:
+        if self.kind == "inverse_sqrt" and not self.warmup_steps:
+            raise ValueError(
+                'schedule.kind = "inverse_sqrt" is relative to its warm-up: set schedule.warmup_steps, e.g. to 4000'
+            )
+        if self.kind == "one_cycle" and self.warmup_steps:
+            raise ValueError(
+                f'schedule.warmup_steps = {self.warmup_steps}: "one_cycle" rises over the first 30 % of the run; leave '
+                'it out, or take "cosine", which rises over warmup_steps'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def each_value_has_an_effect(self) -> Self:
+        for field, kinds in OWNERS.items():
+            value = getattr(self, field)
+            if self.kind not in kinds and value != type(self).model_fields[field].default:
+                raise ValueError(
+                    f'schedule.{field} = {value} means nothing to schedule.kind = "{self.kind}": leave it out, or take '
+                    f"{' or '.join(kinds)}"
+                )
+        return self
+
 
 class Schedule:
     """The share of the peak learning rate at each step.
 
-    With a time limit, linear and cosine follow whichever is further on, steps or seconds: on a machine too slow for
-    the planned steps the rate has still fallen when time is up.
+    With a time limit, linear, cosine and one_cycle follow whichever is further on, steps or seconds: on a machine too
+    slow for the planned steps the rate has still fallen when time is up.
     """
 
     def __init__(self, config: ScheduleConfig, *, max_steps: int | None, max_seconds: float | None) -> None:
-        """Takes the run's limits; linear and cosine need one of them."""
+        """Takes the run's limits; linear, cosine and one_cycle need one of them."""
         self._config = config
         self._max_steps = max_steps
         self._max_seconds = max_seconds
@@ -56,8 +90,9 @@ class Schedule:
             case "plateau":
                 return rise * self.plateau_factor
             case "inverse_sqrt":
-                warmup = max(1, config.warmup_steps)
-                return rise * min(1.0, math.sqrt(warmup / (step + 1)))
+                return rise * min(1.0, math.sqrt(config.warmup_steps / (step + 1)))
+            case "one_cycle":
+                return self._cycle(self._progress(step, seconds))
             case "linear" | "cosine":
                 done = self._progress(step, seconds)
                 left = 1.0 - done if config.kind == "linear" else (1.0 + math.cos(math.pi * done)) / 2
@@ -69,6 +104,12 @@ class Schedule:
         if self._config.kind == "plateau" and self.num_flat_validations > self._config.patience:
             self.plateau_factor *= self._config.factor
             self.num_flat_validations = 0
+
+    def _cycle(self, done: float) -> float:
+        if done < CYCLE_RISE:
+            return CYCLE_START + (1.0 - CYCLE_START) * (1.0 - math.cos(math.pi * done / CYCLE_RISE)) / 2
+        final, fallen = self._config.final_factor, (done - CYCLE_RISE) / (1.0 - CYCLE_RISE)
+        return final + (1.0 - final) * (1.0 + math.cos(math.pi * fallen)) / 2
 
     def _progress(self, step: int, seconds: float) -> float:
         warmup = self._config.warmup_steps

@@ -1,44 +1,41 @@
 """The training loop: step, look, save, until a limit. What to train on is handed in; where it stands is a value."""
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from math import ceil
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
 
-from runtime.errors import UserError
-from training.checkpoint import LAST, TrainingState, checkpoint_path, remove_strays, resume_checkpoint, save_checkpoint
-from training.data.batches import BatchPlan, collate
+from training.checkpoint import LAST, Learner, checkpoint_path, remove_strays, resume_checkpoint, save_checkpoint
+from training.data.batches import Batch, BatchPlan, collate
 from training.data.corpus import Corpus
+from training.guard import Guard
 from training.interruption import Interruption
 from training.journal import Journal
-from training.loss import smoothed_cross_entropy
 from training.metrics import is_better
 from training.model import Seq2Seq
+from training.moving_average import MovingAverage
 from training.optimizer import make_optimizer
-from training.progress import StepProgress, TrainingProgress
+from training.precision import choose_precision
+from training.processes import Processes
+from training.progress import TrainingProgress
 from training.recipe import Recipe
 from training.run import Run
 from training.schedule import Schedule
+from training.state import TrainingState
+from training.step_log import StepLog
+from training.update import Updater
 from training.validation import Validator
-
-
-@dataclass(slots=True)
-class Window:
-    """What happened since the last line of the journal."""
-
-    loss: float = 0.0
-    num_tokens: int = 0
-    seconds: float = 0.0
 
 
 class Trainer:
     """One training of one run.
 
     Its course is a function of the recipe and the data alone, on a CPU with a given number of threads, unless a time
-    limit ends or anneals it: a run that was killed and resumed has the same weights, bit for bit.
+    limit ends or anneals it: a run that was killed and resumed has the same weights, bit for bit. More processes share
+    each batch: but for rounding, and for dropout's random numbers, they train as one does.
     """
 
     def __init__(
@@ -50,23 +47,46 @@ class Trainer:
         validator: Validator,
         *,
         device: torch.device,
+        processes: Processes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint where there is one."""
+        """Resumes from the run's last checkpoint where there is one.
+
+        Raises:
+            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
+        """
         self._run = run
         self._recipe = recipe
-        self._config = recipe.training
+        self._config = config = recipe.training
         self._device = device
+        self._processes = processes or Processes()
         self._model = model.to(device)
         self._corpus = corpus
         self._validator = validator
         self._plan = BatchPlan(corpus, recipe.batches, recipe.seed)
-        self._optimizer = make_optimizer(recipe.optimizer, self._model.parameters())
+        self._average = MovingAverage(self._model, config.ema_decay) if config.ema_decay is not None else None
+        self.precision = choose_precision(config.precision, device)
+        optimizer = make_optimizer(recipe.optimizer, self._model.parameters())
+        self._updater = Updater(
+            self._model,
+            optimizer,
+            label_smoothing=config.label_smoothing,
+            clip_norm=config.clip_norm,
+            precision=self.precision,
+            device=device,
+            processes=self._processes,
+        )
+        self._learner = Learner(
+            model=self._model,
+            optimizer=optimizer,
+            averaged=self._average.model if self._average else None,
+            scaler=self._updater.scaler,
+        )
         self._max_steps = self._step_limit()
-        self._schedule = Schedule(recipe.schedule, max_steps=self._max_steps, max_seconds=self._config.max_seconds)
+        self._schedule = Schedule(recipe.schedule, max_steps=self._max_steps, max_seconds=config.max_seconds)
         self._clock = clock
-        self._window = Window()
         self.state = self._resume()
+        self._guard = Guard(config, self.state)
         self._epoch_batches = self._plan.epoch(self.state.epoch)
         # Where the clock stood when the training had taken no time yet.
         self._clock_zero = clock() - self.state.seconds
@@ -81,13 +101,15 @@ class Trainer:
         """Trains until a limit.
 
         Raises:
-            UserError: the loss or the gradient is no number any more; the last checkpoint stands.
+            UserError: the loss or the gradient is no number any more, or the training diverges; the last checkpoint
+                stands.
             KeyboardInterrupt: after Ctrl-C or SIGTERM; the step was finished and saved.
         """
         self._model.train()
+        log = StepLog(journal, progress, self._config.log_every_steps)
         with Interruption() as interruption:
             while True:
-                if interruption.requested:
+                if self._processes.any(interruption.requested):
                     self._save(best=False)
                     progress.say(f"stopped at step {self.state.step}; --resume goes on from there")
                     raise KeyboardInterrupt
@@ -95,79 +117,57 @@ class Trainer:
                     self._validate(journal, progress)
                 if self._is_over():
                     return self.state
-                self._step(journal, progress)
+                self._step(log)
                 if self._checkpoint_is_due():
                     self._save(best=False)
 
-    def _step(self, journal: Journal, progress: TrainingProgress) -> None:
-        state, started = self.state, self._clock()
-        batch = collate(self._corpus, self._epoch_batches[state.batch], self._model.start_id).to(self._device)
-        rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, state.seconds)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
-        logits = self._model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-        total = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=self._config.label_smoothing)
-        loss = total / batch.num_target_tokens
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm or math.inf).item()
-        self._guard(loss.item(), norm, rate)
-        self._optimizer.step()
+    def _step(self, log: StepLog) -> None:
+        state, begun = self.state, self.state.seconds
+        whole = self._epoch_batches[state.batch : state.batch + self._config.accumulate_batches]
+        num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
+        started = self._clock()
+        gradient = self._updater.gradient([self._share(indices) for indices in whole], num_tokens)
+        rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, begun)
+        place = f"epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}"
+        self._guard.check(gradient, rate, f"step {state.step + 1} ({place})")
+        self._updater.step(rate)
         state.step += 1
-        state.batch += 1
+        if self._average is not None:
+            self._average.update(self._model, state.step)
+        state.batch += len(whole)
+        place_done = (state.epoch + 1, state.batch, self.num_batches)
         if state.batch == self.num_batches:
             state.epoch, state.batch = state.epoch + 1, 0
             self._epoch_batches = self._plan.epoch(state.epoch)
-        state.seconds = self._clock() - self._clock_zero
-        self._note(journal, progress, total.item(), batch.num_target_tokens, self._clock() - started, rate, norm)
-
-    def _guard(self, loss: float, norm: float, rate: float) -> None:
-        if math.isfinite(loss) and math.isfinite(norm):
-            return
-        state = self.state
-        raise UserError(
-            f"step {state.step + 1} (epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}): the loss "
-            f"is {loss:g} and the gradient's norm {norm:g}. Lower optimizer.learning_rate (this step's: {rate:.3g}), "
-            f"lengthen schedule.warmup_steps or lower training.clip_norm; --resume goes on from the last checkpoint"
-        )
-
-    def _note(
-        self,
-        journal: Journal,
-        progress: TrainingProgress,
-        total: float,
-        num_tokens: int,
-        seconds: float,
-        rate: float,
-        norm: float,
-    ) -> None:
-        state, window = self.state, self._window
-        window.loss += total
-        window.num_tokens += num_tokens
-        window.seconds += seconds
-        mean, speed = window.loss / window.num_tokens, window.num_tokens / max(window.seconds, 1e-9)
-        at = StepProgress(
-            epoch=state.epoch + (state.batch > 0),
-            batch=state.batch or self.num_batches,
-            num_batches=self.num_batches,
-            loss=mean,
-            rate=speed,
+        self._look_at_the_clock()
+        log.add(
+            gradient,
+            num_tokens=num_tokens,
+            seconds=self._clock() - started,
+            rate=rate,
+            step=state.step,
+            epoch=state.epoch,
+            place=place_done,
+            total_seconds=state.seconds,
             seconds_left=self._seconds_left(),
         )
-        progress.step(at)
-        if state.step % self._config.log_every_steps == 0:
-            values = {"loss": mean, "learning_rate": rate, "gradient_norm": norm, "tokens_per_second": speed}
-            journal.write("train", step=state.step, epoch=state.epoch, values=values | {"seconds": state.seconds})
-            self._window = Window()
+
+    def _share(self, indices: NDArray[np.int64]) -> Batch:
+        """What of a batch is for this process."""
+        own = indices[self._processes.rank :: self._processes.size]
+        if len(own):
+            return collate(self._corpus, own, self._model.start_id)
+        # All processes must take part in the exchange of gradients.
+        return collate(self._corpus, indices[:1], self._model.start_id).without_targets()
 
     def _validate(self, journal: Journal, progress: TrainingProgress) -> None:
         state, metric = self.state, self._recipe.validation.metric
-        values = self._validator.validate(self._model, self._device)
-        state.seconds = self._clock() - self._clock_zero
+        values = self._validated_values()
+        self._look_at_the_clock()
         state.validated_step = state.step
-        improved = is_better(metric, values[metric], state.best_value)
+        improved = is_better(metric, values[metric], state.best_value, loss=values["loss"], best_loss=state.best_loss)
         if improved:
-            state.best_step, state.best_value = state.step, values[metric]
+            state.best_step, state.best_value, state.best_loss = state.step, values[metric], values["loss"]
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
         self._schedule.validated(improved=improved)
         self._save(best=improved)
@@ -175,6 +175,18 @@ class Trainer:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         epochs = state.epoch + state.batch / self.num_batches
         progress.say(f"epoch {epochs:.3g}, step {state.step}: validation {shown}" + (" (best)" if improved else ""))
+
+    def _validated_values(self) -> dict[str, float]:
+        """By name. The first process validates, the others wait."""
+        names: list[str] = list(dict.fromkeys(("loss", self._recipe.validation.metric)))
+        values = dict.fromkeys(names, 0.0)
+        if self._processes.is_first:
+            published = self._average.model if self._average else self._model
+            values = dict(self._validator.validate(published, self._device))
+        return dict(zip(names, self._processes.of_first([values[name] for name in names]), strict=True))
+
+    def _look_at_the_clock(self) -> None:
+        (self.state.seconds,) = self._processes.of_first([self._clock() - self._clock_zero])
 
     def _validation_is_due(self) -> bool:
         state, every = self.state, self._recipe.validation.every_steps
@@ -201,22 +213,38 @@ class Trainer:
     def _save(self, *, best: bool) -> None:
         self.state.plateau_factor = self._schedule.plateau_factor
         self.state.num_flat_validations = self._schedule.num_flat_validations
-        save_checkpoint(self._run, self._model, self._optimizer, self.state, best=best)
+        random_states = self._processes.gather(torch.get_rng_state())
+        if self._processes.is_first:
+            save_checkpoint(
+                self._run,
+                self._learner,
+                self.state,
+                best=best,
+                random_states=random_states,
+                num_kept=self._config.keep_checkpoints,
+            )
         self._saved_seconds = self.state.seconds
 
     def _resume(self) -> TrainingState:
-        remove_strays(self._run)
+        rank = self._processes.rank
+        if self._processes.is_first:
+            remove_strays(self._run, num_kept=self._config.keep_checkpoints)
+        else:
+            # The first one goes on from the seed of the weights; dropout is to be another in each process.
+            torch.manual_seed(self._recipe.seed + rank)
         last = checkpoint_path(self._run, LAST)
         if last is None:
             return TrainingState()
-        state = resume_checkpoint(last, self._model, self._optimizer)
+        state = resume_checkpoint(last, self._learner, rank=rank)
         self._schedule.plateau_factor = state.plateau_factor
         self._schedule.num_flat_validations = state.num_flat_validations
         return state
 
     def _step_limit(self) -> int | None:
-        by_epochs = None if self._config.max_epochs is None else self._config.max_epochs * self.num_batches
-        limits = [limit for limit in (self._config.max_steps, by_epochs) if limit is not None]
+        config = self._config
+        steps_of_an_epoch = ceil(self.num_batches / config.accumulate_batches)
+        by_epochs = None if config.max_epochs is None else config.max_epochs * steps_of_an_epoch
+        limits = [limit for limit in (config.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 
     def _seconds_left(self) -> float | None:

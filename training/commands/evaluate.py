@@ -42,18 +42,33 @@ def run(arguments: argparse.Namespace) -> None:
     files = CorpusFiles(tsv=arguments.data) if arguments.data else loaded.recipe.data.files(arguments.split)
     if files is None:
         raise UserError(f"the recipe of {arguments.run} has no data.{arguments.split}: give --data FILE.tsv")
-    measurements = measure(loaded, files, _config(arguments, loaded.recipe.evaluation), which=arguments.checkpoint)
+    config = _config(arguments, loaded.recipe.evaluation)
+    left_out = frozenset[str]() if arguments.data else Run(arguments.run).left_out(arguments.split)
+    measurements = measure(loaded, files, config, which=arguments.checkpoint, left_out=left_out)
     Run(arguments.run).record_evaluations([measurement.to_json() for measurement in measurements])
     show(measurements)
 
 
-def measure(loaded: LoadedRun, files: CorpusFiles, config: EvaluationConfig, *, which: str = BEST) -> list[Measurement]:
+def measure(
+    loaded: LoadedRun,
+    files: CorpusFiles,
+    config: EvaluationConfig,
+    *,
+    which: str = BEST,
+    left_out: frozenset[str] = frozenset(),
+) -> list[Measurement]:
     """Evaluates a run's model on files, with a bar on a terminal.
+
+    Args:
+        left_out: sources that are not measured; the protocol says how many.
 
     Raises:
         UserError: bad or no data.
     """
-    examples = group_references(read_pairs(files))
+    examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
+    data_name = str(files) if which == BEST else f"{files}, {which} checkpoint"
+    if left_out:
+        data_name += f", without {len(left_out)} sources that the training part has too"
     if not examples:
         raise UserError(f"{files} has no pairs")
     recipe = loaded.recipe
@@ -68,7 +83,7 @@ def measure(loaded: LoadedRun, files: CorpusFiles, config: EvaluationConfig, *, 
             special_ids=special_ids(loaded.model.start_id),
             append_eos=recipe.source.append_eos,
             max_length=recipe.data.max_target_tokens,
-            data_name=str(files) if which == BEST else f"{files}, {which} checkpoint",
+            data_name=data_name,
             progress=lambda count: progress.advance(task, count),
         )
 

@@ -1,21 +1,27 @@
 """python -m training RECIPE.toml: trains, resumes, and measures on the test part."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from runtime.errors import UserError
 from training.checkpoint import load_run
 from training.commands.evaluate import measure, show
 from training.data.config import CorpusFiles
 from training.data.fetch import fetch
-from training.experiment import prepare, refuse_existing
-from training.journal import Journal
-from training.progress import make_progress
-from training.recipe import load_recipe
+from training.experiment import Experiment, prepare, refuse_existing
+from training.journal import Journal, SilentJournal
+from training.processes import Processes
+from training.progress import SilentProgress, make_progress
+from training.recipe import Recipe, load_recipe
 from training.run import Run
 from training.trainer import Trainer
 
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run.py).
-Other subcommands: python -m training fetch RECIPE | evaluate RUN (each with its own --help)."""
+In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
+the data must be in reach of all.
+Other subcommands: python -m training fetch RECIPE | evaluate RUN | average RUN (each with its own --help)."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,33 +47,90 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     place = Run(arguments.output or Path("runs") / arguments.recipe.stem)
-    if not arguments.resume:
-        refuse_existing(place.path)
-    fetch(recipe.data, announce=lambda line: print(line, flush=True))
-    experiment = prepare(place, recipe)
-    facts, model = experiment.facts, experiment.model
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(
-        f"{facts['num_pairs']['train']:,} pairs, vocabularies {facts['vocabulary_size']['source']} -> "
-        f"{facts['vocabulary_size']['target']}, {num_parameters:,} parameters, on {experiment.device}",
-        flush=True,
+    processes = Processes()
+    try:
+        if processes.is_first:
+            if not arguments.resume:
+                refuse_existing(place.path)
+            fetch(recipe.data, announce=_say)
+        _train(place, recipe, processes)
+    except UserError:
+        if processes.is_first:
+            raise
+        raise SystemExit(2) from None  # the first one says it
+    finally:
+        processes.leave()
+
+
+def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
+    experiment = prepare(place, recipe, processes)
+    trainer = Trainer(
+        place,
+        recipe,
+        experiment.model,
+        experiment.corpus,
+        experiment.validator,
+        device=experiment.device,
+        processes=processes,
     )
-    trainer = Trainer(place, recipe, model, experiment.corpus, experiment.validator, device=experiment.device)
     begun = trainer.state.step
+    if not processes.is_first:
+        trainer.train(SilentJournal(), SilentProgress())
+        processes.wait()
+        return
+    for line in (*describe(experiment.facts), _describe_model(experiment, trainer, processes)):
+        _say(line)
     journal = Journal(place, step=begun)
     try:
         with make_progress() as progress:
             state = trainer.train(journal, progress)
     finally:
         journal.close()
-    print(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}", flush=True)
+    processes.wait()  # nobody hangs up on another that is still listening
+    _say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
     if recipe.data.test is not None and (state.step > begun or not place.evaluations()):
         _measure_on_test(place, recipe.data.test)
     print(f"next: python -m export {place.path} --output bundles/{place.path.name}")
 
 
+def describe(facts: Mapping[str, Any]) -> list[str]:
+    """What was found in the data, and what left the training part."""
+    counts = {
+        "too long": facts["num_too_long"]["train"],
+        "of too unequal lengths": facts["num_unequal"]["train"],
+        "duplicates or of shared sources": facts["num_left_out"],
+    }
+    left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    lines = [
+        f"{facts['num_trained_pairs']:,} of {facts['num_pairs']['train']:,} pairs"
+        + (left_out and f"; left out: {left_out}")
+    ]
+    if facts["num_duplicates"]:
+        lines.append(f"duplicates in the training part: {facts['num_duplicates']:,} (see data.drop_duplicates)")
+    for part, count in facts["num_sources_shared_with_training"].items():
+        if count:
+            lines.append(f"sources of {part} that are in the training part too: {count:,} (see data.shared_sources)")
+    if count := facts["num_sources_shared_by_validation_and_test"]:
+        lines.append(f"sources in both validation and test: {count:,}")
+    return lines
+
+
+def _describe_model(experiment: Experiment, trainer: Trainer, processes: Processes) -> str:
+    sizes = experiment.facts["vocabulary_size"]
+    num_parameters = sum(parameter.numel() for parameter in experiment.model.parameters())
+    together = f", {processes.size} processes" if processes.is_many else ""
+    return (
+        f"vocabularies {sizes['source']} -> {sizes['target']}, {num_parameters:,} parameters, "
+        f"on {experiment.device} in {trainer.precision}{together}"
+    )
+
+
 def _measure_on_test(place: Run, files: CorpusFiles) -> None:
     loaded = load_run(place.path)
-    measurements = measure(loaded, files, loaded.recipe.evaluation)
+    measurements = measure(loaded, files, loaded.recipe.evaluation, left_out=place.left_out("test"))
     place.record_evaluations([measurement.to_json() for measurement in measurements])
     show(measurements)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

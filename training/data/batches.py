@@ -4,7 +4,7 @@ Shapes: B pairs of a batch, S source positions, T target positions (EOS included
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ class Batch:
     def num_target_tokens(self) -> int:
         return len(self.target_ids)
 
+    def without_targets(self) -> "Batch":
+        """The same with nothing to predict: its loss and gradient are zero."""
+        return replace(self, positions=self.positions[:0], target_ids=self.target_ids[:0])
+
     def to(self, device: torch.device) -> "Batch":
         return Batch(
             self.source_ids.to(device),
@@ -63,14 +67,19 @@ class BatchPlan:
             UserError: a pair alone is beyond the budget.
         """
         self._seed = seed
-        self._source_lengths = corpus.sources.lengths
-        self._target_lengths = corpus.targets.lengths + 1
+        # In 32 bits: of millions of pairs these are what the plan's memory goes to.
+        self._source_lengths = corpus.sources.lengths.astype(np.int32)
+        self._target_lengths = (corpus.targets.lengths + 1).astype(np.int32)
         order = np.lexsort((self._target_lengths, self._source_lengths))
         self._cuts = self._cut(order, config.max_tokens)
 
     @property
     def num_batches(self) -> int:
         return len(self._cuts) + 1
+
+    def num_target_tokens(self, indices: NDArray[np.int64]) -> int:
+        """Of these pairs, EOS included."""
+        return int(self._target_lengths[indices].sum())
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as indices of pairs: a function of (seed, epoch), so a run can resume anywhere."""

@@ -9,6 +9,7 @@ from training.table import Table
 
 Part = Literal["train", "validation", "test"]
 Count = Annotated[int, Field(ge=1)]
+SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
 class CorpusFiles(Table):
@@ -54,6 +55,14 @@ class DataConfig(Table):
         max_source_tokens: longer pairs leave the training part (counted in the run); also the served model's limit.
             Doesn't count EOS.
         max_target_tokens: likewise; validation and evaluation cut their outputs there.
+        max_length_ratio: pairs of which one side has more than so many times the tokens of the other leave the
+            training part; None: none do. Doesn't count EOS.
+        drop_duplicates: a training pair that is equal to an earlier one leaves. They are counted in any case.
+        shared_sources: what becomes of sources that the training part shares with validation or test, compared as the
+            files have them: "keep" (and count); "drop_from_train": the training part loses those pairs;
+            "drop_from_held_out": validation and test lose those examples.
+        cache: a directory for tokenized training parts, by the digest of all that made them, for several runs to share;
+            None: each run has its own.
     """
 
     fetch: Literal["cmudict", "reverse"] | None = None
@@ -63,6 +72,10 @@ class DataConfig(Table):
     test: CorpusFiles | None = None
     max_source_tokens: Count = 100
     max_target_tokens: Count = 100
+    max_length_ratio: Annotated[float, Field(ge=1.0)] | None = None
+    drop_duplicates: bool = False
+    shared_sources: SharedSources = "keep"
+    cache: str | None = None
 
     @model_validator(mode="before")
     @classmethod

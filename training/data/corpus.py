@@ -50,12 +50,14 @@ class Corpus:
     targets are without BOS and EOS.
 
     Attributes:
-        num_too_long: pairs left out because a side was longer than the recipe allows.
+        num_too_long: pairs left out because a side was longer than the recipe allows, or had no token.
+        num_unequal: pairs left out because one side was too many times as long as the other.
     """
 
     sources: TokenSequences
     targets: TokenSequences
     num_too_long: int
+    num_unequal: int = 0
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -67,38 +69,66 @@ def encode_source(tokenizer: Tokenizer, texts: Sequence[str], *, append_eos: boo
     return [ids + end for ids in tokenizer.encode_batch(texts)]
 
 
-def encode_pairs(
-    pairs: Iterable[Pair],
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    config: DataConfig,
-    *,
-    append_eos: bool,
-) -> Corpus:
-    """Tokenizes pairs and leaves out those that are too long.
+class PairEncoder:
+    """Tokenizes pairs and leaves out those that are too long, or of too unequal lengths.
 
-    Raises:
-        UserError: nothing is left.
+    Attributes:
+        num_too_long, num_unequal: left out so far.
     """
-    sources: list[NDArray[np.int32]] = []
-    targets: list[NDArray[np.int32]] = []
-    num_pairs = 0
-    for chunk in _chunks(pairs):
-        num_pairs += len(chunk)
-        source_ids = encode_source(source_tokenizer, [pair.source for pair in chunk], append_eos=append_eos)
-        target_ids = target_tokenizer.encode_batch([pair.target for pair in chunk])
-        for source, target in zip(source_ids, target_ids, strict=True):
-            fits = len(source) - append_eos <= config.max_source_tokens and len(target) <= config.max_target_tokens
-            # A text that a normalizer empties has nothing to attend to.
-            if fits and source and target:
-                sources.append(np.asarray(source, np.int32))
-                targets.append(np.asarray(target, np.int32))
-    if not sources:
-        raise UserError(
-            f"none of the {num_pairs} pairs has at most {config.max_source_tokens} source and "
-            f"{config.max_target_tokens} target tokens: raise data.max_source_tokens or data.max_target_tokens"
-        )
-    return Corpus(TokenSequences.of(sources), TokenSequences.of(targets), num_pairs - len(sources))
+
+    def __init__(
+        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, config: DataConfig, *, append_eos: bool
+    ) -> None:
+        self._source_tokenizer = source_tokenizer
+        self._target_tokenizer = target_tokenizer
+        self._config = config
+        self._append_eos = append_eos
+        self.num_too_long = self.num_unequal = 0
+
+    def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
+        """The ids of source and target, pair by pair; no more than a chunk of them is in memory.
+
+        Raises:
+            UserError: at the end, if nothing was left.
+        """
+        num_pairs = num_kept = 0
+        for chunk in _chunks(pairs):
+            num_pairs += len(chunk)
+            sources = [pair.source for pair in chunk]
+            source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
+            target_ids = self._target_tokenizer.encode_batch([pair.target for pair in chunk])
+            for source, target in zip(source_ids, target_ids, strict=True):
+                if self._stays(len(source) - self._append_eos, len(target)):
+                    num_kept += 1
+                    yield source, target
+        if not num_kept:
+            config = self._config
+            raise UserError(
+                f"none of the {num_pairs} pairs has at most {config.max_source_tokens} source and "
+                f"{config.max_target_tokens} target tokens"
+                + (f" in a ratio of at most {config.max_length_ratio:g}" if config.max_length_ratio else "")
+                + ": raise data.max_source_tokens or data.max_target_tokens"
+                + (" or data.max_length_ratio" if config.max_length_ratio else "")
+            )
+
+    def _stays(self, source_length: int, target_length: int) -> bool:
+        config = self._config
+        shorter, longer = sorted((source_length, target_length))
+        # A text that a normalizer empties has nothing to attend to.
+        if not shorter or source_length > config.max_source_tokens or target_length > config.max_target_tokens:
+            self.num_too_long += 1
+            return False
+        if config.max_length_ratio is not None and longer > config.max_length_ratio * shorter:
+            self.num_unequal += 1
+            return False
+        return True
+
+
+def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
+    """A corpus in memory. Raises UserError where the encoder leaves nothing."""
+    both = list(encoder.encode(pairs))
+    sources, targets = (TokenSequences.of(pair[side] for pair in both) for side in (0, 1))
+    return Corpus(sources, targets, encoder.num_too_long, encoder.num_unequal)
 
 
 def unknown_share(sequences: TokenSequences) -> float:

@@ -38,4 +38,8 @@ class Output(nn.Module):
         Args:
             embedding_weight: [V, H] the target embeddings, used where they are tied.
         """
-        return F.linear(inputs, embedding_weight if self.weight is None else self.weight, self.bias + self.never)
+        return F.linear(inputs, *self.matrix_and_bias(embedding_weight))
+
+    def matrix_and_bias(self, embedding_weight: Tensor) -> tuple[Tensor, Tensor]:
+        """W [V, H] and b [V], b with what can't be generated."""
+        return embedding_weight if self.weight is None else self.weight, self.bias + self.never

@@ -1,7 +1,7 @@
 """The whole model: embeddings, encoder, bridge, decoder, output.
 
-Shapes: B sources, R rows, S source positions, T target positions, M rows of one source, V target vocabulary,
-N wanted positions.
+Shapes: B sources, R rows, S source positions, T target positions, M rows of one source, H decoder size,
+V target vocabulary, N wanted positions.
 """
 
 from collections.abc import Mapping
@@ -84,12 +84,26 @@ class Seq2Seq(nn.Module):
         Returns:
             logits [B, T, V], or [N, V] of the wanted positions.
         """
+        logits: Tensor = self.output(
+            self.joined(source_ids, source_lengths, previous_ids, positions), self.target_embedding.weight
+        )
+        return logits
+
+    def joined(
+        self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """`forward` up to the output layer: what it takes, [B, T, H] or [N, H]."""
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
         joined = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
         if positions is not None:
             joined = joined.flatten(0, 1).index_select(0, positions)
-        return self._logits(joined)
+        dropped: Tensor = self.dropout(joined)
+        return dropped
+
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        """The output layer's matrix [V, H] and bias [V], for who takes its product himself."""
+        return self.output.matrix_and_bias(self.target_embedding.weight)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
         """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
@@ -123,14 +137,10 @@ class Seq2Seq(nn.Module):
         """
         embedded = self.dropout(self.target_embedding(previous_ids))
         joined, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
-        return self._logits(joined), rows, weights
+        return self.output(self.dropout(joined), self.target_embedding.weight), rows, weights
 
     def state_tensors(self) -> tuple[StateTensor, ...]:
         """The tensors that pass from `encode` to `step` and from step to step."""
         rows = (StateTensor(input=name, output=f"{name}_out", scope="row") for name in self.decoder.row_names)
         sources = (StateTensor(input=name, output=None, scope="source") for name in self.decoder.source_names)
         return (*rows, *sources)
-
-    def _logits(self, joined: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.dropout(joined), self.target_embedding.weight)
-        return logits

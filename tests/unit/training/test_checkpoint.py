@@ -10,7 +10,7 @@ from torch import nn
 from runtime.errors import UserError
 from training import checkpoint
 from training.checkpoint import (
-    TrainingState,
+    Learner,
     checkpoint_path,
     load_run,
     load_state,
@@ -21,6 +21,7 @@ from training.checkpoint import (
 )
 from training.optimizer import OptimizerConfig, make_optimizer
 from training.run import Run
+from training.state import TrainingState
 
 
 class Training:
@@ -29,8 +30,9 @@ class Training:
     def __init__(self, kind: str = "adam", seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.model = nn.Linear(3, 2)
-        config = OptimizerConfig.model_validate({"kind": kind, "momentum": 0.9})
+        config = OptimizerConfig.model_validate({"kind": kind} | ({"momentum": 0.9} if kind == "sgd" else {}))
         self.optimizer = make_optimizer(config, self.model.parameters())
+        self.learner = Learner(model=self.model, optimizer=self.optimizer)
 
     def update(self) -> None:
         self.optimizer.zero_grad()
@@ -40,7 +42,7 @@ class Training:
 
 def saved(run: Run, step: int, *, best: bool = False, training: Training | None = None) -> None:
     at = training or Training()
-    save_checkpoint(run, at.model, at.optimizer, TrainingState(step=step), best=best)
+    save_checkpoint(run, at.learner, TrainingState(step=step), best=best)
 
 
 def names(run: Run) -> set[str]:
@@ -52,13 +54,65 @@ def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
     run, one, other = Run(tmp_path), Training(kind), Training(kind, seed=1)
     one.update()
     state = TrainingState(step=3, epoch=1, batch=2, seconds=1.5, best_step=2, best_value=0.25, validated_step=2)
-    save_checkpoint(run, one.model, one.optimizer, state, best=True)
+    save_checkpoint(run, one.learner, state, best=True)
     one.update()
     last = checkpoint_path(run, "last")
     assert last is not None and last == checkpoint_path(run, "best")
-    assert resume_checkpoint(last, other.model, other.optimizer) == state
+    assert resume_checkpoint(last, other.learner) == state
     other.update()
     assert torch.equal(one.model.weight, other.model.weight)
+
+
+def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path) -> None:
+    run, one, other = Run(tmp_path), Training(), Training(seed=1)
+    averages = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    learners = [
+        Learner(model=each.model, optimizer=each.optimizer, averaged=average)
+        for each, average in zip((one, other), averages, strict=True)
+    ]
+    one.update()
+    save_checkpoint(run, learners[0], TrainingState(step=1), best=True)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    resume_checkpoint(last, learners[1])
+    assert torch.equal(other.model.weight, one.model.weight)
+    assert torch.equal(averages[1].weight, averages[0].weight)
+    published = nn.Linear(3, 2)
+    load_weights(last, published)
+    assert torch.equal(published.weight, averages[0].weight)
+    # Resumed without the average, the training goes on with the weights that it trained.
+    resume_checkpoint(last, other.learner)
+    assert torch.equal(other.model.weight, one.model.weight)
+
+
+def test_a_moving_average_may_begin_later(tmp_path: Path) -> None:
+    run, one, other = Run(tmp_path), Training(), Training(seed=1)
+    saved(run, 1, training=one)
+    last, average = checkpoint_path(run, "last"), nn.Linear(3, 2)
+    assert last is not None
+    resume_checkpoint(last, Learner(model=other.model, optimizer=other.optimizer, averaged=average))
+    assert torch.equal(average.weight, one.model.weight)
+
+
+def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
+    run, training = Run(tmp_path), Training()
+    states = [torch.Generator().manual_seed(seed).get_state() for seed in (4, 5)]
+    save_checkpoint(run, training.learner, TrainingState(step=1), best=True, random_states=states)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    for rank, state in enumerate(states):
+        resume_checkpoint(last, training.learner, rank=rank)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_keeps_as_many_validated_checkpoints_as_it_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for step in range(1, 8):
+        state = TrainingState(step=step, validated_step=step - step % 2)
+        save_checkpoint(run, Training().learner, state, best=step == 1, num_kept=2)
+    assert names(run) == {"best", "last", *(f"step-{step:08d}" for step in (1, 4, 6, 7))}
+    remove_strays(run)
+    assert names(run) == {"best", "last", *(f"step-{step:08d}" for step in (1, 7))}
 
 
 def test_keeps_the_best_and_the_last_only(tmp_path: Path) -> None:
@@ -126,7 +180,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
     (last / file).write_bytes(content)
     training = Training()
     with pytest.raises(UserError, match=f"{file} is damaged"):
-        resume_checkpoint(last, training.model, training.optimizer)
+        resume_checkpoint(last, training.learner)
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -22,14 +22,15 @@ def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> 
     assert "wer " in said and f"next: python -m export {output}" in said
     assert {path.name for path in output.iterdir()} == {
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
-        "target_tokenizer.json", "checkpoints", "evaluation.json",
+        "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
     }  # fmt: skip
     events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [event["epoch"] for event in events if event["event"] == "validation"] == [1, 2]
     assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= events[0].keys()
     data = json.loads((output / "data.json").read_text())
-    assert data["num_pairs"] == {"train": 48, "validation": 16}
-    assert data["num_validation_sources_seen_in_training"] == 0
+    assert data["num_pairs"] == {"train": 48, "validation": 16, "test": 16}
+    assert data["num_sources_shared_with_training"] == {"validation": 0, "test": 0}
+    assert data["num_sources_shared_by_validation_and_test"] == 16
     evaluation = json.loads((output / "evaluation.json").read_text())
     assert [entry["metric"] for entry in evaluation] == ["wer", "per"]
     assert evaluation[0].keys() == {"metric", "value", "protocol", "num_examples", "decoding"}

@@ -38,6 +38,27 @@ def test_falls_to_the_end_by_steps_or_by_time(kind: str, quarter: float) -> None
     assert schedule(kind=kind, final_factor=0.1, max_steps=10).factor(10, 0.0) == pytest.approx(0.1)
 
 
+def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
+    for at in (schedule(kind="one_cycle", max_steps=100), schedule(kind="one_cycle", max_seconds=100)):
+        found = [at.factor(moment, float(moment)) for moment in (0, 15, 30, 65, 100)]
+        assert found == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.0])
+    assert schedule(kind="one_cycle", max_steps=10, final_factor=0.1).factor(10, 0.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"kind": "inverse_sqrt"}, "set schedule.warmup_steps"),
+        ({"kind": "one_cycle", "warmup_steps": 9}, "schedule.warmup_steps = 9: .* rises over the first 30 %"),
+        ({"kind": "constant", "final_factor": 0.1}, "schedule.final_factor = 0.1 means nothing to"),
+        ({"kind": "cosine", "factor": 0.7}, "schedule.factor = 0.7 means nothing to .*: leave it out, or take plateau"),
+    ],
+)
+def test_contradictions_are_refused(config: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ScheduleConfig.model_validate(config)
+
+
 def test_plateau_falls_after_its_patience() -> None:
     found = schedule(kind="plateau", factor=0.5, patience=1)
     factors = []

@@ -5,16 +5,20 @@ import pytest
 from runtime.errors import UserError
 from runtime.tokenizer import EOS_ID
 from training.data.config import DataConfig
-from training.data.corpus import TokenSequences, encode_pairs, unknown_share
+from training.data.corpus import Corpus, PairEncoder, TokenSequences, encode_pairs, unknown_share
 from training.data.pairs import Pair
 from training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 
 
-def config(source: int, target: int) -> DataConfig:
+def config(source: int, target: int, **others: object) -> DataConfig:
     files = {"train": "t.tsv", "validation": "v.tsv"}
-    return DataConfig.model_validate(files | {"max_source_tokens": source, "max_target_tokens": target})
+    return DataConfig.model_validate(files | {"max_source_tokens": source, "max_target_tokens": target} | others)
+
+
+def encode(pairs: list[Pair], config: DataConfig, *, append_eos: bool = False) -> Corpus:
+    return encode_pairs(pairs, PairEncoder(TOKENIZER, TOKENIZER, config, append_eos=append_eos))
 
 
 def test_sequences_lie_end_to_end() -> None:
@@ -28,7 +32,7 @@ def test_sequences_lie_end_to_end() -> None:
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_limits_do_not_count_eos(append_eos: bool) -> None:
     pairs = [Pair("ab", "abc"), Pair("abc", "a"), Pair("a", "abcd"), Pair("b", "a")]
-    corpus = encode_pairs(pairs, TOKENIZER, TOKENIZER, config(2, 3), append_eos=append_eos)
+    corpus = encode(pairs, config(2, 3), append_eos=append_eos)
     assert corpus.num_too_long == 2
     end = [EOS_ID] if append_eos else []
     assert [corpus.sources[index].tolist() for index in range(2)] == [
@@ -38,11 +42,20 @@ def test_limits_do_not_count_eos(append_eos: bool) -> None:
     assert corpus.targets[0].tolist() == TOKENIZER.encode("abc")
 
 
+@pytest.mark.parametrize("append_eos", [True, False])
+def test_sides_of_unequal_lengths_leave(append_eos: bool) -> None:
+    pairs = [Pair("ab", "abcd"), Pair("ab", "abcda"), Pair("abcda", "ab"), Pair("a" * 9, "a"), Pair("ab", "")]
+    corpus = encode(pairs, config(8, 8, max_length_ratio=2.0), append_eos=append_eos)
+    assert (len(corpus), corpus.num_too_long, corpus.num_unequal) == (1, 2, 2)
+    with pytest.raises(UserError, match=r"in a ratio of at most 2: .* or data\.max_length_ratio"):
+        encode([Pair("a", "abc")], config(9, 9, max_length_ratio=2.0))
+
+
 def test_a_corpus_of_which_nothing_stays_is_refused() -> None:
     with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
-        encode_pairs([Pair("ab", "a")], TOKENIZER, TOKENIZER, config(1, 9), append_eos=True)
+        encode([Pair("ab", "a")], config(1, 9), append_eos=True)
 
 
 def test_counts_unknown_symbols() -> None:
-    corpus = encode_pairs([Pair("axyz", "a")], TOKENIZER, TOKENIZER, config(9, 9), append_eos=False)
+    corpus = encode([Pair("axyz", "a")], config(9, 9))
     assert unknown_share(corpus.sources) == 0.75

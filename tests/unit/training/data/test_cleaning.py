@@ -1,0 +1,101 @@
+"""What is found in a training part, and what leaves it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.checkpoint import load_run
+from training.data.cleaning import survey
+from training.data.config import DataConfig
+from training.data.pairs import Pair
+from training.run import Run
+
+PAIRS = [Pair("a", "1"), Pair("b", "1"), Pair("a", "1"), Pair("a", "2"), Pair("c", "3"), Pair("b", "1"), Pair("a1", "")]
+HELD_OUT = {"validation": frozenset({"a", "x"}), "test": frozenset({"a", "c", "y"})}
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def look(**options: object) -> tuple:
+    config = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"} | options)
+    found, selection = survey(iter(PAIRS), config, HELD_OUT)
+    return found, list(selection.of(PAIRS))
+
+
+def test_all_is_counted_and_nothing_leaves_unasked() -> None:
+    for options in ({}, {"shared_sources": "drop_from_held_out"}):
+        found, kept = look(**options)
+        assert (found.num_pairs, found.num_duplicates, found.num_shared, found.num_left_out) == (7, 2, 4, 0)
+        assert found.shared_sources == {"validation": ["a"], "test": ["a", "c"]}
+        assert kept == PAIRS
+
+
+def test_of_equal_pairs_the_first_stays() -> None:
+    found, kept = look(drop_duplicates=True)
+    assert kept == [Pair("a", "1"), Pair("b", "1"), Pair("a", "2"), Pair("c", "3"), Pair("a1", "")]
+    assert found.num_left_out == 2
+
+
+def test_shared_sources_leave_the_training_part() -> None:
+    found, kept = look(shared_sources="drop_from_train")
+    assert kept == [Pair("b", "1"), Pair("b", "1"), Pair("a1", "")]
+    assert found.num_left_out == 4
+    found, kept = look(shared_sources="drop_from_train", drop_duplicates=True)
+    assert kept == [Pair("b", "1"), Pair("a1", "")]
+    assert found.num_left_out == 5
+
+
+@pytest.fixture
+def dirty_recipe(tmp_path: Path, tiny_recipe: Path) -> Path:
+    """Two of validation's sources, one pair twice, and one of unequal lengths in the training part."""
+    held_out = (tmp_path / "validation.tsv").read_text().splitlines()
+    train = (tmp_path / "train.tsv").read_text().splitlines()
+    train += [held_out[0], held_out[1], train[-1], "abcd\ta"]
+    (tmp_path / "train.tsv").write_text("\n".join(train) + "\n")
+    return tiny_recipe
+
+
+def run(command: Command, recipe: Path, output: Path, *options: str) -> str:
+    overrides = [part for option in ("training.max_steps=2", *options) for part in ("--set", option)]
+    status, said, errors = command(recipe, "--output", output, *overrides)
+    assert status == 0, errors
+    return said
+
+
+def test_a_run_reports_what_is_there(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
+    said = run(command, dirty_recipe, tmp_path / "run")
+    assert "52 of 52 pairs\n" in said and "duplicates in the training part: 1 (" in said
+    assert "sources of validation that are in the training part too: 2 (see data.shared_sources)" in said
+    assert "sources in both validation and test: 16\n" in said
+    facts = load_run(tmp_path / "run").data
+    assert facts["num_duplicates"] == 1 and facts["num_pairs_of_shared_sources"] == 2
+    assert facts["num_sources_shared_with_training"] == {"validation": 2, "test": 2}
+
+
+def test_the_training_part_is_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
+    options = ("data.drop_duplicates=true", "data.shared_sources=drop_from_train", "data.max_length_ratio=3")
+    said = run(command, dirty_recipe, tmp_path / "run", *options)
+    assert "48 of 52 pairs; left out: 1 of too unequal lengths, 3 duplicates or of shared sources" in said
+    assert "16 examples" in said
+    facts = load_run(tmp_path / "run").data
+    assert (facts["num_trained_pairs"], facts["num_left_out"], facts["num_unequal"]["train"]) == (48, 3, 1)
+
+
+def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
+    said = run(command, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
+    assert "52 of 52 pairs" in said and "14 examples" in said and "without 2 sources that the training part has" in said
+    assert load_run(tmp_path / "run").data["num_validation_examples"] == 14
+    assert len(Run(tmp_path / "run").left_out("test")) == 2
+    status, said, _ = command("evaluate", tmp_path / "run", "--split", "validation")
+    assert status == 0 and "14 examples" in said
+    status, said, _ = command("evaluate", tmp_path / "run", "--data", tmp_path / "validation.tsv")
+    assert status == 0 and "16 examples" in said
+
+
+def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    (tmp_path / "train.tsv").write_text((tmp_path / "validation.tsv").read_text())
+    for choice, said in (("drop_from_train", "leaves nothing of "), ("drop_from_held_out", "leaves nothing of data.")):
+        option = f"data.shared_sources={choice}"
+        status, _, errors = command(tiny_recipe, "--output", tmp_path / choice, "--set", option)
+        assert status == 2 and said in errors and len(errors.splitlines()) == 1

@@ -1,0 +1,106 @@
+"""Tokenized training parts on disk: written once, pair by pair, and then mapped into memory, not read into it.
+
+    <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
+                   source_offsets.bin, target_offsets.bin    int64, where each begins, and the end
+                   corpus.json                               counts, and what else was said when it was made
+
+The key is the digest of all that decides the content, so what stands under it is right; a directory appears whole.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.errors import UserError
+from training.data.corpus import Corpus, PairEncoder, TokenSequences
+from training.data.pairs import Pair
+
+SIDES = ("source", "target")
+RECORD_NAME = "corpus.json"
+CHUNK_PAIRS = 10_000
+
+
+def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
+    """The corpus of a directory and what was said of it; None where there is none.
+
+    Raises:
+        UserError: files are missing or not of the size they should have.
+    """
+    if not directory.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
+        sources, targets = (_mapped(directory, side, record["num_pairs"], record["num_tokens"][side]) for side in SIDES)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{directory} is damaged ({error}): remove it, and it will be made again") from None
+    return Corpus(sources, targets, record["num_too_long"], record["num_unequal"]), record["said"]
+
+
+def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: dict[str, Any]) -> None:
+    """Tokenizes pairs into a directory, which stands afterwards whole or not at all.
+
+    Args:
+        said: a plain value that `open_stored` gives back.
+
+    Raises:
+        UserError: nothing is left of the pairs; the disk is full.
+    """
+    made = [path for path in (directory.parent, *directory.parent.parents) if not path.exists()]
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name[:12]}-", dir=directory.parent))
+    try:
+        lengths = _write_ids(aside, encoder.encode(pairs))
+        for side in SIDES:
+            offsets = np.concatenate([[0], np.cumsum(np.frombuffer(lengths[side], np.int32), dtype=np.int64)])
+            offsets.astype(np.int64).tofile(aside / f"{side}_offsets.bin")
+        record = {
+            "num_pairs": len(lengths["source"]),
+            "num_tokens": {side: int(np.frombuffer(lengths[side], np.int32).sum(dtype=np.int64)) for side in SIDES},
+            "num_too_long": encoder.num_too_long,
+            "num_unequal": encoder.num_unequal,
+            "said": said,
+        }
+        (aside / RECORD_NAME).write_text(json.dumps(record, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+        for path in aside.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        aside.chmod(0o755)
+        if not directory.exists():  # another run may have been as fast
+            aside.rename(directory)
+    except OSError as error:
+        raise UserError(f"{directory}: can't be written: {error}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if not directory.exists():
+            for path in made:
+                path.rmdir()
+
+
+def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:
+    """Returns the lengths by side, in int32."""
+    lengths = {side: array("i") for side in SIDES}
+    iterator = iter(pairs)
+    with (folder / "source_ids.bin").open("wb") as sources, (folder / "target_ids.bin").open("wb") as targets:
+        while chunk := list(islice(iterator, CHUNK_PAIRS)):
+            for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
+                sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
+                np.fromiter(chain.from_iterable(sequences), np.int32).tofile(file)
+                lengths[side].extend(map(len, sequences))
+    return lengths
+
+
+def _mapped(directory: Path, side: str, num_pairs: int, num_tokens: int) -> TokenSequences:
+    ids, offsets = directory / f"{side}_ids.bin", directory / f"{side}_offsets.bin"
+    for path, size in ((ids, 4 * num_tokens), (offsets, 8 * (num_pairs + 1))):
+        if path.stat().st_size != size:
+            raise ValueError(f"{path.name} has {path.stat().st_size} bytes, expected {size}")
+    # As plain arrays over the mapping: np.memmap's own slices cost several times as much.
+    return TokenSequences(np.asarray(np.memmap(ids, np.int32, "r")), np.asarray(np.memmap(offsets, np.int64, "r")))

@@ -1,0 +1,61 @@
+"""Matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
+
+torch takes MKL for them. oneDNN, whose products take about half the time where MKL does not favor the processor, it
+takes only when told that products may be rounded to bfloat16; and oneDNN does round there where the processor has AMX,
+but not where it has AVX-512 alone. So the permission is given where a product shows that no use is made of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Final
+
+import torch
+
+PROBED_SHAPES: Final = ((512, 512, 512), (64, 512, 2048))
+"""Rows, summands and columns of the products that are looked at: a layer's over all steps, and one of a single step."""
+
+LARGEST_ERROR_RATIO: Final = 4.0
+"""Of one order of summation to another; rounding to bfloat16 multiplies the error by thousands."""
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Within, the CPU's products of float32 are by oneDNN where they stay products of float32.
+
+    Which library it is depends on the hardware alone. The setting is the whole process's; it is restored at the end.
+    """
+    with _bfloat16_permitted() if onednn_is_exact() else nullcontext():
+        yield
+
+
+@cache
+def onednn_is_exact() -> bool:
+    """Whether oneDNN, permitted to round float32 to bfloat16, does not."""
+    usual = _errors()
+    with _bfloat16_permitted():
+        permitted = _errors()
+    return all(ours <= LARGEST_ERROR_RATIO * theirs for ours, theirs in zip(permitted, usual, strict=True))
+
+
+@contextmanager
+def _bfloat16_permitted() -> Iterator[None]:
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
+def _errors() -> list[float]:
+    """Of each probed product, relative to the one in float64."""
+    generator = torch.Generator().manual_seed(0)  # training's random numbers are left alone
+    errors = []
+    for num_rows, num_summands, num_columns in PROBED_SHAPES:
+        left = torch.randn(num_rows, num_summands, generator=generator)
+        right = torch.randn(num_summands, num_columns, generator=generator)
+        exact = left.double() @ right.double()
+        errors.append(float((left @ right - exact).norm() / exact.norm()))
+    return errors
