@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from attendant_client import AttendantClient
 
 ROOT = Path(__file__).parents[2]
