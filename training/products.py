@@ -20,12 +20,15 @@ LARGEST_ERROR_RATIO: Final = 4.0
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
+def fast_products(device: torch.device) -> Iterator[None]:
     """Within, the CPU's products of float32 are by oneDNN where they stay products of float32.
 
     Which library it is depends on the hardware alone. The setting is the whole process's; it is restored at the end.
+
+    Args:
+        device: that training is on; another than a CPU needs none of this.
     """
-    with _bfloat16_permitted() if onednn_is_exact() else nullcontext():
+    with _bfloat16_permitted() if device.type == "cpu" and onednn_is_exact() else nullcontext():
         yield
 
 

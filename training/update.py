@@ -10,9 +10,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.data.batches import Batch
-from training.loss import smoothed_cross_entropy
+from training.model import Seq2Seq
+from training.objective import Objective
 from training.precision import PrecisionName, make_autocast, make_scaler
 from training.processes import Processes
+from training.products import fast_products
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Updater:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Seq2Seq,
         optimizer: torch.optim.Optimizer,
         *,
         label_smoothing: float,
@@ -49,10 +51,9 @@ class Updater:
         device: torch.device,
         processes: Processes,
     ) -> None:
-        self._model = processes.share(model)
+        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing))
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
-        self._label_smoothing = label_smoothing
         self._clip_norm = clip_norm or math.inf
         self._precision = precision
         self._device = device
@@ -68,8 +69,9 @@ class Updater:
         """
         self._optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for place, batch in enumerate(batches, 1):
-            total += self._backward(batch.to(self._device), num_tokens, is_last=place == len(batches))
+        with fast_products(self._device):
+            for place, batch in enumerate(batches, 1):
+                total += self._backward(batch.to(self._device), num_tokens, is_last=place == len(batches))
         self.scaler.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm).item()
         loss = self._processes.sums([total])[0] / num_tokens
@@ -87,11 +89,10 @@ class Updater:
 
     def _backward(self, batch: Batch, num_tokens: int, *, is_last: bool) -> float:
         # The processes exchange gradients once, with the last batch's.
-        waits = isinstance(self._model, DistributedDataParallel) and not is_last
-        with self._model.no_sync() if waits else nullcontext():  # type: ignore[operator]
+        waits = isinstance(self._objective, DistributedDataParallel) and not is_last
+        with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                logits = self._model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-                total = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=self._label_smoothing)
+                total = self._objective(batch)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -8,6 +8,8 @@ import torch
 from training import products
 from training.products import fast_products, onednn_is_exact
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(autouse=True)
 def _probed_anew() -> Iterator[None]:
@@ -29,11 +31,11 @@ def relative_error() -> float:
 
 def test_products_are_of_float32_and_the_setting_is_restored() -> None:
     before = setting()
-    with fast_products():
+    with fast_products(CPU):
         assert (setting() == "bf16") == onednn_is_exact()
         assert relative_error() < 1e-6
     assert setting() == before
-    with pytest.raises(KeyError), fast_products():
+    with pytest.raises(KeyError), fast_products(CPU):
         raise KeyError
     assert setting() == before
 
@@ -43,7 +45,14 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(products, "_errors", lambda: [4e-3, exact[1]] if setting() == "bf16" else exact)
     assert not onednn_is_exact()
     before = setting()
-    with fast_products():
+    with fast_products(CPU):
+        assert setting() == before
+
+
+def test_a_gpu_needs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_errors", lambda: pytest.fail("probed"))
+    before = setting()
+    with fast_products(torch.device("cuda")):
         assert setting() == before
 
 

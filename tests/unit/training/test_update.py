@@ -47,10 +47,13 @@ class Bigrams(nn.Module):
         self.embedding = nn.Embedding(11, 6)
         self.output = nn.Linear(6, 11)
 
-    def forward(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
+    def joined(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
         del source_ids, source_lengths
-        logits: Tensor = self.output(self.embedding(previous_ids.flatten()[positions]))
-        return logits
+        embedded: Tensor = self.embedding(previous_ids.flatten()[positions])
+        return embedded
+
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        return self.output.weight, self.output.bias
 
 
 def updater(trained: nn.Module, *, precision: PrecisionName = "fp32", clip_norm: float = 0.3) -> Updater:
