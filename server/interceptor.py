@@ -20,7 +20,7 @@ class _Rpc(NamedTuple):
     grpc_method: str
 
 
-class GrpcMetrics(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+class GrpcMetrics(grpc.aio.ServerInterceptor):
     """Counts RPCs and messages, and times them. A path that no service has is not counted: it could be anything."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

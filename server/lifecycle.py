@@ -26,7 +26,7 @@ class Lifecycle:
     """
 
     def __init__(self) -> None:
-        self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack it
+        self.health = health.aio.HealthServicer()
         self.exit_status = DRAINED
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()

@@ -177,7 +177,7 @@ class AttendantClient:
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """What the server says of itself, or of one of its services; not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
-        response = await self._call(self._health.Check, request, deadline)
+        response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
     async def _call(self, method: Callable[..., Any], request: Any, options: Deadline | GenerateOptions) -> Any:
