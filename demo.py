@@ -23,7 +23,7 @@ from rich.table import Table
 
 from attendant_client import AttendantClient, Generation, attention_map
 from runtime.bundle import open_bundle
-from runtime.command import run_command
+from runtime.command import exit_command
 from runtime.errors import UserError
 
 RECIPE = Path("recipes/g2p-cmudict-small.toml")
@@ -172,4 +172,4 @@ def show_metrics(port: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("demo", main))
+    exit_command("demo", main)

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,7 +10,7 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 from attendant_client import AttendantClient, Generation
-from runtime.command import run_command
+from runtime.command import exit_command
 
 PICTURE = Path(__file__).parent / "images" / "attention.png"
 
@@ -49,4 +48,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("draw_attention", main))
+    exit_command("draw_attention", main)

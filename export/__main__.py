@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from export.publication import refuse_occupied
-from runtime.command import run_command
+from runtime.command import exit_command
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
@@ -87,4 +87,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
     signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(run_command("export", lambda: main(sys.argv[1:])))
+    exit_command("export", lambda: main(sys.argv[1:]))

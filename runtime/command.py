@@ -3,8 +3,11 @@
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from runtime.errors import UserError, VerificationFailed
+
+INTERRUPTED = 130
 
 
 def run_command(name: str, main: Callable[[], int | None]) -> int:
@@ -24,9 +27,23 @@ def run_command(name: str, main: Callable[[], int | None]) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that
         # the interpreter's own flush at exit does not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
+    """`run_command` as the end of a process.
+
+    CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
+    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice.
+    """
+    status = run_command(name, main)
+    if status == INTERRUPTED:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -6,7 +6,7 @@ import sys
 
 from prometheus_client import disable_created_metrics
 
-from runtime.command import run_command
+from runtime.command import exit_command
 from server.app import serve
 from server.config import parse_config
 from server.logs import configure_logging
@@ -21,4 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("server", main))
+    exit_command("server", main)

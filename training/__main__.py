@@ -8,7 +8,7 @@ from collections.abc import Sequence
 # then many times slower. It reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from runtime.command import run_command
+from runtime.command import exit_command
 from training.commands import average, evaluate, fetch, train
 
 SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch}
@@ -23,4 +23,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("training", lambda: main(sys.argv[1:])))
+    exit_command("training", lambda: main(sys.argv[1:]))

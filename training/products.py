@@ -1,8 +1,8 @@
 """Matrix products in float32 on a CPU, by the faster of the two libraries that torch brings.
 
 torch takes MKL for them. oneDNN, whose products take about half the time where MKL does not favor the processor, it
-takes only when told that products may be rounded to bfloat16; and oneDNN does round there where the processor has AMX,
-but not where it has AVX-512 alone. So the permission is given where a product shows that no use is made of it.
+takes only when told that products may be rounded to bfloat16. oneDNN makes use of that on processors with AMX, not on
+every other. So the permission is given where products show that it is not used.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.data.batches import Batch
@@ -92,7 +92,7 @@ class Updater:
         waits = isinstance(self._objective, DistributedDataParallel) and not is_last
         with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                total = self._objective(batch)
+                total: Tensor = self._objective(batch)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,46 @@
+"""How commands end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.command import run_command
+from runtime.errors import UserError, VerificationFailed
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (None, 0, ""),
+        (UserError("port: 7 is taken"), 2, "name: port: 7 is taken\n"),
+        (VerificationFailed("refused", ["a", "b"]), 1, "name: refused\n  - a\n  - b\n"),
+        (KeyboardInterrupt(), 130, "\nname: interrupted\n"),
+    ],
+)
+def test_what_an_exception_means(
+    error: BaseException | None, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        if error is not None:
+            raise error
+
+    assert run_command("name", main) == status
+    assert capsys.readouterr().err == said
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_command("name", lambda: 1 // 0)
+
+
+def test_an_interruption_inside_generated_code_is_status_130() -> None:
+    """Without `exit_command` this process would be killed by its own SIGINT."""
+    program = "from runtime.command import exit_command\nexit_command('x', lambda: exec('raise KeyboardInterrupt'))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
+    without = program.replace("exit_command('x', ", "run_command('x', ").replace("exit_command", "run_command")
+    assert subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True).returncode == -2
