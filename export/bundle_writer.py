@@ -13,8 +13,9 @@ from export.plan import FULL_PLAN, VerificationPlan
 from export.probes import random_source
 from export.publication import published
 from export.verification import Say, say_nothing, verify
-from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle, sha256_of
+from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
 from runtime.errors import VerificationFailed
+from runtime.files import sha256_of
 from runtime.golden import check_golden, golden_text
 from runtime.manifest import MANIFEST_NAME, Certificate, FileEntry, GraphPair, GraphSpec, Manifest
 from runtime.onnx_stepper import OnnxStepper

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance, SourceSide, SpecialIds, TargetSide
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from runtime.tokenizer import EOS_ID, Tokenizer, special_ids
 from training.model import Seq2Seq
 
 
@@ -32,8 +32,7 @@ class Exportable:
 
     @property
     def special_ids(self) -> SpecialIds:
-        start = {"bos": BOS_ID, "eos": EOS_ID}[self.model.config.decoder.start_symbol]
-        return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start)
+        return special_ids(self.model.start_id)
 
     @property
     def source_side(self) -> SourceSide:

@@ -26,7 +26,7 @@ from runtime.manifest import StateTensor, TensorSpec
 from training.model import Seq2Seq
 from training.model.candidates import candidates
 
-EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_QUERIES, EXAMPLE_BANS = 3, 5, 8, 2, 3
+EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 MAX_GRAPH_BYTES = 2**31 - 1
 """What one protobuf message can hold."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.errors import UserError
+from runtime.files import flush_to_disk
 from runtime.manifest import MANIFEST_NAME
 
 
@@ -59,11 +60,7 @@ def _make_readable(folder: Path) -> None:
 def _synchronize(folder: Path) -> None:
     """Everything reaches the disk before the name does."""
     for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_to_disk(path)
 
 
 def _take_place(folder: Path, output: Path, *, force: bool) -> None:
@@ -80,8 +77,4 @@ def _take_place(folder: Path, output: Path, *, force: bool) -> None:
         raise
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
-    descriptor = os.open(output.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_to_disk(output.parent)

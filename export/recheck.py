@@ -8,7 +8,7 @@ from export.verification import Say, say_nothing, verify
 from runtime.bundle import Bundle, open_bundle
 from runtime.errors import UserError, VerificationFailed
 from runtime.golden import check_golden
-from runtime.onnx_session import Provider
+from runtime.manifest import Provider
 from runtime.onnx_stepper import OnnxStepper
 from training.checkpoint import load_run
 

@@ -4,7 +4,6 @@ What needs the sessions (their real inputs and outputs) is checked by runtime/on
 arithmetic by runtime/golden.py.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from runtime.errors import UserError
+from runtime.files import sha256_of
 from runtime.golden import GoldenExample, parse_golden
 from runtime.graph_io import contract_differences
 from runtime.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest
@@ -117,11 +117,6 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.digest != manifest.computed_digest():
         refuse(f"{MANIFEST_NAME}: digest is {manifest.digest!r}, its content gives {manifest.computed_digest()!r}")
     return manifest
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _dotted(location: Sequence[int | str]) -> str:

@@ -15,6 +15,7 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 Precision = Literal["fp32", "int8", "fp16"]
+Provider = Literal["cpu", "cuda"]
 Scope = Literal["row", "source"]
 
 

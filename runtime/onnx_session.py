@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from runtime.errors import UserError
-from runtime.manifest import GraphSpec, TensorSpec
+from runtime.manifest import GraphSpec, Provider, TensorSpec
 
-Provider = Literal["cpu", "cuda"]
 Array = NDArray[Any]
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
@@ -32,7 +31,7 @@ PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
 }
 RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 
-ERROR, FATAL = 3, 4
+ERROR = 3
 DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(bool)": "bool"}
 
 

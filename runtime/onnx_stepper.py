@@ -13,8 +13,8 @@ from runtime import graph_io
 from runtime.bundle import Bundle, BundleRefused
 from runtime.cpu import available_cpus
 from runtime.errors import UserError
-from runtime.manifest import Precision
-from runtime.onnx_session import Array, OnnxSession, Provider, as_input
+from runtime.manifest import Precision, Provider
+from runtime.onnx_session import Array, OnnxSession, as_input
 from runtime.stepper import (
     DecoderState,
     Ids,

@@ -9,9 +9,16 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from runtime.manifest import SpecialIds
+
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 _NEVER_IN_TEXT = frozenset((PAD_ID, BOS_ID, EOS_ID))
+
+
+def special_ids(start_id: int) -> SpecialIds:
+    """The special symbols of a model whose decoder is first fed `start_id`."""
+    return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
 class UnknownTokenError(ValueError):

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from runtime.errors import UserError
-from runtime.manifest import Precision
+from runtime.manifest import Precision, Provider
 
-Provider = Literal["cpu", "cuda"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 

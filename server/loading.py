@@ -16,10 +16,10 @@ from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.errors import UserError
 from runtime.golden import check_golden
-from runtime.manifest import Limits, Precision
+from runtime.manifest import Limits, Precision, Provider
 from runtime.onnx_stepper import OnnxStepper
 from runtime.stepper import Stepper
-from server.config import Provider, ServerConfig
+from server.config import ServerConfig
 from server.models import limits_in_force
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from runtime import graph_io
 from runtime.bundle import Bundle
-from runtime.manifest import Limits, Manifest, Precision
-from server.config import Provider
+from runtime.manifest import Limits, Manifest, Precision, Provider
 from server.engine.runner import EngineRunner
 from server.errors import InvalidArgument, NotReady, UnknownModel, Violation
 from server.metrics import ModelMetrics

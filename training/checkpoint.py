@@ -14,7 +14,6 @@ the power fails, `last` names a whole checkpoint.
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -27,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runtime.errors import UserError
+from runtime.files import flush_to_disk
 from runtime.tokenizer import Tokenizer
 from training.data.config import Part
 from training.data.corpus import encode_source
@@ -193,15 +193,15 @@ def publish_checkpoint(
     content = content | {"sha256": {file: file_digest(aside / file) for file in files}}
     (aside / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for file in (*files, STATE_FILE):
-        _flush(aside / file)
-    _flush(aside)
+        flush_to_disk(aside / file)
+    flush_to_disk(aside)
     aside.rename(run.checkpoints / name)
-    _flush(run.checkpoints)
+    flush_to_disk(run.checkpoints)
     # `last` first: a run that dies in between resumes from a state that knows of the better value, and `best` would
     # then stay behind for ever. With `best` first, a resumed run meets the same validation again.
     for link in (BEST, LAST) if best else (LAST,):
         _link(run.checkpoints / link, name)
-    _flush(run.checkpoints)
+    flush_to_disk(run.checkpoints)
 
 
 def validated_checkpoints(run: Run) -> list[Path]:
@@ -345,11 +345,3 @@ def _link(link: Path, name: str) -> None:
     aside.unlink(missing_ok=True)
     aside.symlink_to(name, target_is_directory=True)
     aside.replace(link)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

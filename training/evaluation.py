@@ -10,16 +10,11 @@ from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.manifest import SpecialIds
 from runtime.stepper import Stepper
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from runtime.tokenizer import Tokenizer
 from training.data.corpus import encode_source
 from training.data.pairs import Example
 from training.metrics import MetricName, score
 from training.table import Table
-
-
-def special_ids(start_id: int) -> SpecialIds:
-    """The special symbols of a model whose decoder is first fed `start_id`."""
-    return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
 class EvaluationConfig(Table):

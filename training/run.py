@@ -16,7 +16,6 @@ evaluation.json              a list of {metric, value, protocol, num_examples, d
 """
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 
 from runtime.errors import UserError
+from runtime.files import flush_to_disk
 from runtime.tokenizer import Tokenizer
 from training.recipe import Recipe, load_recipe
 
@@ -113,8 +113,7 @@ def write_text(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.writing")
     with aside.open("w", encoding="utf-8", newline="\n") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    flush_to_disk(aside)
     aside.replace(path)
 
 

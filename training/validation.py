@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.tokenizer import Tokenizer
+from runtime.tokenizer import Tokenizer, special_ids
 from training.data.batches import BatchPlan, collate
 from training.data.config import BatchConfig
 from training.data.corpus import Corpus
 from training.data.pairs import Example
-from training.evaluation import EvaluationConfig, evaluate, special_ids
+from training.evaluation import EvaluationConfig, evaluate
 from training.loss import smoothed_cross_entropy
 from training.model import Seq2Seq
 from training.stepper import TorchStepper

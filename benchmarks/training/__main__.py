@@ -17,7 +17,7 @@ from benchmarks.training.measurement import measure
 from benchmarks.training.system import System
 from benchmarks.training.table import page, result, terminal_table, write_results
 from benchmarks.training.workload import QUICK, Workload
-from runtime.command import run_command
+from runtime.command import exit_command
 from runtime.errors import UserError
 
 PEERS: dict[str, tuple[Callable[..., System], Environment]] = {
@@ -98,4 +98,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("benchmarks.training", main))
+    exit_command("benchmarks.training", main)

@@ -1,6 +1,5 @@
 """OpenNMT-py (Klein et al. 2017), through its public command."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from benchmarks.training.data import Corpus
 from benchmarks.training.environment import Environment
-from benchmarks.training.system import MANY_STEPS, System
+from benchmarks.training.system import MANY_STEPS, System, write_config
 from benchmarks.training.workload import Workload
 
 ENVIRONMENT = Environment(
@@ -54,8 +53,7 @@ class OpenNMT(System):
 
     def command(self, workload: Workload, corpus: Corpus, folder: Path, num_threads: int) -> list[str]:
         del num_threads  # torch takes it from the environment
-        config = folder / "config.yaml"  # JSON is YAML
-        config.write_text(json.dumps(self._config(workload, corpus, folder), indent=2), encoding="utf-8")
+        config = write_config(folder, self._config(workload, corpus, folder))
         return [str(ENVIRONMENT.python(self.cache)), "-P", "-c", TRAIN, "-config", str(config)]
 
     def _config(self, workload: Workload, corpus: Corpus, folder: Path) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What is measured: a toolkit with an architecture and a precision."""
 
+import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from benchmarks.training.data import Corpus
 from benchmarks.training.workload import Workload
@@ -50,3 +51,10 @@ class System(ABC):
         """The file that gets the lines of progress: the command's output, unless the toolkit has one of its own."""
         del folder
         return log
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    """The file that a peer's command reads: YAML, as JSON is."""
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    return path

@@ -24,9 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from runtime.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest, sha256_of
+from runtime.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
 from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
+from runtime.files import sha256_of
 from runtime.manifest import MANIFEST_NAME, FileEntry
 from runtime.onnx_stepper import OnnxStepper
 from tests.bundles import tiny_bundle

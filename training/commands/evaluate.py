@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from runtime.errors import UserError
+from runtime.tokenizer import special_ids
 from training.checkpoint import BEST, LAST, LoadedRun, load_run
 from training.data.config import CorpusFiles
 from training.data.pairs import group_references, read_pairs
-from training.evaluation import EvaluationConfig, Measurement, evaluate, special_ids
+from training.evaluation import EvaluationConfig, Measurement, evaluate
 from training.experiment import choose_device
 from training.metrics import MetricName
 from training.run import Run

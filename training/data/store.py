@@ -8,7 +8,6 @@ The key is the digest of all that decides the content, so what stands under it i
 """
 
 import json
-import os
 import shutil
 import tempfile
 from array import array
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from runtime.errors import UserError
+from runtime.files import flush_to_disk
 from training.data.corpus import Corpus, PairEncoder, TokenSequences
 from training.data.pairs import Pair
 
@@ -70,8 +70,7 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
         }
         (aside / RECORD_NAME).write_text(json.dumps(record, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
         for path in aside.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            flush_to_disk(path)
         aside.chmod(0o755)
         if not directory.exists():  # another run may have been as fast
             aside.rename(directory)

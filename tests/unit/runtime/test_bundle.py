@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from runtime.bundle import GOLDEN_NAME, BundleRefused, open_bundle, sha256_of
+from runtime.bundle import GOLDEN_NAME, BundleRefused, open_bundle
 from runtime.errors import UserError
+from runtime.files import sha256_of
 from runtime.golden import check_golden
 from runtime.manifest import MANIFEST_NAME, Manifest
 from runtime.onnx_stepper import OnnxStepper

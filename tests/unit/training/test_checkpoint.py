@@ -125,7 +125,7 @@ def test_keeps_the_best_and_the_last_only(tmp_path: Path) -> None:
     assert names(run) == {"best", "last", "step-00000002", "step-00000004.1"}
 
 
-@pytest.mark.parametrize("moment", ["save_file", "file_digest", "_flush", "_link"])
+@pytest.mark.parametrize("moment", ["save_file", "file_digest", "flush_to_disk", "_link"])
 def test_dying_while_it_writes_leaves_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

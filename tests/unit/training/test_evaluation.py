@@ -1,8 +1,9 @@
 """Evaluation decodes once, with the search that serves, and says how it measured."""
 
+from runtime.tokenizer import special_ids
 from tests.fakes import FakeStepper
 from training.data.pairs import Example
-from training.evaluation import EvaluationConfig, evaluate, special_ids
+from training.evaluation import EvaluationConfig, evaluate
 from training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])

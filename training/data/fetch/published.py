@@ -1,14 +1,13 @@
 """Publishing fetched data: a directory stands whole, with the digests of its files, or not at all."""
 
-import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from runtime.errors import UserError
+from runtime.files import flush_to_disk, sha256_of
 from training.data.pairs import Pair
 
 RECORD_NAME = "fetched.json"
@@ -50,8 +49,7 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     """One TSV file, on the disk before it is named as done."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
-        file.flush()
-        os.fsync(file.fileno())
+    flush_to_disk(path)
 
 
 def file_digest(path: Path) -> str:
@@ -61,8 +59,7 @@ def file_digest(path: Path) -> str:
         UserError: it can't be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror}") from None
 
