@@ -33,13 +33,14 @@ from training.data.corpus import encode_source
 from training.data.fetch.published import file_digest
 from training.data.pairs import group_references, read_pairs, sample_evenly
 from training.model import Seq2Seq
+from training.random_state import random_state, restore_random_state
 from training.recipe import Recipe
 from training.run import Run
 from training.state import TrainingState
 
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
-RANDOM_STATE, TRAINED = "random_state.torch_cpu.", "trained."
+RANDOM_STATE, TRAINED = "random_state.", "trained."
 WRITING_PREFIX = ".writing-"
 
 
@@ -156,12 +157,12 @@ def save_checkpoint(
     """Publishes the training's present state as `last`, and as `best` too where it is.
 
     Args:
-        random_states: torch's, of each process; None: this one's.
+        random_states: torch's, of each process (training/random_state.py); None: this one's, on a CPU.
         num_kept: so many of the last validated checkpoints stay.
     """
     published = learner.model if learner.averaged is None else learner.averaged
     tensors, values = _split(learner.optimizer)
-    random_states = [torch.get_rng_state()] if random_states is None else random_states
+    random_states = [random_state(torch.device("cpu"))] if random_states is None else random_states
     tensors |= {f"{RANDOM_STATE}{rank}": each for rank, each in enumerate(random_states)}
     if learner.averaged is not None:
         tensors |= {f"{TRAINED}{name}": tensor for name, tensor in _plain(learner.model.state_dict()).items()}
@@ -248,10 +249,16 @@ def published_weights(directory: Path) -> dict[str, Tensor]:
     return _tensors(directory, MODEL_FILE)
 
 
-def resume_checkpoint(directory: Path, learner: Learner, *, rank: int = 0) -> TrainingState:
+def resume_checkpoint(
+    directory: Path, learner: Learner, *, device: torch.device | None = None, rank: int = 0
+) -> TrainingState:
     """Puts weights, optimizer and this process's random state back to where they stood.
 
     Where the moving average was not on before, it begins with the weights as they stand.
+
+    Args:
+        device: that training is on; None: the CPU.
+        rank: this process's.
 
     Raises:
         UserError: a damaged file, or weights that were not left by a training.
@@ -266,7 +273,7 @@ def resume_checkpoint(directory: Path, learner: Learner, *, rank: int = 0) -> Tr
     if learner.averaged is not None:
         _fill(learner.averaged, published, directory / MODEL_FILE)
     if str(rank) in random_states:
-        torch.set_rng_state(random_states[str(rank)])
+        restore_random_state(random_states[str(rank)], device or torch.device("cpu"))
     learner.optimizer.load_state_dict(_joined(tensors, content["optimizer"]))
     if learner.scaler is not None and content.get("scaler"):
         learner.scaler.load_state_dict(content["scaler"])

@@ -21,6 +21,7 @@ from training.optimizer import make_optimizer
 from training.precision import choose_precision
 from training.processes import Processes
 from training.progress import TrainingProgress
+from training.random_state import random_state
 from training.recipe import Recipe
 from training.run import Run
 from training.schedule import Schedule
@@ -213,7 +214,7 @@ class Trainer:
     def _save(self, *, best: bool) -> None:
         self.state.plateau_factor = self._schedule.plateau_factor
         self.state.num_flat_validations = self._schedule.num_flat_validations
-        random_states = self._processes.gather(torch.get_rng_state())
+        random_states = self._processes.gather(random_state(self._device))
         if self._processes.is_first:
             save_checkpoint(
                 self._run,
@@ -235,7 +236,7 @@ class Trainer:
         last = checkpoint_path(self._run, LAST)
         if last is None:
             return TrainingState()
-        state = resume_checkpoint(last, self._learner, rank=rank)
+        state = resume_checkpoint(last, self._learner, device=self._device, rank=rank)
         self._schedule.plateau_factor = state.plateau_factor
         self._schedule.num_flat_validations = state.num_flat_validations
         return state

@@ -1,0 +1,126 @@
+"""Every architecture goes the whole way: trained from a recipe, exported, loaded, asked over gRPC.
+
+That its numbers are right on the way is for tests/parity; here each stage takes what the one before has left.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attendant_client import AttendantClient
+from export.bundle_writer import write_bundle
+from export.from_run import exportable_run
+from runtime.bundle import open_bundle
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.golden import check_golden
+from runtime.onnx_stepper import OnnxStepper
+from tests.architectures import architectures
+from tests.bundles import TINY_PLAN
+from tests.serving import served
+from training.__main__ import main
+from training.checkpoint import load_run
+from training.model import ModelConfig
+from training.stepper import TorchStepper
+
+RECIPE = """
+[data]
+train = "{folder}/pairs.tsv"
+validation = "{folder}/pairs.tsv"
+max_source_tokens = 12
+max_target_tokens = 12
+[source]
+tokenizer = "character"
+[target]
+tokenizer = "word"
+[batches]
+max_tokens = 64
+[optimizer]
+learning_rate = 0.02
+[training]
+max_steps = 12
+num_threads = 1
+device = "cpu"
+"""
+WORDS = ["".join(letters) for letters in itertools.product("abc", repeat=3)]
+
+
+def options_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
+    """What was chosen, by dotted name; sizes are no choice."""
+    plain = config.model_dump(mode="json")
+    tables = {name: plain.pop(name) for name in ("encoder", "attention", "decoder")}
+    named = plain | {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+    chosen = {name: value is not None if name.endswith("_size") else value for name, value in named.items()}
+    return frozenset(item for item in chosen.items() if item[0] not in ("embedding_size", "hidden_size", "dropout"))
+
+
+def covering(configs: dict[str, ModelConfig]) -> Iterator[str]:
+    """Names of few architectures in which every two choices that can meet do meet."""
+    pairs = {
+        name: set(itertools.combinations(sorted(options_of(config), key=str), 2)) for name, config in configs.items()
+    }
+    wanted = set[Any]().union(*pairs.values())
+    while wanted:
+        best = max(pairs, key=lambda name: len(pairs[name] & wanted))
+        wanted -= pairs.pop(best)
+        yield best
+
+
+ARCHITECTURES = architectures()
+COVERING = list(covering(ARCHITECTURES))
+NUM_QUICK = 6
+"""The first ones, in which most pairs of choices meet already."""
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_they_were() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def toml(config: ModelConfig) -> str:
+    """The `[model]` table."""
+    plain = config.model_dump(mode="json", exclude_none=True)
+    tables = {"model": plain} | {f"model.{name}": plain.pop(name) for name in ("encoder", "attention", "decoder")}
+    lines = []
+    for table, values in tables.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
+    (folder / "pairs.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in WORDS))
+    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder) + toml(config))
+    main([str(folder / "recipe.toml"), "--output", str(folder / "run")])
+    run = load_run(folder / "run", "last")
+    write_bundle(exportable_run(run, "walked"), folder / "bundle", plan=TINY_PLAN)
+    bundle = open_bundle(folder / "bundle")
+    stepper = OnnxStepper(bundle)
+    assert check_golden(bundle, stepper, "fp32", "cpu") == []
+    options = DecodingOptions(beam_size=3, max_length=12)
+    sources = [bundle.source_ids(bundle.source_tokenizer.encode(word)) for word in WORDS[:4]]
+    wanted = decode_all(TorchStepper(run.model), sources, options, bundle.manifest.special_ids)
+    async with served(stepper, bundle) as server, AttendantClient(server.target) as client:
+        for word, (best, *_) in zip(WORDS, wanted, strict=False):
+            answer = (await client.generate(word, beam_size=3, max_length=12)).best
+            assert answer.log_prob == pytest.approx(best.log_prob, abs=1e-4)
+            if answer.finish_reason == "EOS":
+                scored = await client.score(word, answer.text)
+                assert scored.log_prob == pytest.approx(answer.log_prob, abs=1e-5 * (len(answer.tokens) + 1))
+
+
+@pytest.mark.parametrize("name", COVERING[:NUM_QUICK])
+async def test_most_pairs_of_choices(name: str, tmp_path: Path) -> None:
+    await goes_the_whole_way(ARCHITECTURES[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COVERING[NUM_QUICK:])
+async def test_every_pair_of_choices(name: str, tmp_path: Path) -> None:
+    await goes_the_whole_way(ARCHITECTURES[name], tmp_path)
