@@ -9,9 +9,9 @@ from collections.abc import Sequence
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from runtime.command import exit_command
-from training.commands import average, evaluate, fetch, train
+from training.commands import average, evaluate, fetch, report, train
 
-SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch}
+SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch, "report": report}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,38 +1,69 @@
 """What a set of outputs is worth against its references. Texts in, percentages or scores out.
 
-An example may have several references; how each metric treats them is said in RULES, which every result carries.
+Every metric is first taken apart into a few numbers per example, its sufficient statistics, of whose sums alone its
+value is made: so a subset or a resample is scored by adding up rows, and no text is looked at twice. An example may
+have several references; how each metric treats them is said in its rule, which every result carries.
+
+N examples, F numbers per example.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from rapidfuzz.distance import LCSseq, Levenshtein
+import numpy as np
+from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
+from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 MetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
 References = Sequence[Sequence[str]]
+Floats64 = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per"))
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A metric's value and the rule it was taken by."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """A metric taken apart.
 
-    value: float
+    Attributes:
+        rule: how the metric is taken, in words, or the library's signature.
+        rows: [N, F] the sufficient statistics of each example.
+        value_of: the metric of the examples whose rows add up to the given [F].
+    """
+
+    metric: MetricName
     rule: str
+    rows: Floats64
+    value_of: Callable[[Floats64], float]
+
+    @property
+    def value(self) -> float:
+        """The metric of all examples."""
+        return self.value_of(self.rows.sum(axis=0))
+
+    def values(self) -> Floats64:
+        """[N] the metric of each example alone. BLEU's is 0 wherever a sentence shares no word with its reference, and
+        coarse elsewhere: to rank sentences take chrF.
+        """
+        return np.array([self.value_of(row) for row in self.rows])
+
+    def take(self, indices: NDArray[np.intp]) -> "Statistics":
+        """Those of some of the examples."""
+        return replace(self, rows=self.rows[indices])
 
 
-def score(metric: MetricName, outputs: Sequence[str], references: References) -> Score:
-    """Scores outputs against the references of their examples, one entry each, none empty."""
+def take_statistics(metric: MetricName, outputs: Sequence[str], references: References) -> Statistics:
+    """A metric's statistics of outputs against the references of their examples, one entry each, none empty."""
     if not outputs:
         raise ValueError("there is nothing to score")
-    return SCORERS[metric](outputs, references)
+    rule, rows, value_of = TAKERS[metric](outputs, references)
+    return Statistics(metric=metric, rule=rule, rows=np.asarray(rows, np.float64), value_of=value_of)
 
 
 def is_better(
@@ -46,79 +77,86 @@ def is_better(
     return (value < best) == (metric in LOWER_IS_BETTER)
 
 
-def _exact_match(outputs: Sequence[str], references: References) -> Score:
-    right = sum(_words(output) in map(_words, targets) for output, targets in zip(outputs, references, strict=True))
-    return Score(100.0 * right / len(outputs), "% of examples whose output equals any of its references")
+Taken = tuple[str, Sequence[Sequence[float]], Callable[[Floats64], float]]
 
 
-def _wer(outputs: Sequence[str], references: References) -> Score:
+def _exact_match(outputs: Sequence[str], references: References) -> Taken:
+    return "% of examples whose output equals any of its references", _right(outputs, references), _percentage
+
+
+def _wer(outputs: Sequence[str], references: References) -> Taken:
     rule = "% of examples (words) whose output equals none of the listed references (pronunciations)"
-    return Score(100.0 - _exact_match(outputs, references).value, rule)
+    return rule, [(1.0 - right, one) for right, one in _right(outputs, references)], _percentage
 
 
-def _per(outputs: Sequence[str], references: References) -> Score:
-    edits = length = 0
+def _right(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
+    """(1 where the output equals a reference symbol by symbol, 1), per example."""
+    return [
+        (float(_words(output) in map(_words, targets)), 1.0)
+        for output, targets in zip(outputs, references, strict=True)
+    ]
+
+
+def _per(outputs: Sequence[str], references: References) -> Taken:
+    rows = []
     for output, targets in zip(outputs, references, strict=True):
         symbols = _words(output)
         distances = [(Levenshtein.distance(symbols, target), len(target)) for target in map(_words, targets)]
         # Of references equally near the longest, which asks most of the output for the same edits.
         fewest, negative_length = min((distance, -size) for distance, size in distances)
-        edits += fewest
-        length -= negative_length
+        rows.append((fewest, -negative_length))
     rule = "% of edits (insertions, deletions, substitutions) to the nearest reference, over its length"
-    return Score(100.0 * edits / length, rule)
+    return rule, rows, _percentage
 
 
-def _bleu(outputs: Sequence[str], references: References) -> Score:
-    bleu = BLEU()
-    value = bleu.corpus_score(list(outputs), _streams(references)).score
-    return Score(value, f"sacrebleu {bleu.get_signature()}")
+def _sacrebleu(metric: SacrebleuMetric, outputs: Sequence[str], references: References) -> Taken:
+    # Not public, but what sacrebleu's own significance tests are made of; tests hold the values against corpus_score.
+    rows = metric._extract_corpus_statistics(list(outputs), _streams(references))
+    rule = f"sacrebleu {metric.get_signature()}"
+    return rule, rows, lambda totals: float(metric._compute_score_from_stats(totals.tolist()).score)
 
 
-def _chrf(outputs: Sequence[str], references: References) -> Score:
-    chrf = CHRF()
-    value = chrf.corpus_score(list(outputs), _streams(references)).score
-    return Score(value, f"sacrebleu {chrf.get_signature()}")
+def _rouge(outputs: Sequence[str], references: References, kind: str) -> Taken:
+    # Imported here: it brings the whole of nltk along, which no other metric needs.
+    from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415
+
+    scorer = RougeScorer([kind], tokenizer=_RougeTokenizer())
+    rows = [
+        (scorer.score_multi(targets, output)[kind].fmeasure, 1.0)
+        for output, targets in zip(outputs, references, strict=True)
+    ]
+    rule = f"mean F1 in % with the nearest reference, rouge-score {kind}, lower-cased letters and digits, no stemming"
+    return rule, rows, _percentage
 
 
-def _rouge(outputs: Sequence[str], references: References, size: int | None) -> Score:
-    """ROUGE (Lin 2004): F1 of n-grams in common, or of the longest common subsequence where size is None."""
-    total = 0.0
-    for output, targets in zip(outputs, references, strict=True):
-        words = _rouge_words(output)
-        total += max(_f1(words, _rouge_words(target), size) for target in targets)
-    kind = "longest common subsequence" if size is None else f"{size}-grams in common"
-    rule = f"mean F1 in % of the {kind} with the nearest reference; lower-cased, letters and digits only, no stemming"
-    return Score(100.0 * total / len(outputs), rule)
+class _RougeTokenizer:
+    """Words of any script. The library's own keeps a-z and 0-9 only, which cuts French to pieces and leaves nothing of
+    Greek; of English both make the same words.
+    """
+
+    def tokenize(self, text: str) -> list[str]:
+        return ROUGE_WORD.findall(text.lower())
 
 
-def _f1(output: list[str], target: list[str], size: int | None) -> float:
-    if size is None:
-        common, sizes = LCSseq.similarity(output, target), len(output) + len(target)
-    else:
-        grams = [Counter(zip(*(words[start:] for start in range(size)), strict=False)) for words in (output, target)]
-        common, sizes = (grams[0] & grams[1]).total(), grams[0].total() + grams[1].total()
-    return 2 * common / sizes if sizes else 0.0
-
-
-SCORERS: dict[MetricName, Callable[[Sequence[str], References], Score]] = {
+TAKERS: dict[MetricName, Callable[[Sequence[str], References], Taken]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,
-    "bleu": _bleu,
-    "chrf": _chrf,
-    "rouge_1": lambda outputs, references: _rouge(outputs, references, 1),
-    "rouge_2": lambda outputs, references: _rouge(outputs, references, 2),
-    "rouge_l": lambda outputs, references: _rouge(outputs, references, None),
+    "bleu": lambda outputs, references: _sacrebleu(BLEU(), outputs, references),
+    "chrf": lambda outputs, references: _sacrebleu(CHRF(), outputs, references),
+    "rouge_1": lambda outputs, references: _rouge(outputs, references, "rouge1"),
+    "rouge_2": lambda outputs, references: _rouge(outputs, references, "rouge2"),
+    "rouge_l": lambda outputs, references: _rouge(outputs, references, "rougeL"),
 }
+
+
+def _percentage(totals: Floats64) -> float:
+    part, whole = totals
+    return float(100.0 * part / whole)
 
 
 def _words(text: str) -> list[str]:
     return text.split()
-
-
-def _rouge_words(text: str) -> list[str]:
-    return ROUGE_WORD.findall(text.lower())
 
 
 def _streams(references: References) -> Any:

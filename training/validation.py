@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.decoding.options import DecodingOptions
 from runtime.tokenizer import Tokenizer, special_ids
 from training.data.batches import BatchPlan, collate
 from training.data.config import BatchConfig
 from training.data.corpus import Corpus
 from training.data.pairs import Example
-from training.evaluation import EvaluationConfig, evaluate
+from training.evaluation import TextModel, decode_examples
 from training.loss import smoothed_cross_entropy
+from training.metrics import take_statistics
 from training.model import Seq2Seq
 from training.stepper import TorchStepper
 from training.trainer_config import ValidationConfig
@@ -44,18 +46,17 @@ class Validator:
         values = {"loss": self._loss(model, device)}
         metric = self.config.metric
         if metric != "loss":
-            (measured,) = evaluate(
-                TorchStepper(model, device),
-                self.examples,
-                self.source_tokenizer,
-                self.target_tokenizer,
-                EvaluationConfig(metrics=(metric,)),
+            text_model = TextModel(
+                stepper=TorchStepper(model, device),
+                source_tokenizer=self.source_tokenizer,
+                target_tokenizer=self.target_tokenizer,
                 special_ids=special_ids(model.start_id),
                 append_eos=self.append_eos,
                 max_length=self.max_length,
-                data_name="validation",
             )
-            values[metric] = measured.value
+            decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=self.max_length))
+            outputs, references = [one.text for one in decoded], [one.example.references for one in decoded]
+            values[metric] = round(take_statistics(metric, outputs, references).value, 4)
         return values
 
     @torch.no_grad()

@@ -13,7 +13,16 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "runtime": {"runtime"},
     "training": {"training", "runtime"},
-    "export": {"export", "training.model", "training.checkpoint", "training.stepper", "runtime"},
+    "export": {
+        "export",
+        "training.model",
+        "training.checkpoint",
+        "training.stepper",
+        "training.evaluation",
+        "training.metrics",
+        "training.data.config",
+        "runtime",
+    },
     "server.errors": {"runtime"},
     "server.engine": {"server.engine", "server.errors", "runtime"},
     "server": {"server", "runtime", "attendant_client.v1"},

@@ -1,110 +1,208 @@
-"""python -m training evaluate RUN: measures a trained model with the decoder that serves."""
+"""python -m training evaluate PATH...: measures runs and bundles with the decoder that serves."""
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from runtime.errors import UserError
-from runtime.tokenizer import special_ids
-from training.checkpoint import BEST, LAST, LoadedRun, load_run
+from runtime.manifest import Precision, Provider
+from training.checkpoint import BEST, LAST
 from training.data.config import CorpusFiles
-from training.data.pairs import group_references, read_pairs
-from training.evaluation import EvaluationConfig, Measurement, evaluate
-from training.experiment import choose_device
+from training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
+from training.evaluation.data import EvaluationData, read_data, read_held_out
+from training.evaluation.models import OpenedModel, is_bundle, open_bundle_model, open_run
+from training.evaluation.outputs import outputs_file
+from training.evaluation.results import Result, document
+from training.evaluation.session import Session
+from training.evaluation.tables import show
 from training.metrics import MetricName
-from training.run import Run
-from training.stepper import TorchStepper
+from training.run import Run, write_json
+
+DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
+A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
+the first, several beam sizes or length penalties of one model with the first of those: choose by --split validation,
+and report one value on test. What is not given is the run's [evaluation], or the bundle's defaults."""
+EDGES = ",".join(map(str, DEFAULT_EDGES))
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m training evaluate",
-        description="Measures a run's model and records the results in its evaluation.json. What is not given is the "
-        "recipe's [evaluation].",
-    )
-    found.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    found = argparse.ArgumentParser(prog="python -m training evaluate", description=DESCRIPTION)
+    found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     data = found.add_mutually_exclusive_group()
     data.add_argument("--split", choices=("test", "validation"), default="test", help="which part (default: test)")
     data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
-    found.add_argument("--checkpoint", choices=(BEST, LAST), default=BEST, help="which weights (default: best)")
-    found.add_argument("--beam-size", type=int, metavar="N", help="live hypotheses; 1 is greedy")
-    found.add_argument("--length-penalty", type=float, metavar="ALPHA", help="GNMT's alpha; 0: none")
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
+    found.add_argument(
+        "--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them"
+    )
+    found.add_argument(
+        "--length-penalty", "--length-penalties", metavar="ALPHA,...", help="GNMT's alpha; 0: none; several likewise"
+    )
+    found.add_argument("--max-length", metavar="N", help="target tokens after which an output is cut")
+    found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
+    found.add_argument(
+        "--precision", metavar="P,...", help="of a bundle's graphs; several: each (default: the manifest's)"
+    )
+    found.add_argument("--provider", choices=get_args(Provider), help="what runs a bundle (default: cpu)")
+    found.add_argument(
+        "--bootstrap",
+        type=int,
+        default=DEFAULT_RESAMPLES,
+        metavar="N",
+        help="resamples for the intervals; 0: none (default: %(default)s)",
+    )
+    found.add_argument(
+        "--by-length",
+        nargs="?",
+        const=EDGES,
+        metavar="N,...",
+        help=f"measure by the source's length too, in bins that end there (without a value: {EDGES})",
+    )
+    found.add_argument(
+        "--length-unit",
+        choices=get_args(LengthUnit),
+        default="words",
+        help="what it is counted in: white-space words, or tokens of the model's own tokenizer (default: words)",
+    )
+    found.add_argument("--output", type=Path, metavar="FILE.json", help="write the results here too")
+    found.add_argument("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")
+    found.add_argument("--json", action="store_true", help="print the results as JSON instead of tables")
     return found
 
 
 def run(arguments: argparse.Namespace) -> None:
-    loaded = load_run(arguments.run, arguments.checkpoint)
-    files = CorpusFiles(tsv=arguments.data) if arguments.data else loaded.recipe.data.files(arguments.split)
-    if files is None:
-        raise UserError(f"the recipe of {arguments.run} has no data.{arguments.split}: give --data FILE.tsv")
-    config = _config(arguments, loaded.recipe.evaluation)
-    left_out = frozenset[str]() if arguments.data else Run(arguments.run).left_out(arguments.split)
-    measurements = measure(loaded, files, config, which=arguments.checkpoint, left_out=left_out)
-    Run(arguments.run).record_evaluations([measurement.to_json() for measurement in measurements])
-    show(measurements)
-
-
-def measure(
-    loaded: LoadedRun,
-    files: CorpusFiles,
-    config: EvaluationConfig,
-    *,
-    which: str = BEST,
-    left_out: frozenset[str] = frozenset(),
-) -> list[Measurement]:
-    """Evaluates a run's model on files, with a bar on a terminal.
-
-    Args:
-        left_out: sources that are not measured; the protocol says how many.
-
-    Raises:
-        UserError: bad or no data.
-    """
-    examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
-    data_name = str(files) if which == BEST else f"{files}, {which} checkpoint"
-    if left_out:
-        data_name += f", without {len(left_out)} sources that the training part has too"
-    if not examples:
-        raise UserError(f"{files} has no pairs")
-    recipe = loaded.recipe
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("evaluating", total=len(examples))
-        return evaluate(
-            TorchStepper(loaded.model, choose_device(recipe)),
-            examples,
-            loaded.source_tokenizer,
-            loaded.target_tokenizer,
-            config,
-            special_ids=special_ids(loaded.model.start_id),
-            append_eos=recipe.source.append_eos,
-            max_length=recipe.data.max_target_tokens,
-            data_name=data_name,
-            progress=lambda count: progress.advance(task, count),
+    bundles = {path for path in arguments.paths if is_bundle(path)}
+    precisions = arguments.precision.split(",") if arguments.precision else [None]
+    _check(arguments, bundles, precisions)
+    edges = None if arguments.by_length is None else _edges(arguments.by_length)
+    searches = list(_searches(arguments))
+    for search in searches:
+        _config(EvaluationConfig(), search)  # a mistake is told before anything is loaded
+    data = _data(arguments, bundles)
+    models = [
+        (path, precision) for path in arguments.paths for precision in (precisions if path in bundles else [None])
+    ]
+    writing = nullcontext() if arguments.outputs is None else outputs_file(arguments.outputs)
+    results: list[Result] = []
+    with writing as outputs, _progress() as progress:
+        session = Session(
+            data=data,
+            num_resamples=arguments.bootstrap,
+            length_edges=edges,
+            length_unit=arguments.length_unit,
+            progress=progress,
+            outputs=outputs,
         )
+        for path, precision in models:
+            if path in bundles:
+                opened = open_bundle_model(path, precision, arguments.provider or "cpu")
+            else:
+                opened = open_run(path, arguments.checkpoint or BEST)
+            for place, search in enumerate(searches):
+                if len(models) == 1:
+                    baseline = results[0] if results else None
+                else:
+                    baseline = results[place] if len(results) >= len(searches) else None
+                config = _config(opened.config, search)
+                _check_beam(opened, config)
+                results.append(session.evaluate(opened, config, baseline))
+                if path not in bundles:
+                    measurements = results[-1].evaluation.measurements
+                    Run(path).record_evaluations([measurement.to_json() for measurement in measurements])
+    found = document(results, data.name)
+    if arguments.output is not None:
+        write_json(arguments.output, found)
+    if arguments.json:
+        print(json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False))
+    else:
+        show(results, data.name)
 
 
-def show(measurements: Sequence[Measurement]) -> None:
-    for measurement in measurements:
-        protocol = f"{measurement.num_examples:,} examples; {measurement.protocol}"
-        print(f"{measurement.metric} {measurement.value:.2f}  ({protocol})")
+def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequence[str | None]) -> None:
+    """Refuses what nothing would listen to, and what would only fail once everything is decoded."""
+    for option in ("precision", "provider"):
+        value = getattr(arguments, option)
+        if value is not None and not bundles:
+            raise UserError(f"--{option} {value}: is for bundles, and {arguments.paths[0]} is a run: export it first")
+    for precision in precisions:
+        if precision is not None and precision not in get_args(Precision):
+            raise UserError(f"--precision {precision}: must be of {', '.join(get_args(Precision))}")
+    if arguments.checkpoint is not None and bundles.issuperset(arguments.paths):
+        raise UserError(f"--checkpoint {arguments.checkpoint}: is for runs; a bundle has the weights it was made of")
+    if arguments.bootstrap < 0:
+        raise UserError(
+            f"--bootstrap {arguments.bootstrap}: must be 0 (no intervals) or more, e.g. {DEFAULT_RESAMPLES}"
+        )
+    for option in ("output", "outputs"):
+        path = getattr(arguments, option)
+        if path is not None and not path.parent.is_dir():
+            raise UserError(f"--{option} {path}: there is no directory {path.parent}: make it first")
 
 
-def _config(arguments: argparse.Namespace, recipe: EvaluationConfig) -> EvaluationConfig:
-    given = {
-        "beam_size": arguments.beam_size,
-        "length_penalty": arguments.length_penalty,
-        "metrics": arguments.metrics.split(",") if arguments.metrics else None,
-    }
-    values = recipe.model_dump() | {name: value for name, value in given.items() if value is not None}
+def _edges(text: str) -> tuple[int, ...]:
     try:
-        return EvaluationConfig.model_validate(values)
+        edges = tuple(map(int, text.split(",")))
+    except ValueError:
+        edges = ()
+    if not edges or list(edges) != sorted({edge for edge in edges if edge > 0}):
+        raise UserError(f"--by-length {text}: must be whole numbers that rise, e.g. {EDGES}; paths stand before it")
+    return edges
+
+
+def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What the options change in a model's own configuration, one entry per decoding."""
+    given = {
+        "metrics": arguments.metrics.split(",") if arguments.metrics else None,
+        "max_length": arguments.max_length,
+    }
+    beam_sizes = arguments.beam_size.split(",") if arguments.beam_size else [None]
+    penalties = arguments.length_penalty.split(",") if arguments.length_penalty else [None]
+    for beam_size in beam_sizes:
+        # Greedy search has one hypothesis, and nothing that a penalty could rank.
+        for penalty in penalties[:1] if beam_size == "1" else penalties:
+            search = given | {"beam_size": beam_size, "length_penalty": penalty}
+            yield {name: value for name, value in search.items() if value is not None}
+
+
+def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
+    try:
+        return EvaluationConfig.model_validate(own.model_dump() | search)
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
         raise UserError(f"--{option} {problem['input']}: {problem['msg']}") from None
+
+
+def _check_beam(opened: OpenedModel, config: EvaluationConfig) -> None:
+    if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
+        raise UserError(f"--beam-size {config.beam_size}: {opened.path} allows at most {opened.max_beam_size}")
+
+
+def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
+    if arguments.data is not None:
+        return read_data(CorpusFiles(tsv=arguments.data))
+    runs: Sequence[Path] = [path for path in arguments.paths if path not in bundles]
+    if not runs:
+        raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} part: give --data FILE.tsv")
+    return read_held_out(runs, arguments.split)
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import UserError
-from training.checkpoint import load_run
-from training.commands.evaluate import measure, show
-from training.data.config import CorpusFiles
+from training.commands import evaluate
 from training.data.fetch import fetch
 from training.experiment import Experiment, prepare, refuse_existing
 from training.journal import Journal, SilentJournal
@@ -21,7 +19,7 @@ from training.trainer import Trainer
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run.py).
 In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
 the data must be in reach of all.
-Other subcommands: python -m training fetch RECIPE | evaluate RUN | average RUN (each with its own --help)."""
+Other subcommands: python -m training fetch RECIPE | evaluate RUN | report RUN | average RUN (each has its --help)."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,7 +87,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     processes.wait()  # nobody hangs up on another that is still listening
     _say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
     if recipe.data.test is not None and (state.step > begun or not place.evaluations()):
-        _measure_on_test(place, recipe.data.test)
+        evaluate.run(evaluate.parser().parse_args([str(place.path), "--split", "test"]))
     print(f"next: python -m export {place.path} --output bundles/{place.path.name}")
 
 
@@ -123,13 +121,6 @@ def _describe_model(experiment: Experiment, trainer: Trainer, processes: Process
         f"vocabularies {sizes['source']} -> {sizes['target']}, {num_parameters:,} parameters, "
         f"on {experiment.device} in {trainer.precision}{together}"
     )
-
-
-def _measure_on_test(place: Run, files: CorpusFiles) -> None:
-    loaded = load_run(place.path)
-    measurements = measure(loaded, files, loaded.recipe.evaluation, left_out=place.left_out("test"))
-    place.record_evaluations([measurement.to_json() for measurement in measurements])
-    show(measurements)
 
 
 def _say(line: str) -> None:

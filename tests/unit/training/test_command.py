@@ -1,4 +1,4 @@
-"""The command from end to end on a tiny task: what a run holds, refusals, resuming, evaluating."""
+"""The command from end to end on a tiny task: what a run holds, refusals, resuming."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,9 @@ def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> 
     assert data["num_sources_shared_by_validation_and_test"] == 16
     evaluation = json.loads((output / "evaluation.json").read_text())
     assert [entry["metric"] for entry in evaluation] == ["wer", "per"]
-    assert evaluation[0].keys() == {"metric", "value", "protocol", "num_examples", "decoding"}
+    assert evaluation[0].keys() == {
+        "metric", "value", "interval", "num_resamples", "protocol", "num_examples", "decoding",
+    }  # fmt: skip
     assert not list(output.rglob("*.pt")) and not list(output.rglob("*.pkl"))
 
     loaded = load_run(output)
@@ -64,26 +66,9 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     assert status == 2 and "have changed since it was begun" in errors
 
 
-def test_evaluates_other_data_and_other_searches(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
-    output = tmp_path / "run"
-    assert command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")[0] == 0
-    before = json.loads((output / "evaluation.json").read_text())
-    (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
-    options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
-    for _ in range(2):
-        status, said, _ = command("evaluate", output, *options)
-        assert status == 0 and "2 examples" in said and "beam 2" in said
-    entries = json.loads((output / "evaluation.json").read_text())
-    assert entries[:2] == before
-    assert [entry["metric"] for entry in entries[2:]] == ["wer", "bleu"]
-    assert entries[2]["decoding"]["beam_size"] == 2
-    assert "last checkpoint" in entries[2]["protocol"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["evaluate", "{here}"], "is not a run: it has no recipe.toml"),
         (["{here}/none.toml"], "there is no such recipe"),
         (["fetch", "{here}/tiny.toml"], "names no fetcher"),
     ],
@@ -93,18 +78,6 @@ def test_mistakes_are_one_line(
 ) -> None:
     status, _, errors = command(*(argument.format(here=tmp_path) for argument in arguments))
     assert status == 2 and said in errors and len(errors.splitlines()) == 1
-
-
-def test_options_of_evaluate_are_checked(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
-    output = tmp_path / "run"
-    command(tiny_recipe, "--output", output, "--set", "training.max_steps=1", "--set", "validation.metric=loss")
-    for option, value, said in (
-        ("--beam-size", "0", "--beam-size 0: "),
-        ("--metrics", "wer,rouge", "--metrics rouge: "),
-        ("--data", str(tmp_path / "none.tsv"), "no such file"),
-    ):
-        status, _, errors = command("evaluate", output, option, value)
-        assert status == 2 and said in errors, errors
 
 
 def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:

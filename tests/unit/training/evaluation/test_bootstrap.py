@@ -1,0 +1,108 @@
+"""Intervals and comparisons against resampling by hand, and against sacrebleu's own paired test."""
+
+import random
+from typing import get_args
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
+
+from training.evaluation import DEFAULT_RESAMPLES, Interval, bootstrap, compare, confidence_interval
+from training.evaluation.bootstrap import SEED, resampled_totals, resampled_values
+from training.metrics import MetricName, Statistics, take_statistics
+
+WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "small", "house", "near", "its", "sea"]
+
+
+def texts(count: int, share_right: float, seed: int = 1) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Outputs of which that share of the words is right, and one to three references each; the references depend on
+    the count alone.
+    """
+    words, damage = random.Random(count), random.Random(seed)
+    outputs, references = [], []
+    for _ in range(count):
+        targets = [words.choices(WORDS, k=words.randint(3, 12)) for _ in range(words.randint(1, 3))]
+        outputs.append(" ".join(w if damage.random() < share_right else damage.choice(WORDS) for w in targets[0]))
+        references.append(tuple(map(" ".join, targets)))
+    return outputs, references
+
+
+@pytest.mark.parametrize("metric", get_args(MetricName))
+def test_resamples_are_worth_what_scoring_their_texts_again_says(metric: MetricName) -> None:
+    outputs, references = texts(23, 0.7)
+    values = resampled_values(take_statistics(metric, outputs, references), 40)
+    generator = np.random.default_rng(SEED)
+    for value in values:
+        drawn = generator.integers(len(outputs), size=len(outputs))
+        again = take_statistics(metric, [outputs[i] for i in drawn], [references[i] for i in drawn])
+        assert value == pytest.approx(again.value, abs=1e-9)
+    assert len(set(values)) > 5
+
+
+def test_the_size_of_the_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(3).integers(0, 9, (50, 4)).astype(float)
+    whole = resampled_totals(rows, 33)
+    for counts in (1, 50, 499):
+        monkeypatch.setattr(bootstrap, "BLOCK_COUNTS", counts)
+        assert np.array_equal(resampled_totals(rows, 33), whole)
+
+
+def test_an_interval_is_as_wide_as_theory_says() -> None:
+    # 30 of 100 right: the normal approximation gives 30 +- 1.96 * sqrt(0.3 * 0.7 / 100), in %.
+    right = np.arange(100) < 30
+    statistics = counts(right)
+    found = confidence_interval(statistics)
+    assert found is not None
+    assert found.low == pytest.approx(30 - 8.98, abs=1.1) and found.high == pytest.approx(30 + 8.98, abs=1.1)
+    assert confidence_interval(statistics, 0) is None
+
+
+def test_where_all_examples_are_alike_there_is_nothing_to_doubt() -> None:
+    assert confidence_interval(counts(np.ones(7, bool))) == Interval(100.0, 100.0)
+
+
+def test_a_paired_difference_knows_which_examples_differ() -> None:
+    # Both are right on about half, and the second on one in twenty more: unpaired, their intervals overlap widely.
+    baseline = np.random.default_rng(5).random(400) < 0.5
+    better = baseline | (np.arange(400) % 20 == 0)
+    difference = compare(counts(better), counts(baseline))
+    assert difference.value == pytest.approx(100 * (better.sum() - baseline.sum()) / 400)
+    assert difference.interval is not None and difference.interval.low > 0
+    assert difference.p_value is not None and difference.p_value < 0.01
+    ours, theirs = confidence_interval(counts(better)), confidence_interval(counts(baseline))
+    assert ours is not None and theirs is not None and ours.low < theirs.high
+
+
+def test_equal_systems_differ_by_nothing() -> None:
+    statistics = counts(np.random.default_rng(5).random(60) < 0.5)
+    difference = compare(statistics, statistics)
+    assert (difference.value, difference.interval, difference.p_value) == (0.0, Interval(0.0, 0.0), 1.0)
+    assert compare(statistics, statistics, 0).p_value is None
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: MetricName) -> None:
+    outputs, references = texts(150, 0.70)
+    others, same = texts(150, 0.76, seed=2)
+    assert references == same
+    found = compare(take_statistics(metric, others, references), take_statistics(metric, outputs, references))
+    streams = [[each[k] if k < len(each) else None for each in references] for k in range(3)]
+    test = PairedTest(
+        [("baseline", outputs), ("other", others)],
+        {"metric": BLEU() if metric == "bleu" else CHRF()},
+        references=streams,
+        test_type="bs",
+        n_samples=DEFAULT_RESAMPLES,
+    )
+    _, scores = test()
+    baseline, other = next(results for name, results in scores.items() if name != "System")
+    assert found.value == pytest.approx(other.score - baseline.score, abs=1e-3)
+    assert found.p_value == pytest.approx(2 * other.p_value, abs=0.02)  # other draws: other resamples
+    assert 0.002 < other.p_value < 0.1
+
+
+def counts(right: np.ndarray) -> Statistics:
+    outputs = ["a" if one else "b" for one in right]
+    return take_statistics("exact_match", outputs, [("a",)] * len(outputs))

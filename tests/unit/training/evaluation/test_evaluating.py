@@ -1,0 +1,113 @@
+"""An evaluation decodes with the search that serves, and says how it measured."""
+
+import pytest
+
+from runtime.decoding.hypothesis import FinishReason
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.tokenizer import EOS_ID
+from tests.fakes import SPECIAL_IDS, FakeStepper
+from training.data.pairs import Example
+from training.evaluation import Evaluation, EvaluationConfig, TextModel, decode_examples, evaluate, search_options
+from training.evaluation.outputs import COLUMNS, outputs_file
+from training.tokenization import TokenizerConfig, train_tokenizer
+
+TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
+
+
+def text_model(*, append_eos: bool = True) -> TextModel:
+    return TextModel(
+        stepper=FakeStepper(TOKENIZER.vocabulary_size),
+        source_tokenizer=TOKENIZER,
+        target_tokenizer=TOKENIZER,
+        special_ids=SPECIAL_IDS,
+        append_eos=append_eos,
+        max_length=6,
+    )
+
+
+def measure(examples: list[Example], num_resamples: int = 20, **config: object) -> Evaluation:
+    model, chosen = text_model(), EvaluationConfig.model_validate(config)
+    options = search_options(chosen, model)
+    decoded = decode_examples(model, examples, options)
+    return evaluate(model, decoded, options, chosen.metrics, data_name="words.tsv", num_resamples=num_resamples)
+
+
+def test_a_result_carries_its_protocol() -> None:
+    examples = [Example("ab", ("c d", "e")), Example("cd", ("a",))]
+    wer, per = measure(examples, metrics=["wer", "per"], beam_size=2).measurements
+    assert (wer.metric, per.metric, wer.num_examples, wer.num_resamples) == ("wer", "per", 2, 20)
+    assert wer.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6}
+    assert wer.protocol == (
+        "words.tsv; % of examples (words) whose output equals none of the listed references (pronunciations); "
+        "beam 2, length penalty 0, at most 6 tokens"
+    )
+    assert wer.interval is not None and wer.to_json()["interval"] == {"low": 100.0, "high": 100.0}
+    (greedy,) = measure(examples, metrics=["wer"], max_length=3, num_resamples=0).measurements
+    assert greedy.protocol.endswith("greedy, at most 3 tokens") and greedy.interval is None
+    assert "by_length" not in greedy.to_json()
+
+
+def test_what_the_model_says_is_what_is_scored() -> None:
+    assert measure([Example("ab", ("?",))], metrics=["exact_match"]).measurements[0].value == 0.0
+    ((hypothesis,),) = decode_all(
+        FakeStepper(TOKENIZER.vocabulary_size),
+        [[*TOKENIZER.encode("ab"), EOS_ID]],
+        DecodingOptions(max_length=6),
+        SPECIAL_IDS,
+    )
+    said = TOKENIZER.decode(hypothesis.token_ids)
+    assert measure([Example("ab", ("?", said))], metrics=["exact_match"]).measurements[0].value == 100.0
+
+
+def test_outputs_come_in_the_order_given_with_their_scores_and_attention() -> None:
+    model = text_model()
+    examples = [Example("ab", ("x",)), Example("a", ("y",)), Example("abcd", ("z",))]
+    options = DecodingOptions(max_length=6, beam_size=2, length_penalty=1.0, attention=True)
+    finished: list[int] = []
+    decoded = decode_examples(model, examples, options, progress=finished.append)
+    assert [one.example for one in decoded] == examples and sum(finished) == 3
+    for one in decoded:
+        (alone,) = decode_examples(model, [one.example], options)
+        assert (one.text, one.log_prob, one.score) == (alone.text, alone.log_prob, alone.score)
+        length = len(one.token_ids) + (one.finish_reason is FinishReason.EOS)
+        assert one.score == pytest.approx(one.log_prob / ((5 + length) / 6))
+        assert one.attention is not None and one.attention.shape == (length, len(one.source_ids))
+        assert one.source_ids == (*TOKENIZER.encode(one.example.source), EOS_ID)
+
+
+@pytest.mark.parametrize("append_eos", [True, False])
+def test_a_source_that_leaves_no_token_is_not_decoded(append_eos: bool) -> None:
+    # The word tokenizer leaves nothing of white space; a recipe's data has none, another file's might.
+    words = train_tokenizer(TokenizerConfig(tokenizer="word"), ["a b"])
+    model = TextModel(
+        stepper=FakeStepper(TOKENIZER.vocabulary_size),
+        source_tokenizer=words,
+        target_tokenizer=TOKENIZER,
+        special_ids=SPECIAL_IDS,
+        append_eos=append_eos,
+        max_length=6,
+    )
+    empty, full = decode_examples(model, [Example(" ", ("x",)), Example("a", ("x",))], DecodingOptions(max_length=6))
+    assert (empty.text, empty.source_ids, empty.log_prob, empty.finish_reason) == ("", (), 0.0, None)
+    assert full.source_ids and full.finish_reason is not None
+
+
+def test_outputs_are_a_table_of_one_line_each(tmp_path) -> None:
+    model, options = text_model(), DecodingOptions(max_length=6, beam_size=2)
+    decoded = decode_examples(model, [Example("a\tb", ("x", "y  z"))], options)
+    with outputs_file(tmp_path / "outputs.tsv") as outputs:
+        outputs.add("runs/mine", options, decoded)
+        assert not (tmp_path / "outputs.tsv").exists()
+    header, line = (tmp_path / "outputs.tsv").read_text().splitlines()
+    assert tuple(header.split("\t")) == COLUMNS
+    cells = dict(zip(COLUMNS, line.split("\t"), strict=True))
+    assert (cells["model"], cells["beam_size"], cells["source"]) == ("runs/mine", "2", "a b")
+    assert cells["references"] == "x ||| y z"
+    assert float(cells["score"]) == pytest.approx(decoded[0].score, abs=1e-6)
+
+
+def test_a_table_that_was_interrupted_is_not_there(tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt), outputs_file(tmp_path / "outputs.tsv"):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,121 @@
+"""Drawings: well formed, of our colors only, harmless, the same each time."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from training.evaluation import Interval, LengthBin
+from training.report import charts
+from training.report.attention_map import MIN_WEIGHT, attention_map
+from training.report.colors import NAMES, variables, with_variables
+from training.report.curves import Curve
+from training.report.gradients import Reach
+
+SVG = "{http://www.w3.org/2000/svg}"
+CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))
+REACH = Reach(np.array([1, 2, 3]), np.array([1, 0.5, 0.25]), np.array([1, 0.4, 0.2]), np.array([1, 0.6, 0.3]))
+
+
+def bins(shift: float) -> tuple[LengthBin, ...]:
+    return tuple(
+        LengthBin(low=low, high=high, num_examples=12, value=low + shift, interval=Interval(low - 1.0, low + 2.0))
+        for low, high in ((1, 10), (11, 20), (21, None))
+    )
+
+
+def draw(kind: str, letters: str) -> str:
+    number = len(letters)
+    match kind:
+        case "loss":
+            return charts.loss_chart([CURVE] * number, [CURVE] * number, letters, by_time=False)
+        case "metric":
+            return charts.metric_chart("bleu", [CURVE, *[Curve.empty()] * (number - 1)], letters, by_time=True)
+        case "length":
+            return charts.length_chart("wer", [bins(shift) for shift in range(number)], letters, unit="words")
+        case _:
+            return charts.reach_chart("title", [REACH, *[None] * (number - 1)], letters, distance="steps")
+
+
+@pytest.mark.parametrize("kind", ["loss", "metric", "length", "reach"])
+@pytest.mark.parametrize("letters", ["A", "ABCDEFGH"])
+def test_charts_are_drawn_in_our_colors_and_load_nothing(kind: str, letters: str) -> None:
+    svg = draw(kind, letters)
+    ElementTree.fromstring(svg)
+    assert set(re.findall(r"#[0-9a-f]{6}", " ".join(re.findall(r'style="([^"]*)"', svg)))) <= set(NAMES)
+    assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', svg))
+    assert draw(kind, letters) == svg
+    shown = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert ("A" in shown) == (len(letters) > 1)
+
+
+def test_a_run_without_a_journal_leaves_the_others_theirs() -> None:
+    svg = charts.loss_chart([CURVE, Curve.empty()], [CURVE, Curve.empty()], "AB", by_time=True)
+    shown = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert "A" in shown and "B" not in shown
+
+
+def test_letters_of_lines_that_end_together_stand_apart() -> None:
+    svg = charts.metric_chart("bleu", [CURVE] * 3, "ABC", by_time=False)
+    heights = [
+        float(text.attrib["y"])
+        for text in ElementTree.fromstring(svg).iter(f"{SVG}text")
+        if text.text in ("A", "B", "C")
+    ]
+    assert len(heights) == 3
+    first, second, third = sorted(heights)
+    assert second - first >= 8.9 and third - second >= 8.9
+
+
+def test_a_loss_that_falls_far_is_logarithmic() -> None:
+    assert ">0.1<" in draw("loss", "A")
+    level = Curve(CURVE.steps, CURVE.seconds, np.array([4.0, 3, 2]))
+    assert ">0.1<" not in charts.loss_chart([level], [level], "A", by_time=False)
+
+
+def test_colors_become_the_page_s() -> None:
+    svg = '<svg><text style="fill: #1C2530; stroke:#0072b2">#0072b2</text></svg>'
+    expected = '<svg><text style="fill: var(--ink,#1C2530); stroke:var(--series-1,#0072b2)">#0072b2</text></svg>'
+    assert with_variables(svg) == expected
+    names = re.compile(r"--([a-z0-9-]+):")
+    assert names.findall(variables(dark=True)) == names.findall(variables(dark=False)) == list(NAMES.values())
+
+
+def read_map(svg: str) -> tuple[list[str], list[tuple[float, str]]]:
+    """The labels, and opacity and description of the cells."""
+    root = ElementTree.fromstring(svg)
+    cells = [
+        (float(cell.attrib["fill-opacity"]), cell.findtext(f"{SVG}title") or "") for cell in root.iter(f"{SVG}rect")
+    ]
+    return [text.text or "" for text in root.iter(f"{SVG}text")], cells
+
+
+def test_cells_are_as_dark_as_the_weights() -> None:
+    weights = np.array([[0.875, 0.12, 0.005], [0.0, 0.25, 0.75]], np.float32)
+    labels, cells = read_map(attention_map(weights, ["▁l'été", "é", "</s>"], ["summer", "</s>"]))
+    assert labels == ["␣l'été", "é", "</s>", "summer", "</s>"]
+    assert cells == [
+        (0.88, "summer ← ␣l'été: 0.88"),
+        (0.12, "summer ← é: 0.12"),
+        (0.25, "</s> ← é: 0.25"),
+        (0.75, "</s> ← </s>: 0.75"),
+    ]
+
+
+def test_hostile_tokens_are_text() -> None:
+    tokens = ["<script>", '"&\x00', " ", "x" * 40]
+    labels, _ = read_map(attention_map(np.full((1, 4), 0.25, np.float32), tokens, ["</svg>"]))
+    assert labels == ["<script>", '"&�', "␣", "x" * 15 + "…", "</svg>"]
+
+
+@pytest.mark.parametrize("size", [1, 5, 49, 300])
+def test_a_map_fits_its_frame_and_no_row_is_heavy(size: int) -> None:
+    weights = np.full((size, size), 1 / size, np.float32)
+    svg = attention_map(weights, ["mot"] * size, ["word"] * size)
+    root = ElementTree.fromstring(svg)
+    cells = list(root.iter(f"{SVG}rect"))
+    assert len(cells) == (size * size if size * MIN_WEIGHT <= 1 else 0)
+    for cell in cells:
+        assert float(cell.attrib["x"]) + float(cell.attrib["width"]) <= float(root.attrib["width"])
+        assert float(cell.attrib["y"]) + float(cell.attrib["height"]) <= float(root.attrib["height"])

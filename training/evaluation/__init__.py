@@ -1,0 +1,37 @@
+"""Measuring a model with the decoder that serves. A result says how it was taken, or it is no result.
+
+`decode_examples` gives outputs with their scores, `evaluate` every measurement of them. Its parts stand alone, for a
+report or a notebook: `training.metrics.take_statistics` takes a metric of outputs apart, and of that
+`confidence_interval` gives its interval, `by_length` the metric per bin of source lengths, `compare` the difference of
+two systems. What opens a run or a bundle is training/evaluation/models.py.
+"""
+
+from training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
+from training.evaluation.comparison import Difference, compare
+from training.evaluation.config import EvaluationConfig
+from training.evaluation.decoding import Decoded, decode_examples
+from training.evaluation.evaluating import Evaluation, Measurement, describe_search, evaluate, search_options
+from training.evaluation.lengths import DEFAULT_EDGES, LengthBin, LengthUnit, by_length, source_lengths
+from training.evaluation.text_model import TextModel
+
+__all__ = [
+    "DEFAULT_EDGES",
+    "DEFAULT_RESAMPLES",
+    "Decoded",
+    "Difference",
+    "Evaluation",
+    "EvaluationConfig",
+    "Interval",
+    "LengthBin",
+    "LengthUnit",
+    "Measurement",
+    "TextModel",
+    "by_length",
+    "compare",
+    "confidence_interval",
+    "decode_examples",
+    "describe_search",
+    "evaluate",
+    "search_options",
+    "source_lengths",
+]

@@ -1,0 +1,59 @@
+"""How far a value could be off because the test set is what it is: bootstrap resampling (Koehn 2004).
+
+A test set is a sample. Drawn again from itself with replacement, R times, it gives R values of the metric, and the
+middle 95 % of them are the interval. A resample is a number of times that each example counts; so with the metric's
+sufficient statistics (training/metrics.py) R values cost a product of matrices, [R, N] x [N, F], and no scoring.
+
+The draws depend on N and the seed alone: two systems on the same examples meet the same resamples, which is what makes
+their comparison a paired one (training/evaluation/comparison.py).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.metrics import Floats64, Statistics
+
+DEFAULT_RESAMPLES = 1000
+CONFIDENCE = 0.95
+SEED = 12345
+BLOCK_COUNTS = 2**21
+"""Counts in memory at once, 16 MB of them, whatever the size of the test set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The bounds within which 95 % of the resampled values lie."""
+
+    low: float
+    high: float
+
+
+def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:
+    """The percentile interval of a metric; None where `num_resamples` is 0."""
+    return percentiles(resampled_values(statistics, num_resamples)) if num_resamples else None
+
+
+def resampled_values(statistics: Statistics, num_resamples: int) -> Floats64:
+    """[R] the metric of each resample."""
+    return np.array([statistics.value_of(totals) for totals in resampled_totals(statistics.rows, num_resamples)])
+
+
+def resampled_totals(rows: Floats64, num_resamples: int) -> Floats64:
+    """[R, F] the sums of the statistics [N, F] over each resample of N examples."""
+    generator = np.random.default_rng(SEED)
+    num_examples = len(rows)
+    block = max(1, BLOCK_COUNTS // num_examples)
+    totals = np.empty((num_resamples, rows.shape[1]))
+    for start in range(0, num_resamples, block):
+        counts = np.empty((min(block, num_resamples - start), num_examples))
+        for drawn in counts:
+            drawn[:] = np.bincount(generator.integers(num_examples, size=num_examples), minlength=num_examples)
+        totals[start : start + len(counts)] = counts @ rows
+    return totals
+
+
+def percentiles(values: Floats64) -> Interval:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return Interval(round(float(low), 4), round(float(high), 4))

@@ -1,0 +1,74 @@
+"""Outputs of examples, with what the model thought of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runtime.decoding.hypothesis import FinishReason
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.stepper import Floats
+from training.data.corpus import encode_source
+from training.data.pairs import Example
+from training.evaluation.text_model import TextModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """An example and the best output for it.
+
+    A source that the tokenizer leaves nothing of has no `source_ids` and an empty output of log-probability 0.
+
+    Attributes:
+        source_ids: as the encoder reads them, EOS included where it is appended.
+        text: the target tokenizer's decoding of `token_ids`, which are without EOS.
+        log_prob: natural-log probability of the output, EOS included where it ended there.
+        score: what hypotheses are ranked by: log_prob over the penalties.
+        finish_reason: None where nothing was decoded.
+        attention: [number of output tokens and EOS, len(source_ids)] where the options asked for it.
+    """
+
+    example: Example
+    source_ids: tuple[int, ...] = ()
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    log_prob: float = 0.0
+    score: float = 0.0
+    finish_reason: FinishReason | None = None
+    attention: Floats | None = None
+
+
+def decode_examples(
+    model: TextModel,
+    examples: Sequence[Example],
+    options: DecodingOptions,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> list[Decoded]:
+    """The best output of every example, in the order given.
+
+    They are decoded longest first, many at a time, by the very batch that serves.
+
+    Args:
+        options: of the search; with `attention`, every output keeps its weights: ask for it on chosen examples only.
+        progress: called with the number of examples that have just finished.
+    """
+    sources = encode_source(
+        model.source_tokenizer, [example.source for example in examples], append_eos=model.append_eos
+    )
+    decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
+    found = decode_all(
+        model.stepper, [sources[index] for index in decodable], options, model.special_ids, progress=progress
+    )
+    decoded = [Decoded(example=example) for example in examples]
+    for index, (best, *_) in zip(decodable, found, strict=True):
+        decoded[index] = Decoded(
+            example=examples[index],
+            source_ids=tuple(sources[index]),
+            text=model.target_tokenizer.decode(best.token_ids),
+            token_ids=best.token_ids,
+            log_prob=best.log_prob,
+            score=best.score,
+            finish_reason=best.finish_reason,
+            attention=best.attention,
+        )
+    return decoded

@@ -1,0 +1,198 @@
+"""How far back the loss reaches: gradient norms against distance in time.
+
+l_T is the cross-entropy of target position T (1, 2, ...) under teacher forcing, s_t what step t hands on to the next
+(the hidden states of all layers, an LSTM's cells, with input feeding the attentional vector), s_0 the decoder's first
+state, e_j the embedding of source position j of S. Measured are, without dropout and in float64,
+
+    r(k) = |dl_T / ds_(T-k)| / |dl_T / ds_(T-1)|          k = 1 ... T steps back through the decoder
+    q(d) = |dl_T / de_j|     / |dl_T / ds_(T-1)|          d = T + S - j: on from s_0 back through the encoder
+
+The derivatives are total: through the recurrence, and through whatever else a later step has of an earlier one. d
+counts the steps of the one-directional path, from the end of the source as it is read; attention and an encoder's
+second direction offer shorter ones, and whether the model takes them is what q shows. Dividing by the gradient at the
+state that step T itself is fed takes out how wrong the model was at T: what is left is the product of Jacobians whose
+shrinking (vanishing) or growing (exploding) with k makes recurrent networks hard to train (Bengio et al. 1994; Pascanu
+et al. 2013, eq. 5).
+
+Shapes: B pairs of a batch, S source positions, T target positions, E embedding size.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from runtime.stepper import attention_layout
+from training.data.batches import Batch, collate
+from training.data.corpus import Corpus, TokenSequences
+from training.model import Seq2Seq
+from training.model.decoder import COVERAGE, VECTOR
+
+NOT_RECURRENT = frozenset((COVERAGE, VECTOR))
+"""Row tensors that are no activations of the recurrence: a sum of attention weights, and a constant."""
+
+BATCH_PAIRS = 16
+MAX_POSITIONS = 24
+"""Target positions of a batch whose loss is followed back, at even distances where there are more."""
+
+MIN_VALUES = 10
+"""A distance that fewer pairs of a loss and a state have is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Relative gradient norms by distance.
+
+    Attributes:
+        distances: [K] in steps, rising.
+        median, low, high: [K] the median and the quartiles over all positions of all pairs.
+    """
+
+    distances: NDArray[np.int64]
+    median: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @property
+    def factor_per_step(self) -> float | None:
+        """What a step further back multiplies the gradient by: e to the slope of log median over distance, by least
+        squares. Below 1 it vanishes, above 1 it explodes. None: fewer than three distances are known.
+        """
+        known = self.median > 0
+        if known.sum() < 3:
+            return None
+        return float(np.exp(np.polyfit(self.distances[known], np.log(self.median[known]), 1)[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """What was measured of a model.
+
+    Attributes:
+        states: r(k).
+        inputs: q(d).
+        num_pairs: that were looked at.
+        num_positions: target positions among them.
+        nearest: the median of |dl_T / ds_(T-1)|, which the others are relative to.
+    """
+
+    states: Reach
+    inputs: Reach
+    num_pairs: int
+    num_positions: int
+    nearest: float
+
+
+@dataclass(slots=True)
+class _Norms:
+    """Values by distance, as they come."""
+
+    distances: list[NDArray[np.int64]] = field(default_factory=list)
+    values: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, distances: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        self.distances.append(distances)
+        self.values.append(values)
+
+    def reach(self) -> Reach:
+        distances, values = np.concatenate(self.distances), np.concatenate(self.values)
+        present, counts = np.unique(distances, return_counts=True)
+        kept = present[counts >= MIN_VALUES]
+        quartiles = [np.percentile(values[distances == distance], (25, 50, 75)) for distance in kept]
+        low, median, high = np.array(quartiles).reshape(-1, 3).T
+        return Reach(kept, median, low, high)
+
+
+def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Gradients:
+    """Follows the loss of pairs back in time.
+
+    Args:
+        model: is left as it is; a copy on the CPU is measured.
+        sources: ids as the encoder reads them, EOS included where it is appended; not empty.
+        targets: ids without BOS and EOS.
+    """
+    measured = copy.deepcopy(model).cpu().double().eval()
+    order = sorted(range(len(sources)), key=lambda index: (len(targets[index]), len(sources[index])))
+    corpus = Corpus(TokenSequences.of(sources), TokenSequences.of(targets), num_too_long=0)
+    states, inputs = _Norms(), _Norms()
+    nearest: list[NDArray[np.float64]] = []
+    for start in range(0, len(order), BATCH_PAIRS):
+        batch = collate(corpus, order[start : start + BATCH_PAIRS], measured.start_id)
+        nearest += _follow(measured, batch, states, inputs)
+    found = np.concatenate(nearest)
+    return Gradients(
+        states=states.reach(),
+        inputs=inputs.reach(),
+        num_pairs=len(sources),
+        num_positions=len(found),
+        nearest=float(np.median(found)),
+    )
+
+
+def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> list[NDArray[np.float64]]:
+    """Adds the relative norms of a batch; returns the nearest ones, absolute, of each target position."""
+    num_pairs, num_steps = batch.previous_ids.shape
+    positions = np.unique(np.linspace(0, num_steps - 1, min(num_steps, MAX_POSITIONS)).round().astype(int))
+    next_ids = torch.full((num_pairs * num_steps,), -1)
+    next_ids[batch.positions] = batch.target_ids
+    embedded, fed, losses = _run(model, batch, next_ids.view(num_pairs, num_steps), set(positions.tolist()))
+    lengths = batch.source_lengths.numpy()
+    reads_backwards = model.config.encoder.reverse_source
+    all_nearest = []
+    for position in positions:
+        wanted = [embedded, *(tensor for step in fed[: position + 1] for tensor in step)]
+        found = iter(torch.autograd.grad(losses[position], wanted, retain_graph=True, allow_unused=True))
+        of_inputs = _norms([next(found)], 2, embedded.shape[:2])
+        of_states = np.stack([_norms([next(found) for _ in step], 1, (num_pairs,)) for step in fed[: position + 1]], 1)
+        # A pair that ended before has no loss here, and one that is certain beyond float64 no gradient.
+        rows = np.flatnonzero(of_states[:, -1] > 0)
+        nearest = of_states[rows, -1]
+        back = np.arange(position + 1, 0, -1)
+        states.add(np.tile(back, len(rows)), (of_states[rows] / nearest[:, None]).ravel())
+        for row, norm in zip(rows, nearest, strict=True):
+            length = lengths[row]
+            behind = np.arange(length) if reads_backwards else np.arange(length)[::-1]
+            inputs.add(position + 1 + behind, of_inputs[row, :length] / norm)
+        all_nearest.append(nearest)
+    return all_nearest
+
+
+def _run(
+    model: Seq2Seq, batch: Batch, next_ids: Tensor, positions: set[int]
+) -> tuple[Tensor, list[list[Tensor]], dict[int, Tensor]]:
+    """Teacher forcing step by step, as in decoding.
+
+    Returns:
+        the embedded sources [B, S, E]; the recurrent tensors that each step is fed; and the loss of each of
+        `positions`, summed over the batch, whose rows don't meet.
+    """
+    kept: list[Tensor] = []
+    embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
+    hook = embedding.register_forward_hook(lambda module, arguments, output: kept.append(output))
+    encoded = model.encode(batch.source_ids, batch.source_lengths)
+    hook.remove()
+    # What a first state has of zeros is no result of anything yet.
+    rows = {name: tensor.requires_grad_() for name, tensor in encoded.row_tensors.items()}
+    num_pairs = len(batch.source_lengths)
+    layout = [torch.from_numpy(places) for places in attention_layout(np.arange(num_pairs), num_pairs)]
+    fed, losses = [], {}
+    for position in range(batch.previous_ids.shape[1]):
+        fed.append([tensor for name, tensor in rows.items() if name not in NOT_RECURRENT])
+        logits, rows, _ = model.step(batch.previous_ids[:, position], rows, encoded.source_tensors, *layout)
+        if position in positions:
+            losses[position] = F.cross_entropy(logits, next_ids[:, position], ignore_index=-1, reduction="sum")
+    return kept[0], fed, losses
+
+
+def _norms(gradients: Sequence[Tensor | None], num_dims: int, shape: Sequence[int]) -> NDArray[np.float64]:
+    """The norms over all but the first `num_dims` dimensions, of the tensors together; None: nothing depends on it."""
+    squares = torch.zeros(*shape, dtype=torch.float64)
+    for gradient in gradients:
+        if gradient is not None:
+            squares += gradient.flatten(num_dims).square().sum(-1)
+    return squares.sqrt().numpy()
