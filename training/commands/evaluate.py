@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         "--length-unit",
         choices=get_args(LengthUnit),
         default="words",
-        help="what it is counted in: white-space words, or tokens of the model's own tokenizer (default: words)",
+        help="counted in words and punctuation marks, or in tokens of the model's own tokenizer (default: words)",
     )
     found.add_argument("--output", type=Path, metavar="FILE.json", help="write the results here too")
     found.add_argument("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")

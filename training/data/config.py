@@ -9,6 +9,16 @@ from training.table import Table
 
 Part = Literal["train", "validation", "test"]
 Count = Annotated[int, Field(ge=1)]
+FetcherName = Literal[
+    "cmudict",
+    "copy",
+    "dates",
+    "debdocs-en-fr",
+    "debdocs-en-fr-prose",
+    "debdocs-en-fr-sentences",
+    "debian-synopses",
+    "reverse",
+]
 SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
@@ -55,6 +65,9 @@ class DataConfig(Table):
         max_source_tokens: longer pairs leave the training part (counted in the run); also the served model's limit.
             Doesn't count EOS.
         max_target_tokens: likewise; validation and evaluation cut their outputs there.
+        max_source_words: pairs with more words and punctuation marks in their source leave the training part; None:
+            none do. For experiments about length: it holds for any tokenizer alike, and limits neither what the model
+            is measured on nor what it serves.
         max_length_ratio: pairs of which one side has more than so many times the tokens of the other leave the
             training part; None: none do. Doesn't count EOS.
         drop_duplicates: a training pair that is equal to an earlier one leaves. They are counted in any case.
@@ -65,13 +78,14 @@ class DataConfig(Table):
             None: each run has its own.
     """
 
-    fetch: Literal["cmudict", "reverse"] | None = None
+    fetch: FetcherName | None = None
     directory: str | None = None
     train: CorpusFiles | None = None
     validation: CorpusFiles | None = None
     test: CorpusFiles | None = None
     max_source_tokens: Count = 100
     max_target_tokens: Count = 100
+    max_source_words: Count | None = None
     max_length_ratio: Annotated[float, Field(ge=1.0)] | None = None
     drop_duplicates: bool = False
     shared_sources: SharedSources = "keep"

@@ -11,6 +11,7 @@ from runtime.errors import UserError
 from runtime.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from training.data.config import DataConfig
 from training.data.pairs import Pair
+from training.data.words import num_words
 
 CHUNK_PAIRS = 10_000
 
@@ -97,8 +98,8 @@ class PairEncoder:
             sources = [pair.source for pair in chunk]
             source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
             target_ids = self._target_tokenizer.encode_batch([pair.target for pair in chunk])
-            for source, target in zip(source_ids, target_ids, strict=True):
-                if self._stays(len(source) - self._append_eos, len(target)):
+            for text, source, target in zip(sources, source_ids, target_ids, strict=True):
+                if self._stays(text, len(source) - self._append_eos, len(target)):
                     num_kept += 1
                     yield source, target
         if not num_kept:
@@ -106,16 +107,23 @@ class PairEncoder:
             raise UserError(
                 f"none of the {num_pairs} pairs has at most {config.max_source_tokens} source and "
                 f"{config.max_target_tokens} target tokens"
+                + (f" in at most {config.max_source_words} source words" if config.max_source_words else "")
                 + (f" in a ratio of at most {config.max_length_ratio:g}" if config.max_length_ratio else "")
                 + ": raise data.max_source_tokens or data.max_target_tokens"
+                + (" or data.max_source_words" if config.max_source_words else "")
                 + (" or data.max_length_ratio" if config.max_length_ratio else "")
             )
 
-    def _stays(self, source_length: int, target_length: int) -> bool:
+    def _stays(self, source: str, source_length: int, target_length: int) -> bool:
         config = self._config
         shorter, longer = sorted((source_length, target_length))
         # A text that a normalizer empties has nothing to attend to.
-        if not shorter or source_length > config.max_source_tokens or target_length > config.max_target_tokens:
+        if (
+            not shorter
+            or source_length > config.max_source_tokens
+            or target_length > config.max_target_tokens
+            or (config.max_source_words is not None and num_words(source) > config.max_source_words)
+        ):
             self.num_too_long += 1
             return False
         if config.max_length_ratio is not None and longer > config.max_length_ratio * shorter:

@@ -93,6 +93,7 @@ def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos:
         "options": [
             config.max_source_tokens,
             config.max_target_tokens,
+            config.max_source_words,
             config.max_length_ratio,
             config.drop_duplicates,
             config.shared_sources,

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from training.data.words import num_words
 from training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from training.evaluation.decoding import Decoded
 from training.evaluation.text_model import TextModel
@@ -38,7 +39,7 @@ class LengthBin:
 def source_lengths(model: TextModel, decoded: Sequence[Decoded], unit: LengthUnit = "words") -> list[int]:
     """The length of each example's source."""
     if unit == "words":
-        return [len(one.example.source.split()) for one in decoded]
+        return [num_words(one.example.source) for one in decoded]
     return [max(0, len(one.source_ids) - model.append_eos) for one in decoded]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from training.data.words import num_words
 from training.evaluation import DEFAULT_EDGES, LengthUnit
 
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -16,7 +17,7 @@ FEW_WORDS = 3
 
 def natural_unit(sources: Sequence[str]) -> LengthUnit:
     """Words, where the sources have some; where most are a word or two, what a tokenizer makes of them."""
-    return "words" if float(np.median([len(source.split()) for source in sources])) >= FEW_WORDS else "tokens"
+    return "words" if float(np.median([num_words(source) for source in sources])) >= FEW_WORDS else "tokens"
 
 
 def natural_edges(lengths: Sequence[int]) -> tuple[int, ...]:

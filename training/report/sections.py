@@ -73,7 +73,7 @@ def lengths(runs: Sequence[MeasuredRun]) -> Section:
         for same in zip(*(one.by_length for one in of_run), strict=True):
             cells = [cell for one in same for cell in (f"{one.value:.2f}", interval_text(one.interval))]
             rows.append([run.letter, same[0].name, f"{same[0].num_examples:,}", *cells])
-    counted = "words, which white space separates" if unit == "words" else "tokens of the run's tokenizer, without EOS"
+    counted = "words and punctuation marks" if unit == "words" else "tokens of the run's tokenizer, without EOS"
     note = f"Length is in {counted}. Bands: the 95 % bootstrap interval of each bin."
     return Section(
         "Quality by source length",

@@ -61,7 +61,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: input should be greater than 0"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: input should be a finite number"),
         ("training.max_epochs=many", "training.max_epochs = 'many': input should be a valid integer"),
-        ("data.fetch=bible", "data.fetch = 'bible': input should be 'cmudict' or 'reverse'"),
+        ("data.fetch=bible", "data.fetch = 'bible': input should be 'cmudict', 'copy', 'dates', 'debdocs-en-fr'"),
         ("data.train=[]", "data.train"),
         ("model.attention.score=dot", 'model.attention.score = "dot"'),
         ("training.precision=int8", "training.precision = 'int8': input should be 'fp32', 'bf16', 'fp16' or 'auto'"),

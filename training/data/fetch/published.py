@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from runtime.errors import UserError
@@ -11,16 +11,22 @@ from runtime.files import flush_to_disk, sha256_of
 from training.data.pairs import Pair
 
 RECORD_NAME = "fetched.json"
+VERSIONS_NAME = "versions.json"
+
+Announce = Callable[[str], None]
+"""Is told, in a line, what takes a while or is out of the ordinary."""
+Builder = Callable[[Path, Announce], None]
+"""Writes a data set's files into an empty directory."""
 
 
-def publish(directory: Path, fetcher: str, build: Callable[[Path], None], *, announce: Callable[[str], None]) -> None:
+def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce) -> None:
     """Lets `build` fill an empty directory aside, records digests, and renames it to `directory`.
 
     Args:
         directory: reused where it stands with the recorded digests.
         fetcher: the name to record.
         build: writes its files into the directory it is given.
-        announce: is told, in a line, what is about to take a while.
+        announce: is also given to `build`.
 
     Raises:
         UserError: the directory stands and is not what the fetcher left.
@@ -35,7 +41,7 @@ def publish(directory: Path, fetcher: str, build: Callable[[Path], None], *, ann
     except OSError as error:
         raise UserError(f"{directory}: can't be made: {error}") from None
     try:
-        build(aside)
+        build(aside, announce)
         record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(aside.iterdir())}}
         (aside / RECORD_NAME).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         aside.chmod(0o755)
@@ -50,6 +56,12 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
     flush_to_disk(path)
+
+
+def write_versions(directory: Path, versions: Mapping[str, str]) -> None:
+    """Of what packages a data set was built: package -> version."""
+    text = json.dumps(dict(versions), indent=2, sort_keys=True)
+    (directory / VERSIONS_NAME).write_text(f"{text}\n", encoding="utf-8")
 
 
 def file_digest(path: Path) -> str:

@@ -4,7 +4,7 @@ import random
 from itertools import islice
 from pathlib import Path
 
-from training.data.fetch.published import write_pairs
+from training.data.fetch.published import Announce, write_pairs
 from training.data.pairs import Pair
 
 ALPHABET = "abcdefghij"
@@ -12,7 +12,7 @@ COUNTS = {"train": 4000, "validation": 200, "test": 200}
 MIN_LENGTH, MAX_LENGTH = 2, 6
 
 
-def build_reverse(directory: Path) -> None:
+def build_reverse(directory: Path, announce: Announce) -> None:
     """Distinct random words over ten letters, source as written, target its letters reversed and spaced."""
     generator = random.Random(20)
     words: dict[str, None] = {}

@@ -51,6 +51,14 @@ def test_sides_of_unequal_lengths_leave(append_eos: bool) -> None:
         encode([Pair("a", "abc")], config(9, 9, max_length_ratio=2.0))
 
 
+def test_sources_of_too_many_words_leave() -> None:
+    pairs = [Pair("ab cd.", "ab"), Pair("ab cd, d", "ab"), Pair("abcdabcd", "ab")]
+    corpus = encode(pairs, config(9, 9, max_source_words=3))
+    assert (len(corpus), corpus.num_too_long) == (2, 1)
+    with pytest.raises(UserError, match=r"in at most 1 source words: .* or data\.max_source_words"):
+        encode([Pair("a b", "a")], config(9, 9, max_source_words=1))
+
+
 def test_a_corpus_of_which_nothing_stays_is_refused() -> None:
     with pytest.raises(UserError, match="none of the 1 pairs has at most 1 source and 9 target tokens"):
         encode([Pair("ab", "a")], config(1, 9), append_eos=True)

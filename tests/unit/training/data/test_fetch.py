@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import UserError
 from training.data.config import CorpusFiles, DataConfig
 from training.data.fetch import cmudict, fetch
-from training.data.fetch.published import publish
+from training.data.fetch.published import Announce, publish
 from training.data.pairs import read_pairs
 
 DICTIONARY = """'bout B AW1 T
@@ -21,7 +21,7 @@ aberration AE2 B ER0 EY1 SH AH0 N
 """
 
 
-def build(directory: Path) -> None:
+def build(directory: Path, announce: Announce) -> None:
     (directory / "train.tsv").write_text("a\tb\n")
 
 
@@ -38,8 +38,8 @@ def test_publishes_once_and_then_reuses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [UserError("offline"), KeyboardInterrupt()])
 def test_leaves_nothing_behind_when_building_fails(tmp_path: Path, failure: BaseException) -> None:
-    def fail(directory: Path) -> None:
-        build(directory)
+    def fail(directory: Path, announce: Announce) -> None:
+        build(directory, announce)
         raise failure
 
     with pytest.raises(type(failure)):

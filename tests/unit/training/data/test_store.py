@@ -92,7 +92,8 @@ def prepare(tmp_path: Path, **options: object) -> Path:
 def test_is_made_once_for_the_same_inputs_and_anew_for_others(tmp_path: Path) -> None:
     assert prepare(tmp_path).name != "found"
     assert prepare(tmp_path).name == "found"
-    for options in ({"drop_duplicates": True}, {"max_length_ratio": 2.0}, {"max_source_tokens": 4}):
+    changes = ({"drop_duplicates": True}, {"max_length_ratio": 2.0}, {"max_source_tokens": 4}, {"max_source_words": 4})
+    for options in changes:
         assert prepare(tmp_path, **options).name != "found"
         assert prepare(tmp_path, **options).name == "found"
 

@@ -26,7 +26,7 @@ def test_a_bin_without_examples_is_left_out_and_no_resamples_give_no_interval() 
     assert (only.low, only.high, only.interval) == (21, 30, None)
 
 
-def test_words_are_what_white_space_separates_and_tokens_are_the_tokenizers_without_eos() -> None:
+def test_words_count_punctuation_and_tokens_are_the_tokenizers_without_eos() -> None:
     decoded = [Decoded(example=Example("ab cd", ("x",)), source_ids=(*TOKENIZER.encode("ab cd"), EOS_ID))]
     model = TextModel(
         stepper=FakeStepper(),
@@ -37,5 +37,6 @@ def test_words_are_what_white_space_separates_and_tokens_are_the_tokenizers_with
         max_length=5,
     )
     assert source_lengths(model, decoded) == [2]
+    assert source_lengths(model, [Decoded(example=Example("Don't do it, ever.", ("x",)))]) == [6]
     assert source_lengths(model, decoded, "tokens") == [5]
     assert source_lengths(model, [Decoded(example=Example("ab cd", ("x",)))], "tokens") == [0]

@@ -1,0 +1,24 @@
+"""The tasks that need no network are learned by their recipes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "at_least"),
+    [("copy", 97.0), pytest.param("dates", 98.0, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
+def test_a_toy_is_learned(recipe: str, at_least: float, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "training", str(ROOT / f"recipes/{recipe}.toml"), "--output", "run"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(arguments, cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    recorded = json.loads((tmp_path / "run/evaluation.json").read_text())
+    (found,) = [entry["value"] for entry in recorded if entry["metric"] == "exact_match"]
+    assert found >= at_least

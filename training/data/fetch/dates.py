@@ -1,0 +1,73 @@
+"""A small real task: dates as people write them to ISO 8601, `Tuesday, the 3rd of March 1998` to `1998-03-03`.
+
+Days come before months where both are numbers. Two digits of a year are of 1970 to 2069.
+"""
+
+import random
+from collections.abc import Callable
+from datetime import date
+from itertools import islice
+from pathlib import Path
+
+from training.data.fetch.published import Announce, write_pairs
+from training.data.pairs import Pair
+
+COUNTS = {"train": 12_000, "validation": 500, "test": 500}
+FIRST, LAST = date(1600, 1, 1), date(2199, 12, 31)
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
+FORMATS = (
+    "{d} {month} {y}", "{d} {mon} {y}", "{d}. {month} {y}", "{th} {month} {y}", "{th} of {month}, {y}",
+    "the {th} of {month} {y}", "{month} {d}, {y}", "{mon} {d}, {y}", "{mon}. {d} {y}", "{month} {th}, {y}",
+    "{month} the {th}, {y}", "{weekday}, {d} {month} {y}", "{weekday}, {month} {d}, {y}", "{weekday} {th} {month} {y}",
+    "{day}, {d} {mon} {y}", "{day} {mon} {dd} {y}", "{weekday}, the {th} of {month} {y}", "{d}/{m}/{y}",
+    "{dd}/{mm}/{y}", "{d}.{m}.{y}", "{dd}.{mm}.{y}", "{dd}-{mm}-{y}", "{dd}-{mon}-{y}", "{y}/{mm}/{dd}",
+    "{y}.{mm}.{dd}", "{y}{mm}{dd}", "{y} {month} {d}", "{y}, {mon} {d}", "{d}.{roman}.{y}",
+)  # fmt: skip
+SHORT_YEAR_FORMATS = (
+    "{d}/{m}/{yy}", "{dd}.{mm}.{yy}", "{d} {mon} '{yy}", "{mon} {d}, '{yy}", "{dd}-{mon}-{yy}",
+    "{day} {d} {month} '{yy}",
+)  # fmt: skip
+SHORT_YEARS = range(1970, 2070)
+CASES: tuple[Callable[[str], str], ...] = (str, str, str.lower, str.upper)
+
+
+def build_dates(directory: Path, announce: Announce) -> None:
+    """Distinct random days, each written in one way: no day of the test has been seen in any."""
+    generator = random.Random(22)
+    days: dict[date, None] = {}
+    while len(days) < sum(COUNTS.values()):
+        days[date.fromordinal(generator.randint(FIRST.toordinal(), LAST.toordinal()))] = None
+    pairs = iter([Pair(written(day, generator), day.isoformat()) for day in days])
+    for part, count in COUNTS.items():
+        write_pairs(directory / f"{part}.tsv", islice(pairs, count))
+
+
+def written(day: date, generator: random.Random) -> str:
+    """A day in one of the formats, in one of the cases."""
+    formats = FORMATS + SHORT_YEAR_FORMATS if day.year in SHORT_YEARS else FORMATS
+    month, weekday = MONTHS[day.month - 1], WEEKDAYS[day.weekday()]
+    text = generator.choice(formats).format(
+        d=day.day,
+        dd=f"{day.day:02}",
+        th=f"{day.day}{_ordinal_ending(day.day)}",
+        m=day.month,
+        mm=f"{day.month:02}",
+        month=month,
+        mon=month[:3],
+        roman=ROMAN[day.month - 1],
+        y=day.year,
+        yy=f"{day.year % 100:02}",
+        weekday=weekday,
+        day=weekday[:3],
+    )
+    return generator.choice(CASES)(text)
+
+
+def _ordinal_ending(number: int) -> str:
+    return "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
