@@ -14,12 +14,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from training.loss import smoothed_cross_entropy, smoothing_shares
+from training.precision import product_dtype, without_autocast
 
 MIN_ROWS: Final = 256
 """Fewer at a time would make the products slow."""
 
-MAX_LOGITS: Final = 2**21
-"""At a time, where that leaves rows enough: what a processor's cache holds."""
+MAX_LOGITS: Final = 2**24
+"""At a time, where that leaves rows enough."""
+
+MAX_CACHED_LOGITS: Final = 2**19
+"""Of them, what goes from logits to gradients at a time on a CPU, within its cache."""
 
 
 def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, *, label_smoothing: float) -> Tensor:
@@ -36,8 +40,7 @@ def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor
     Returns:
         the sum in nats, a scalar.
     """
-    device = inputs.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    dtype = product_dtype(weight)
     if dtype == torch.float16:
         # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this.
         return smoothed_cross_entropy(F.linear(inputs, weight, bias), target_ids, label_smoothing=label_smoothing)
@@ -58,27 +61,25 @@ class _OutputLoss(torch.autograd.Function):
         label_smoothing: float,
         dtype: torch.dtype,
     ) -> Tensor:
-        with torch.autocast(inputs.device.type, enabled=False):
-            low_inputs, low_weight = inputs.to(dtype), weight.to(dtype)
-            of_inputs, of_weight, of_bias = torch.empty_like(inputs), torch.zeros_like(weight), torch.zeros_like(bias)
+        with without_autocast(inputs.device):
+            low_weight = weight.to(dtype)
             shares = smoothing_shares(bias, label_smoothing)
-            total = bias.new_zeros(())
+            total, of_inputs, of_weight, of_bias = bias.new_zeros(()), [], None, torch.zeros_like(bias)
             num_rows = max(MIN_ROWS, MAX_LOGITS // len(bias))
-            for rows in (slice(start, start + num_rows) for start in range(0, len(inputs), num_rows)):
-                logits = torch.mm(low_inputs[rows], low_weight.T).to(weight.dtype).add_(bias)
-                true = target_ids[rows].unsqueeze(1)
-                log_probs = torch.log_softmax(logits, 1)
-                true_log_probs = log_probs.gather(1, true)
-                total -= (1 - label_smoothing) * true_log_probs.sum()
-                if label_smoothing > 0:
-                    total -= torch.mv(log_probs, shares).sum()
-                gradient = log_probs.exp_().sub_(shares)
-                gradient.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))
-                of_bias += gradient.sum(0)
-                low_gradient = gradient.to(dtype)
-                of_inputs[rows] = torch.mm(low_gradient, low_weight)
-                of_weight += torch.mm(low_gradient.T, low_inputs[rows])
-        ctx.gradients = of_inputs, of_weight, of_bias
+            num_cached = max(1, MAX_CACHED_LOGITS // len(bias)) if inputs.device.type == "cpu" else num_rows
+            parts = zip(torch.split(inputs.to(dtype), num_rows), torch.split(target_ids, num_rows), strict=True)
+            for part, part_ids in parts:
+                low_logits = torch.mm(part, low_weight.T)
+                cached = zip(torch.split(low_logits, num_cached), torch.split(part_ids, num_cached), strict=True)
+                for low, ids in cached:
+                    loss, gradients = _at_logits(low.to(weight.dtype) + bias, ids, shares, label_smoothing)
+                    total += loss
+                    of_bias += gradients.sum(0)
+                    low.copy_(gradients)
+                of_inputs.append(torch.mm(low_logits, low_weight).to(inputs.dtype))
+                of_weight_here = torch.mm(low_logits.T, part).to(weight.dtype)
+                of_weight = of_weight_here if of_weight is None else of_weight.add_(of_weight_here)
+        ctx.gradients = torch.cat(of_inputs), of_weight, of_bias
         return total
 
     @staticmethod
@@ -87,3 +88,17 @@ class _OutputLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
         of_inputs, of_weight, of_bias = (found.mul_(gradient) for found in gradients)
         return of_inputs, of_weight, of_bias, None, None, None
+
+
+def _at_logits(logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradients, of some rows of logits."""
+    true = target_ids.unsqueeze(1)
+    log_probs = torch.log_softmax(logits, 1)
+    true_log_probs = log_probs.gather(1, true)
+    loss = (label_smoothing - 1) * true_log_probs.sum()
+    if label_smoothing > 0:
+        loss -= torch.mv(log_probs, shares).sum()
+    gradients = log_probs.exp_()
+    if label_smoothing > 0:
+        gradients -= shares
+    return loss, gradients.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))

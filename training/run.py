@@ -3,7 +3,7 @@
 Its files:
 
 recipe.toml                  the recipe as resolved: every field, --set applied
-versions.json                Python, torch, the project, its git commit, the platform
+versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
@@ -13,6 +13,7 @@ tensorboard/                 the same, for TensorBoard
 checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/checkpoint.py)
 checkpoints/best, last       links to two of them
 evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
+report.html                  what `python -m training report` shows of all this, where it was asked for
 """
 
 import json
@@ -30,6 +31,7 @@ import torch
 from runtime.errors import UserError
 from runtime.files import flush_to_disk
 from runtime.tokenizer import Tokenizer
+from training.products import onednn_is_exact
 from training.recipe import Recipe, load_recipe
 
 UNKNOWN_COMMIT = "unknown"
@@ -130,6 +132,8 @@ def versions() -> dict[str, str]:
     return {
         "attendant": project,
         "commit": _commit(),
+        # Which library multiplies on a CPU depends on the hardware, and the last bits of all weights on the library.
+        "float32_products": "onednn" if onednn_is_exact() else "torch",
         "platform": platform.platform(),
         "python": sys.version.split()[0],
         "tokenizers": version("tokenizers"),

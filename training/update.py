@@ -73,7 +73,7 @@ class Updater:
             for place, batch in enumerate(batches, 1):
                 total += self._backward(batch.to(self._device), num_tokens, is_last=place == len(batches))
         self.scaler.unscale_(self._optimizer)
-        norm = nn.utils.clip_grad_norm_(self._parameters, self._clip_norm).item()
+        norm = self._clip()
         loss = self._processes.sums([total])[0] / num_tokens
         # A scale that has come down to 1 protects from nothing any more: then the gradient itself is at fault.
         can_lower = self.scaler.is_enabled() and self.scaler.get_scale() > 1
@@ -86,6 +86,15 @@ class Updater:
             group["lr"] = rate
         self.scaler.step(self._optimizer)
         self.scaler.update()
+
+    def _clip(self) -> float:
+        """Returns the norm of the gradient as it was."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        total_norm = nn.utils.get_total_norm(gradients)
+        norm = total_norm.item()
+        if not norm <= self._clip_norm:  # too large, or not a number
+            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
+        return norm
 
     def _backward(self, batch: Batch, num_tokens: int, *, is_last: bool) -> float:
         # The processes exchange gradients once, with the last batch's.

@@ -95,16 +95,19 @@ class AttentionLoop:
     def __init__(self, attention: Attention, source: Mapping[str, Tensor], num_steps: int) -> None:
         self._attention = attention
         self._source = source
+        self._query = attention.score.looped_query(len(source["memory"]), num_steps)
         if attention.score.is_product:
+            # In at least 32 bits: 16 would gain nothing, these products being small, and a softmax needs them.
             memory, mask = source["memory"], source["source_mask"]
-            masked = torch.where(mask, 0.0, MASKED_SCORE).to(memory.dtype).unsqueeze(1)
-            self._scores = LoopedProduct(source.get("keys", memory), masked.expand(-1, num_steps, -1))
-            nothing = memory.new_zeros(1, 1, 1).expand(memory.shape[0], num_steps, memory.shape[2])
-            self._context = LoopedProduct(memory.transpose(1, 2), nothing)
+            dtype = torch.promote_types(memory.dtype, torch.float32)
+            masked = torch.where(mask, 0.0, MASKED_SCORE).to(dtype)
+            self._scores = LoopedProduct(masked.expand(num_steps, -1, -1), source.get("keys", memory))
+            nothing = masked.new_zeros(1, 1, 1).expand(num_steps, memory.shape[0], memory.shape[2])
+            self._context = LoopedProduct(nothing, memory.transpose(1, 2))
 
     def step(self, hidden: Tensor, coverage: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The next step's contexts [B, C] of states [B, H], and the coverage [B, S] after it."""
-        query = self._attention.query(hidden)
+        query = self._query(hidden)
         if self._attention.score.is_product:
             return self._context(torch.softmax(self._scores(query), -1)), None
         covered = None if coverage is None else coverage.unsqueeze(1)

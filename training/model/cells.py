@@ -6,16 +6,16 @@ A cell's state is a tuple of [R, H] tensors in the order of `STATE_NAMES`.
 """
 
 from abc import abstractmethod
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.model.config import CellKind
-from training.model.looped import LoopedProduct
-
-CellState = tuple[Tensor, ...]
+from training.model.gates import GATES, CellState, activate
+from training.model.looped import LoopedProduct, at_every_step
+from training.model.unrolled import unroll
 
 RNN_CLASSES: Final[dict[CellKind, type[nn.RNNBase]]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
@@ -32,6 +32,7 @@ class DecoderCell(nn.Module):
     The inputs of a step may have two parts: what is known beforehand (I) and what the loop itself feeds (F).
     """
 
+    kind: ClassVar[CellKind]
     rnn: nn.RNNBase
 
     def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
@@ -42,9 +43,7 @@ class DecoderCell(nn.Module):
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
         """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
-        first = tuple(part.unsqueeze(0) for part in state)
-        outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
-        return outputs
+        return unroll(self.kind, self.rnn, inputs, state)
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """One step from inputs [R, I + F]."""
@@ -68,24 +67,31 @@ class CellLoop:
 
     Args:
         cell: whose weights.
-        known: [R, T, I] inputs known beforehand, projected outside of the loop; None: all inputs are fed.
+        known: [T, R, I] inputs known beforehand, projected outside of the loop; None: all inputs are fed.
         num_rows, num_steps: R and T.
     """
 
     def __init__(self, cell: DecoderCell, known: Tensor | None, num_rows: int, num_steps: int) -> None:
         rnn = cell.rnn
+        self._gates = GATES[cell.kind]
+        bias = rnn.bias_ih_l0 + rnn.bias_hh_l0 if self._gates.adds else rnn.bias_ih_l0
+        fed_weight = rnn.weight_ih_l0
         if known is None:
-            projected = rnn.bias_ih_l0.expand(num_rows, num_steps, -1)
+            projected = at_every_step(bias, num_rows, num_steps)
         else:
-            projected = F.linear(known, rnn.weight_ih_l0[:, : cell.input_size], rnn.bias_ih_l0)
-        fed_weight = rnn.weight_ih_l0 if known is None else rnn.weight_ih_l0[:, cell.input_size :]
-        self._activate = cell.activate
-        self._project = LoopedProduct(fed_weight, projected)
-        self._recur = LoopedProduct(rnn.weight_hh_l0, rnn.bias_hh_l0.expand(num_rows, num_steps, -1))
+            known_weight, fed_weight = fed_weight.split([cell.input_size, cell.feed_size], 1)
+            projected = F.linear(known, known_weight, bias)
+        if self._gates.adds:
+            self._products = [LoopedProduct(projected, fed_weight, rnn.weight_hh_l0)]
+        else:
+            recurrent = at_every_step(rnn.bias_hh_l0, num_rows, num_steps)
+            self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, rnn.weight_hh_l0)]
 
     def step(self, fed: Tensor, state: CellState) -> CellState:
         """The next step, from fed inputs [R, F]."""
-        return self._activate(self._project(fed), self._recur(state[0]), state)
+        inputs = [(fed, state[0])] if self._gates.adds else [(fed,), (state[0],)]
+        products = tuple(product(*each) for product, each in zip(self._products, inputs, strict=True))
+        return activate(self._gates, products, state)
 
 
 class LSTMCell(DecoderCell):
@@ -93,6 +99,8 @@ class LSTMCell(DecoderCell):
 
     i, f, o = sigmoid(W x + U h + b); g = tanh(W_g x + U_g h + b_g); c' = f c + i g; h' = o tanh(c').
     """
+
+    kind = "lstm"
 
     def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
         super().__init__(input_size, feed_size, hidden_size)
@@ -111,6 +119,8 @@ class GRUCell(DecoderCell):
     r, z = sigmoid(W x + U h + b); n = tanh(W_n x + b_n + r (U_n h + b'_n)); h' = (1 - z) n + z h.
     """
 
+    kind = "gru"
+
     def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
         super().__init__(input_size, feed_size, hidden_size)
         self.rnn = nn.GRU(input_size + feed_size, hidden_size, batch_first=True)
@@ -127,6 +137,8 @@ class GRUCell(DecoderCell):
 
 class TanhCell(DecoderCell):
     """The simple recurrent network (Elman 1990): h' = tanh(W x + U h + b)."""
+
+    kind = "rnn"
 
     def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
         super().__init__(input_size, feed_size, hidden_size)

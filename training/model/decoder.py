@@ -4,7 +4,7 @@ Shapes: B sources, R rows (R = B in teacher forcing), T target positions, S sour
 E embedding size, D encoder size, C context size, H decoder size, A key size, L layers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,13 @@ from training.model.cells import (
     CELL_CLASSES,
     STATE_NAMES,
     CellLoop,
-    CellState,
     DecoderCell,
     stack_states,
     unstack_states,
 )
 from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from training.model.dropout import Dropout
+from training.model.gates import CellState
 from training.model.joining import JOININGS
 
 ATTENTIONAL = "attentional"
@@ -60,7 +61,7 @@ class Decoder(nn.Module):
         self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
         self.attention = Attention(config) if config.has_attention else None
         self.joining = JOININGS[config.decoder.joining](config) if config.context_size else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         flags = {ATTENTIONAL: self.feeds_input, COVERAGE: self.has_coverage, VECTOR: self.has_vector}
         self.row_names = (*self.state_names, *(name for name, has in flags.items() if has))
         self.source_names = () if self.attention is None else self.attention.source_names
@@ -116,20 +117,20 @@ class Decoder(nn.Module):
         """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
-        cells = [
-            CellLoop(cell, None if index else embedded, num_rows, num_steps) for index, cell in enumerate(self.cells)
-        ]
+        known = embedded.transpose(0, 1).contiguous()
+        cells = [CellLoop(cell, None if index else known, num_rows, num_steps) for index, cell in enumerate(self.cells)]
         join = self.joining.loop(num_rows, num_steps) if self.feeds_input else None
         states, coverage, attentional = self._states(rows), rows.get(COVERAGE), rows.get(ATTENTIONAL)
+        drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
         contexts, outputs = [], []
         for symbol in embedded.unbind(1):
             if join is None:
                 context, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
-                output, states = self._run_cells(cells, context, states)
+                output, states = self._run_cells(cells, context, states, drops)
                 outputs.append(output)
             else:
-                output, states = self._run_cells(cells, attentional, states)
+                output, states = self._run_cells(cells, attentional, states, drops)
                 context, coverage = attention.step(output, coverage)
                 attentional = join(context, output, symbol)
                 outputs.append(attentional)
@@ -165,7 +166,7 @@ class Decoder(nn.Module):
         elif self.has_vector:
             context = rows[VECTOR]
             inputs = torch.cat([embedded, context], -1)
-        output, states = self._run_cells(self.cells, inputs, states)
+        output, states = self._run_cells(self.cells, inputs, states, [self.dropout] * (len(states) - 1))
         if self.attention is not None and not self.asks_before:
             context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
         joined = self._join(context, output, embedded)
@@ -177,12 +178,20 @@ class Decoder(nn.Module):
         return hidden if self.joining is None else self.joining(context, hidden, embedded)
 
     def _run_cells(
-        self, cells: Iterable[DecoderCell | CellLoop], inputs: Tensor, states: list[CellState]
+        self,
+        cells: Sequence[DecoderCell | CellLoop],
+        inputs: Tensor,
+        states: list[CellState],
+        drops: Sequence[Callable[[Tensor], Tensor]],
     ) -> tuple[Tensor, list[CellState]]:
-        """One step of all layers: the output [R, H] of the last and the new states."""
+        """One step of all layers: the output [R, H] of the last and the new states.
+
+        Args:
+            drops: what is dropped of each layer's output but the last's.
+        """
         hidden, new_states = inputs, []
         for index, (cell, state) in enumerate(zip(cells, states, strict=True)):
-            new_states.append(cell.step(self.dropout(hidden) if index else hidden, state))
+            new_states.append(cell.step(drops[index - 1](hidden) if index else hidden, state))
             output = new_states[-1][0]
             hidden = output + hidden if index >= FIRST_RESIDUAL_LAYER else output
         return hidden, new_states

@@ -6,6 +6,7 @@ Shapes: B sources, S positions, E embedding size, D memory size.
 from torch import Tensor, nn
 
 from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from training.model.dropout import Dropout
 from training.model.recurrent import RecurrentLayer, reverse
 
 
@@ -27,7 +28,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(
             RecurrentLayer(config.cell, size, hidden_size, bidirectional=config.encoder.bidirectional) for size in sizes
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, embedded: Tensor, source_lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Encodes embedded sources [B, S, E] of lengths [B].

@@ -17,17 +17,34 @@ from training.model.looped import looped_linear
 
 
 class Joining(nn.Module):
+    """One product, between what it is of and what becomes of it.
+
+    Attributes:
+        project: the product.
+    """
+
+    project: nn.Linear
+
     @abstractmethod
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
     @abstractmethod
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """What `project` takes."""
+
+    @abstractmethod
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        """[..., H] from what `project` gives and decoder states [..., H]."""
+
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Joins contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E] to [..., H]."""
+        return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """`forward` for one step after the other of a loop of training."""
-        return self.forward
+        project = looped_linear(self.project, num_rows, num_steps)
+        return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
 
 
 class TanhJoining(Joining):
@@ -37,12 +54,11 @@ class TanhJoining(Joining):
         super().__init__(config)
         self.project = nn.Linear(config.context_size + config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return torch.tanh(self.project(torch.cat([context, hidden], -1)))
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([context, hidden], -1)
 
-    def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        project = looped_linear(self.project, num_rows, num_steps)
-        return lambda context, hidden, embedded: torch.tanh(project(torch.cat([context, hidden], -1)))
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        return torch.tanh(projected)
 
 
 class AdditionJoining(Joining):
@@ -52,8 +68,11 @@ class AdditionJoining(Joining):
         super().__init__(config)
         self.project = nn.Linear(config.context_size, config.hidden_size, bias=False)
 
-    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return hidden + self.project(context)
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return context
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        return hidden + projected
 
 
 class MaxoutJoining(Joining):
@@ -67,8 +86,11 @@ class MaxoutJoining(Joining):
         size = config.context_size + config.hidden_size + config.embedding_size
         self.project = nn.Linear(size, 2 * config.hidden_size)
 
-    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        first, second = self.project(torch.cat([context, hidden, embedded], -1)).chunk(2, -1)
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([context, hidden, embedded], -1)
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        first, second = projected.chunk(2, -1)
         return torch.maximum(first, second)
 
 

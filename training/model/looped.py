@@ -9,55 +9,115 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from training.precision import product_dtype, without_autocast
+
 
 class LoopedProduct:
-    """y_t = x_t W' + a_t for t = 0, 1, ... T - 1.
+    """y_t = x_t W' + a_t for t = 0, 1, ... T - 1; or the sum of several products, x_t W' + z_t U' + a_t.
 
     Left alone, autograd computes a gradient of W's size at every step and adds them up: most of the time that a loop
     takes to train. Here each step only gives x_t its gradient; W's is one product over all steps, sum_t y_t' x_t.
 
     Args:
-        weight: W, [G, I] for all rows, or [B, G, I].
-        addends: a, [B, T, G]; what does not depend on the loop.
+        addends: a, [T, B, G]; what does not depend on the loop. The products are in its type.
+        weights: W, U, ..., each [G, I] for all rows, or [B, G, I].
     """
 
-    def __init__(self, weight: Tensor, addends: Tensor) -> None:
-        self._inputs: list[Tensor] = []
-        self._transposed = weight.detach().to(addends.dtype).transpose(-1, -2)
-        self._addends = _OneGradient.apply(weight, addends, self._inputs).unbind(1)
+    def __init__(self, addends: Tensor, *weights: Tensor) -> None:
+        self._steps = _Steps(addends.detach(), [weight.detach().to(addends.dtype) for weight in weights])
+        self._end: Tensor = _AllSteps.apply(self._steps, addends, *weights)  # type: ignore[no-untyped-call]
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The next step's y [B, G] of x [B, I]."""
-        addend = self._addends[len(self._inputs)]
-        inputs = inputs.to(addend.dtype)
-        self._inputs.append(inputs.detach())
-        if self._transposed.dim() == 2:
-            return torch.addmm(addend, inputs, self._transposed)
-        return torch.baddbmm(addend.unsqueeze(1), inputs.unsqueeze(1), self._transposed).squeeze(1)
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The next step's y [B, G] of x [B, I], z, ..., one for each matrix."""
+        product: Tensor = _OneStep.apply(self._steps, self._end, *inputs)  # type: ignore[no-untyped-call]
+        return product
 
 
 def looped_linear(layer: nn.Linear, num_rows: int, num_steps: int) -> LoopedProduct:
     """The layer as a looped product."""
     bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
-    return LoopedProduct(layer.weight, bias.expand(num_rows, num_steps, -1))
+    return LoopedProduct(at_every_step(bias, num_rows, num_steps), layer.weight)
 
 
-class _OneGradient(torch.autograd.Function):
-    """Passes the addends through. Their gradient is that of all y, which together with all x gives W's."""
+def at_every_step(bias: Tensor, num_rows: int, num_steps: int) -> Tensor:
+    """A bias [G] as addends [T, B, G], in the type of products."""
+    return bias.to(product_dtype(bias)).expand(num_steps, num_rows, -1)
 
+
+class _Steps:
+    """What the steps work on and leave for the end: all inputs, and on the way back the gradients of all products."""
+
+    def __init__(self, addends: Tensor, weights: list[Tensor]) -> None:
+        num_steps, num_rows, _ = addends.shape
+        self.addends = addends
+        self.weights = weights
+        self.inputs = [weight.new_empty(num_steps, num_rows, weight.shape[-1]) for weight in weights]
+        self.gradients = addends.new_empty(0)
+        self.num_taken = 0
+        self.on_the_way_back: list[int] = []
+
+    def product(self, step: int) -> Tensor:
+        """y_t."""
+        found = self.addends[step]
+        for weight, inputs in zip(self.weights, self.inputs, strict=True):
+            if weight.dim() == 2:
+                found = torch.addmm(found, inputs[step], weight.T)
+            else:
+                found = torch.baddbmm(found.unsqueeze(1), inputs[step].unsqueeze(1), weight.transpose(1, 2)).squeeze(1)
+        return found
+
+    def of_inputs(self, step: int, gradient: Tensor) -> list[Tensor]:
+        """The gradients of a step's inputs from that of y_t."""
+        if not self.on_the_way_back or step >= self.on_the_way_back[-1]:  # a way back begins
+            self.gradients, self.on_the_way_back = self.addends.new_empty(self.addends.shape), []
+        self.on_the_way_back.append(step)
+        self.gradients[step] = gradient
+        return [
+            torch.mm(gradient, weight) if weight.dim() == 2 else torch.bmm(gradient.unsqueeze(1), weight).squeeze(1)
+            for weight in self.weights
+        ]
+
+    def of_weights(self) -> list[Tensor]:
+        """The gradients of W, U, ..., when those of all y are known that the loss depends on."""
+        for step in set(range(len(self.addends))).difference(self.on_the_way_back):
+            self.gradients[step] = 0
+        return [
+            torch.mm(self.gradients.flatten(0, 1).T, inputs.flatten(0, 1))
+            if weight.dim() == 2
+            else torch.bmm(self.gradients.permute(1, 2, 0), inputs.transpose(0, 1))
+            for weight, inputs in zip(self.weights, self.inputs, strict=True)
+        ]
+
+
+class _OneStep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, addends: Tensor, inputs: list[Tensor]) -> Tensor:
-        ctx.inputs = inputs
-        ctx.is_shared = weight.dim() == 2
-        ctx.dtype = weight.dtype
-        return addends.view_as(addends)
+    def forward(ctx: Any, steps: _Steps, end: Tensor, *inputs: Tensor) -> Tensor:
+        del end  # ties the step to what comes after all of them
+        ctx.steps, ctx.step, ctx.dtypes = steps, steps.num_taken, [each.dtype for each in inputs]
+        steps.num_taken += 1
+        for kept, each in zip(steps.inputs, inputs, strict=True):
+            kept[ctx.step] = each
+        with without_autocast(inputs[0].device):
+            return steps.product(ctx.step)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        inputs = torch.stack(ctx.inputs, 1)
-        if ctx.is_shared:
-            of_weight = gradient.flatten(0, 1).T @ inputs.flatten(0, 1)
-        else:
-            of_weight = gradient.transpose(1, 2) @ inputs
-        return of_weight.to(ctx.dtype), gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.steps.of_inputs(ctx.step, gradient)
+        return None, None, *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True))
+
+
+class _AllSteps(torch.autograd.Function):
+    """Goes back after all steps have."""
+
+    @staticmethod
+    def forward(ctx: Any, steps: _Steps, addends: Tensor, *weights: Tensor) -> Tensor:
+        ctx.steps, ctx.dtypes = steps, [weight.dtype for weight in weights]
+        return addends.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        del gradient  # of nothing
+        found = zip(ctx.steps.of_weights(), ctx.dtypes, strict=True)
+        return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in found)

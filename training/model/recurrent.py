@@ -6,16 +6,16 @@ Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = H 
 import torch
 from torch import Tensor, nn
 
-from training.model.cells import RNN_CLASSES
+from training.model.cells import RNN_CLASSES, STATE_NAMES
 from training.model.config import CellKind
+from training.model.unrolled import unroll
 
 
 class RecurrentLayer(nn.Module):
     """A recurrent layer over padded sources, in one direction or both; initial states are zeros.
 
     Each direction runs over the padded batch as a whole, the backward one over sources that were reversed within
-    their lengths: padding then comes last in both and touches no valid position. On CPU that takes half the time of
-    packed sequences, which leave the fused kernel.
+    their lengths: padding then comes last in both and touches no valid position. Packed sequences would take longer.
 
     Attributes:
         forward_rnn, backward_rnn: a one-layer `nn.LSTM`, `nn.GRU` or `nn.RNN` each, where the weights are;
@@ -41,12 +41,14 @@ class RecurrentLayer(nn.Module):
             outputs [B, S, D], arbitrary beyond the lengths; and the last states [B, D]: the forward direction's at
             the last valid position, the backward direction's at the first.
         """
-        outputs = self.forward_rnn(inputs)[0]
+        zeros = inputs.new_zeros(len(inputs), self.hidden_size)
+        state = (zeros,) * len(STATE_NAMES[self.cell])
+        outputs = unroll(self.cell, self.forward_rnn, inputs, state)
         last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         final = outputs.gather(1, last).squeeze(1)
         if self.backward_rnn is None:
             return outputs, final
-        backward = reverse(self.backward_rnn(reverse(inputs, lengths))[0], lengths)
+        backward = reverse(unroll(self.cell, self.backward_rnn, reverse(inputs, lengths), state), lengths)
         return torch.cat([outputs, backward], -1), torch.cat([final, backward[:, 0]], -1)
 
 

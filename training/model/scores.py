@@ -7,12 +7,14 @@ A new score is one class here, its name in config.ScoreKind and one line in `SCO
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from training.model.config import ModelConfig, ScoreKind
+from training.model.looped import looped_linear
 
 
 class Score(nn.Module):
@@ -37,7 +39,18 @@ class Score(nn.Module):
 
     def query(self, hidden: Tensor) -> Tensor:
         """Queries [..., A] of decoder states [..., H]."""
-        return hidden if self.project_query is None else self.project_query(hidden)
+        return self.scaled(hidden if self.project_query is None else self.project_query(hidden))
+
+    def looped_query(self, num_rows: int, num_steps: int) -> Callable[[Tensor], Tensor]:
+        """`query` for one step after the other of a loop of training."""
+        if self.project_query is None:
+            return self.query
+        project = looped_linear(self.project_query, num_rows, num_steps)
+        return lambda hidden: self.scaled(project(hidden))
+
+    def scaled(self, query: Tensor) -> Tensor:
+        """A projected query as it meets the keys."""
+        return query
 
     @abstractmethod
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -67,8 +80,8 @@ class ScaledDotScore(DotScore):
         super().__init__(config)
         self.scale = 1 / math.sqrt(config.attention.key_size or config.hidden_size)
 
-    def query(self, hidden: Tensor) -> Tensor:
-        return super().query(hidden) * self.scale
+    def scaled(self, query: Tensor) -> Tensor:
+        return query * self.scale
 
 
 class GeneralScore(DotScore):

@@ -15,6 +15,7 @@ from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from training.model.bridge import Bridge
 from training.model.config import ModelConfig
 from training.model.decoder import Decoder
+from training.model.dropout import Dropout
 from training.model.encoder import Encoder
 from training.model.initialization import initialize
 from training.model.output import Output
@@ -66,7 +67,7 @@ class Seq2Seq(nn.Module):
         self.bridge = Bridge(config)
         self.decoder = Decoder(config)
         self.output = Output(config.hidden_size, target_vocabulary_size, tied=config.decoder.tied_embeddings)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         initialize(self)
 
     def forward(

@@ -22,6 +22,7 @@ def _some_rows_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     if request.param:
         monkeypatch.setattr(module, "MIN_ROWS", 4)
         monkeypatch.setattr(module, "MAX_LOGITS", 4 * V)
+        monkeypatch.setattr(module, "MAX_CACHED_LOGITS", 3 * V)
 
 
 def random_inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

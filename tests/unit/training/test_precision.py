@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runtime.errors import UserError
-from training.precision import choose_precision, computes_bfloat16, make_autocast
+from training.precision import choose_precision, computes_bfloat16, make_autocast, product_dtype, without_autocast
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -52,3 +52,15 @@ def test_full_precision_is_left_alone() -> None:
         assert (product @ product).dtype == torch.float32
     with make_autocast("bf16", CPU):
         assert (product @ product).dtype == torch.bfloat16
+
+
+def test_products_are_in_autocasts_type() -> None:
+    like = torch.zeros(1, dtype=torch.float64)
+    assert product_dtype(like) == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert product_dtype(like) == torch.bfloat16
+        with pytest.raises(KeyError), without_autocast(CPU):
+            assert product_dtype(like) == torch.float64
+            raise KeyError
+        assert product_dtype(like) == torch.bfloat16
+    assert product_dtype(like) == torch.float64

@@ -89,6 +89,22 @@ def test_accumulated_batches_are_one_batch(sizes: tuple[int, ...]) -> None:
         torch.testing.assert_close(apart.state_dict()[name], weight, rtol=1e-5, atol=1e-7)
 
 
+def test_a_gradient_is_clipped_to_the_norm_and_left_alone_below_it() -> None:
+    trained = model()
+    num_tokens = batches(9)[0].num_target_tokens
+
+    def gradients(clip_norm: float) -> tuple[float, Tensor]:
+        found = updater(trained, clip_norm=clip_norm).gradient(batches(9), num_tokens)
+        return found.norm, torch.cat([weight.grad.flatten() for weight in trained.parameters()])
+
+    norm, whole = gradients(0.0)
+    assert float(whole.norm()) == pytest.approx(norm, rel=1e-5)
+    for clip_norm in (2 * norm, norm / 2):
+        same_norm, clipped = gradients(clip_norm)
+        assert same_norm == norm
+        torch.testing.assert_close(clipped, whole * min(1.0, clip_norm / norm), rtol=1e-4, atol=1e-9)
+
+
 def test_a_batch_without_targets_counts_nothing() -> None:
     one, other = model(), model()
     num_tokens = batches(4)[0].num_target_tokens

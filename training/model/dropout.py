@@ -1,0 +1,54 @@
+"""Dropout whose random numbers cost little on a CPU."""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+RANGE: Final = 2**16
+"""How many values 16 random bits have."""
+
+
+class Dropout(nn.Module):
+    """In training an element is zero with this probability, else larger by as much (Srivastava et al. 2014).
+
+    On a CPU, where torch draws a random number after the other, four elements share one of 64 bits: the probability is
+    a multiple of 2^-16.
+
+    Args:
+        probability: in [0, 1).
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.num_dropped = min(round(probability * RANGE), RANGE - 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self._drops:
+            return inputs
+        if inputs.device.type != "cpu":
+            return F.dropout(inputs, self.num_dropped / RANGE)
+        return self._drop(inputs, _kept(inputs.shape, self.num_dropped).to(inputs.dtype))
+
+    def looped(self, like: Tensor, num_steps: int) -> Callable[[Tensor], Tensor]:
+        """The same for one step after the other of a loop, each of `like`'s shape and type."""
+        if not self._drops or like.device.type != "cpu":
+            return self.forward
+        kept = iter(_kept((num_steps, *like.shape), self.num_dropped).to(like.dtype).unbind())
+        return lambda inputs: self._drop(inputs, next(kept))
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.num_dropped > 0
+
+    def _drop(self, inputs: Tensor, kept: Tensor) -> Tensor:
+        return (inputs * kept).mul_(RANGE / (RANGE - self.num_dropped))
+
+
+def _kept(shape: tuple[int, ...], num_dropped: int) -> Tensor:
+    """Which elements of a tensor on the CPU are kept, from torch's global generator."""
+    num_elements = torch.Size(shape).numel()
+    words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
+    return (words.view(torch.int16)[:num_elements] >= num_dropped - RANGE // 2).view(shape)
