@@ -1,4 +1,4 @@
-"""python -m export RUN --output BUNDLE; python -m export verify BUNDLE; python -m export inspect BUNDLE."""
+"""python -m export RUN|BUNDLE --output BUNDLE; python -m export verify BUNDLE; python -m export inspect BUNDLE."""
 
 import argparse
 import signal
@@ -10,11 +10,15 @@ from types import FrameType
 from export.publication import refuse_occupied
 from runtime.command import exit_command
 
+PRECISIONS = ("fp32", "int8")
+
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
-loader and the search that serve. Nothing is published that failed.
+loader and the search that serve. Nothing is published that failed. A bundle is exported anew from its own graphs.
 
   python -m export RUN --output BUNDLE      export a run
+  python -m export OLD --output BUNDLE --precision fp32,int8
+                                            add precisions to a bundle
   python -m export verify BUNDLE            check a bundle's files and golden examples on this host
   python -m export inspect BUNDLE           say what a bundle is
 """
@@ -45,12 +49,27 @@ def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that `python -m training` left")
+    parser.add_argument(
+        "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `python -m training` left, or a bundle"
+    )
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
     parser.add_argument(
-        "--precision", choices=["fp32"], default="fp32", help="of weights and arithmetic (default: %(default)s)"
+        "--precision",
+        metavar="P,...",
+        type=_precisions,
+        default=("fp32",),
+        help="of weights and arithmetic: fp32, or fp32,int8 (default: fp32)",
     )
-    parser.add_argument("--name", help="what requests call the model (default: the run directory's name)")
+    measuring = parser.add_mutually_exclusive_group()
+    measuring.add_argument(
+        "--data",
+        metavar="FILE.tsv",
+        help="what int8 is measured against fp32 on: source, tab, target (default: a run's test part)",
+    )
+    measuring.add_argument(
+        "--skip-evaluation", action="store_true", help="don't measure; servers then take int8 only when told to"
+    )
+    parser.add_argument("--name", help="what requests call the model (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
@@ -74,10 +93,18 @@ def _inspect_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _precisions(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in PRECISIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PRECISIONS)}")
+    if "fp32" not in names:
+        raise argparse.ArgumentTypeError(f"{text} is made of the fp32 graphs and verified by them: write fp32,{text}")
+    return names
+
+
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", choices=["best", "last"], default="best", help="of the run (default: %(default)s)"
-    )
+    parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

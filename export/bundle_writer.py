@@ -1,120 +1,173 @@
-"""From a model to a published bundle: traced, written aside, verified by what serves it, renamed."""
+"""From fp32 graphs to a published bundle: written aside, verified by what serves it, renamed."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from export.exportable import Exportable
 from export.golden import NUM_TRIED, choose_golden
-from export.graphs import TracedGraph, trace_graphs
+from export.int8.certification import certify
+from export.int8.quantization import quantize
 from export.plan import FULL_PLAN, VerificationPlan
 from export.probes import random_source
 from export.publication import published
-from export.verification import Say, say_nothing, verify
+from export.quality import preferred_precision
+from export.traced import TracedGraph, TracedPair
+from export.verification import Say, say_nothing
 from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
 from runtime.errors import VerificationFailed
 from runtime.files import sha256_of
-from runtime.golden import check_golden, golden_text
-from runtime.manifest import MANIFEST_NAME, Certificate, FileEntry, GraphPair, GraphSpec, Manifest
+from runtime.golden import GoldenExample, check_golden, golden_text
+from runtime.manifest import (
+    MANIFEST_NAME,
+    Certificate,
+    Evaluation,
+    FileEntry,
+    GraphPair,
+    GraphSpec,
+    Manifest,
+    Precision,
+)
 from runtime.onnx_stepper import OnnxStepper
+
+Measure = Callable[[Mapping[Precision, OnnxStepper]], tuple[Evaluation, ...]]
+"""Measures steppers of several precisions on a test set."""
 
 
 def write_bundle(
     exportable: Exportable,
     output: Path,
     *,
+    precisions: Sequence[Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
+    measure: Measure | None = None,
     say: Say = say_nothing,
 ) -> Bundle:
     """Publishes the bundle at `output`.
 
+    Args:
+        precisions: fp32, which the others are made of and certified by, among them.
+        measure: takes the quality of every precision; None: nothing is measured.
+
     Raises:
         UserError: `output` is occupied, or the model is too large.
-        VerificationFailed: the graphs, or the golden examples, are not what PyTorch computes. Nothing is left behind.
+        VerificationFailed: the graphs, or the golden examples, are not what the reference computes, or int8 depends on
+            a request's company. Nothing is left behind.
     """
     with published(output, force=force) as folder:
-        say("tracing the encoder and the decoder step")
-        graphs = _write_graphs(exportable, folder)
-        for name, tokenizer in (
-            (SOURCE_TOKENIZER_NAME, exportable.source_tokenizer),
-            (TARGET_TOKENIZER_NAME, exportable.target_tokenizer),
-        ):
-            (folder / name).write_text(tokenizer.to_text(), encoding="utf-8")
-        draft = _manifest(exportable, graphs, (), {})
-        stepper = OnnxStepper(_draft_bundle(exportable, draft, folder))
-        sources = exportable.encoder_sources()
-        certificate = verify(draft, stepper, exportable.model, sources, plan=plan, say=say)
-        say("choosing golden examples")
-        golden = choose_golden(
-            draft,
-            stepper,
-            exportable.source_tokenizer,
-            exportable.target_tokenizer,
-            sources or _random_sources(draft),
-        )
-        (folder / GOLDEN_NAME).write_text(golden_text(golden), encoding="utf-8")
-        manifest = _manifest(exportable, graphs, (certificate,), _entries(folder)).signed()
-        (folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
+        _Draft(exportable, folder, plan, say).write(precisions, measure)
         say("opening the bundle as a server does")
         _open_as_served(folder)
     return open_bundle(output)
 
 
-def _write_graphs(exportable: Exportable, folder: Path) -> GraphPair:
-    traced = trace_graphs(exportable.model)
-    (folder / "fp32").mkdir()
-    return GraphPair(
-        encoder=_write_graph(traced.encoder, folder, "fp32/encoder.onnx"),
-        decoder_step=_write_graph(traced.decoder_step, folder, "fp32/decoder_step.onnx"),
-    )
+@dataclass(slots=True)
+class _Draft:
+    """A bundle that grows in its folder, precision by precision."""
 
+    exportable: Exportable
+    folder: Path
+    plan: VerificationPlan
+    say: Say
+    graphs: dict[Precision, GraphPair] = field(default_factory=dict)
+    certificates: list[Certificate] = field(default_factory=list)
+    golden: list[GoldenExample] = field(default_factory=list)
 
-def _write_graph(graph: TracedGraph, folder: Path, file: str) -> GraphSpec:
-    content = graph.to_bytes()
-    (folder / file).write_bytes(content)
-    return GraphSpec(
-        file=file,
-        sha256=hashlib.sha256(content).hexdigest(),
-        opset=graph.opset,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-    )
+    def write(self, precisions: Sequence[Precision], measure: Measure | None) -> None:
+        for name, tokenizer in (
+            (SOURCE_TOKENIZER_NAME, self.exportable.source_tokenizer),
+            (TARGET_TOKENIZER_NAME, self.exportable.target_tokenizer),
+        ):
+            (self.folder / name).write_text(tokenizer.to_text(), encoding="utf-8")
+        self.say("making the graphs of the encoder and the decoder step")
+        plain = self.exportable.graphs()
+        steppers: dict[Precision, OnnxStepper] = {"fp32": self._add("fp32", plain)}
+        self.certificates += self.exportable.certify(self._manifest(), steppers["fp32"], plan=self.plan, say=self.say)
+        self._choose_golden(steppers["fp32"])
+        if "int8" in precisions:
+            steppers["int8"] = self._add_int8(plain, steppers["fp32"])
+            self._choose_golden(steppers["int8"])
+        (self.folder / GOLDEN_NAME).write_text(golden_text(tuple(self.golden)), encoding="utf-8")
+        measured = () if measure is None else measure(steppers)
+        again = {(one.metric, one.protocol) for one in measured}
+        kept = [one for one in self.exportable.evaluation if (one.metric, one.protocol) not in again]
+        manifest = self._manifest((*kept, *measured), _entries(self.folder)).signed()
+        (self.folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
 
+    def _add_int8(self, plain: TracedPair, reference: OnnxStepper) -> OnnxStepper:
+        self.say("quantizing to int8")
+        quantized = quantize(plain)
+        stepper = self._add("int8", quantized.graphs)
+        sources = self.exportable.encoder_sources()
+        self.certificates.append(
+            certify(self._manifest(), stepper, reference, quantized.arithmetic, sources, plan=self.plan, say=self.say)
+        )
+        return stepper
 
-def _manifest(
-    exportable: Exportable, graphs: GraphPair, certificates: tuple[Certificate, ...], files: Mapping[str, FileEntry]
-) -> Manifest:
-    num_parameters = sum(parameter.numel() for parameter in exportable.model.parameters())
-    return Manifest(
-        name=exportable.name,
-        model={**exportable.model.config.model_dump(mode="json"), "num_parameters": num_parameters},
-        source=exportable.source_side,
-        target=exportable.target_side,
-        special_ids=exportable.special_ids,
-        state=exportable.model.state_tensors(),
-        graphs={"fp32": graphs},
-        default_precision={"cpu": "fp32", "cuda": "fp32"},
-        limits=exportable.limits,
-        decoding=exportable.decoding,
-        provenance=exportable.provenance,
-        evaluation=exportable.evaluation,
-        certificates=certificates,
-        files=dict(files),
-    )
+    def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
+        """Writes the graphs and loads them as a server does."""
+        (self.folder / precision).mkdir()
+        self.graphs[precision] = GraphPair(
+            encoder=self._write_graph(pair.encoder, f"{precision}/encoder.onnx"),
+            decoder_step=self._write_graph(pair.decoder_step, f"{precision}/decoder_step.onnx"),
+            state=pair.state,
+            min_queries=pair.min_queries,
+        )
+        # Graphs that have no certificate yet are no bundle yet.
+        draft = Bundle(
+            path=self.folder,
+            manifest=self._manifest(),
+            source_tokenizer=self.exportable.source_tokenizer,
+            target_tokenizer=self.exportable.target_tokenizer,
+            golden=(),
+        )
+        return OnnxStepper(draft, precision)
 
+    def _write_graph(self, graph: TracedGraph, file: str) -> GraphSpec:
+        content = graph.to_bytes()
+        (self.folder / file).write_bytes(content)
+        return GraphSpec(
+            file=file,
+            sha256=hashlib.sha256(content).hexdigest(),
+            opset=graph.opset,
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+        )
 
-def _draft_bundle(exportable: Exportable, manifest: Manifest, folder: Path) -> Bundle:
-    """What the stepper needs to run graphs that have no certificate yet, and so are no bundle yet."""
-    return Bundle(
-        path=folder,
-        manifest=manifest,
-        source_tokenizer=exportable.source_tokenizer,
-        target_tokenizer=exportable.target_tokenizer,
-        golden=(),
-    )
+    def _choose_golden(self, stepper: OnnxStepper) -> None:
+        self.say(f"choosing golden examples of {stepper.precision}")
+        manifest = self._manifest()
+        self.golden += choose_golden(
+            manifest,
+            stepper,
+            self.exportable.source_tokenizer,
+            self.exportable.target_tokenizer,
+            self.exportable.encoder_sources() or _random_sources(manifest),
+        )
+
+    def _manifest(
+        self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
+    ) -> Manifest:
+        exportable = self.exportable
+        return Manifest(
+            name=exportable.name,
+            model=dict(exportable.architecture),
+            source=exportable.source_side,
+            target=exportable.target_side,
+            special_ids=exportable.special_ids,
+            graphs=self.graphs,
+            default_precision={"cpu": preferred_precision(evaluation), "cuda": "fp32"},
+            limits=exportable.limits,
+            decoding=exportable.decoding,
+            provenance=exportable.provenance,
+            evaluation=evaluation,
+            certificates=tuple(self.certificates),
+            files=dict(files or {}),
+        )
 
 
 def _random_sources(manifest: Manifest) -> list[list[int]]:
@@ -133,6 +186,6 @@ def _entries(folder: Path) -> dict[str, FileEntry]:
 
 def _open_as_served(folder: Path) -> None:
     bundle = open_bundle(folder)
-    differences = check_golden(bundle, OnnxStepper(bundle), "fp32", "cpu")
-    if differences:
-        raise VerificationFailed("the golden examples don't hold on a second run", differences)
+    for precision in bundle.manifest.graphs:
+        if differences := check_golden(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
+            raise VerificationFailed(f"the golden examples of {precision} don't hold on a second run", differences)

@@ -3,35 +3,84 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from rich.console import Console
 
 from export.bundle_writer import write_bundle
-from export.from_run import exportable_run
+from export.exportable import Exportable
+from export.from_bundle import exportable_bundle
+from export.from_run import bundle_name, exportable_run
 from export.inspection import describe
+from export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run
 from export.recheck import recheck
 from runtime.bundle import open_bundle
+from runtime.errors import UserError
+from runtime.manifest import MANIFEST_NAME, Manifest
 from training.checkpoint import load_run
 
 
 def export(options: argparse.Namespace) -> None:
-    """Publishes a bundle and prints what it is in one line."""
-    exportable = exportable_run(load_run(options.run, options.checkpoint), options.name)
+    """Publishes a bundle and prints what it is, a line per precision."""
+    exportable, measurement = (_of_bundle if (options.origin / MANIFEST_NAME).is_file() else _of_run)(options)
     with Status() as status:
-        bundle = write_bundle(exportable, options.output, force=options.force, say=status.say)
-    certificate = bundle.manifest.certificates[0]
-    print(
-        f"{options.output}: {bundle.manifest.name} {bundle.manifest.version}, {certificate.tokens.num_identical} of "
-        f"{certificate.tokens.num_compared} decodings identical to PyTorch's, largest error "
-        f"{max(certificate.errors.values()):.1e}, {len(bundle.golden)} golden examples"
-    )
+        bundle = write_bundle(
+            exportable,
+            options.output,
+            precisions=options.precision,
+            force=options.force,
+            measure=None if measurement is None else measurement.taking(status.say),
+            say=status.say,
+        )
+    print(f"{options.output}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples")
+    print("\n".join(_summaries(bundle.manifest)))
+
+
+def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+    run = load_run(options.origin, options.checkpoint or "best")
+    measurement = None
+    if _measures(options):
+        measurement = measurement_of_run(run, options.data)
+    return exportable_run(run, options.name), measurement
+
+
+def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+    if options.checkpoint is not None:
+        raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
+    bundle = open_bundle(options.origin)
+    name = None if options.name is None else bundle_name(options.name, "")
+    measurement = None
+    if _measures(options) and options.data is not None:
+        measurement = measurement_of_bundle(options.origin, options.data)
+    return exportable_bundle(bundle, name), measurement
+
+
+def _measures(options: argparse.Namespace) -> bool:
+    """fp32 alone costs nothing."""
+    return "int8" in options.precision and not options.skip_evaluation
+
+
+def _summaries(manifest: Manifest) -> Iterator[str]:
+    for certificate in manifest.certificates:
+        tokens = certificate.tokens
+        whose = {"pytorch": "PyTorch's", "fp32": "fp32's"}[certificate.reference]
+        yield (
+            f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
+            f"largest error {max(certificate.errors.values()):.1e}"
+        )
+    lost = losses(manifest.evaluation)
+    for one in manifest.evaluation:
+        if one.precision == "int8":
+            yield f"int8: {one.metric} {one.value:g}, {one.difference:+g} to fp32, on {one.num_examples} examples"
+    if "int8" in manifest.graphs:
+        why = "" if lost else "; int8 was not measured"
+        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{why}"
 
 
 def verify(options: argparse.Namespace) -> None:
     """Prints what holds, one line each."""
-    run = None if options.run is None else (options.run, options.checkpoint)
+    run = None if options.run is None else (options.run, options.checkpoint or "best")
     with Status() as status:
         lines = recheck(options.bundle, options.provider, run, say=status.say)
     print("\n".join(lines))

@@ -68,12 +68,14 @@ class Agreement:
             for name, worst in sorted(self.errors.items())
             if not worst.error <= allowed(name)
         ]
-        if must_be_invariant:
-            lines += [
-                f"{name}: not the same bits alone and in company ({where})"
-                for name, where in sorted(self.variations.items())
-            ]
-        return lines
+        return [*lines, *(self.variation_lines() if must_be_invariant else ())]
+
+    def variation_lines(self) -> list[str]:
+        """One line per tensor that depends on the batch."""
+        return [
+            f"{name}: not the same bits alone and in company ({where})"
+            for name, where in sorted(self.variations.items())
+        ]
 
 
 def tensor_name(key: str) -> str:

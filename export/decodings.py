@@ -44,7 +44,7 @@ def compare_decodings(
     num_identical = num_excused = 0
     token_lines: list[str] = []
     company_lines: list[str] = []
-    for options in _options(plan, manifest):
+    for options in decoding_options(plan, manifest):
         found = decode_all(stepper, sources, options, manifest.special_ids)
         expected = decode_all(reference, sources, options, manifest.special_ids)
         differing = [
@@ -61,13 +61,7 @@ def compare_decodings(
             for index, excused in zip(differing, tied, strict=True)
             if not excused
         ]
-        for index in range(min(plan.num_alone, len(sources))):
-            (alone,) = decode_all(stepper, [sources[index]], options, manifest.special_ids)
-            if not _same_bits(alone, found[index]):
-                company_lines.append(
-                    f"decoding with beam_size {options.beam_size}: source {list(sources[index])}: score "
-                    f"{alone[0].score!r} alone, {found[index][0].score!r} in a batch"
-                )
+        company_lines += company_differences(plan, manifest, stepper, sources, options, found)
     tokens = TokenAgreement(
         num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=num_excused
     )
@@ -76,7 +70,28 @@ def compare_decodings(
     )
 
 
-def _options(plan: VerificationPlan, manifest: Manifest) -> list[DecodingOptions]:
+def company_differences(
+    plan: VerificationPlan,
+    manifest: Manifest,
+    stepper: Stepper,
+    sources: Sequence[Sequence[int]],
+    options: DecodingOptions,
+    found: Sequence[Sequence[Hypothesis]],
+) -> list[str]:
+    """One line for each of the plan's first sources that gets other bits alone than it got in `found`."""
+    lines = []
+    for source, together in zip(sources[: plan.num_alone], found, strict=False):
+        (alone,) = decode_all(stepper, [source], options, manifest.special_ids)
+        if not _same_bits(alone, together):
+            lines.append(
+                f"decoding with beam_size {options.beam_size}: source {list(source)}: score {alone[0].score!r} alone, "
+                f"{together[0].score!r} in a batch"
+            )
+    return lines
+
+
+def decoding_options(plan: VerificationPlan, manifest: Manifest) -> list[DecodingOptions]:
+    """One search per beam size of the plan."""
     return [
         DecodingOptions(
             beam_size=beam_size,

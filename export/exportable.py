@@ -1,16 +1,31 @@
-"""What a bundle is made of, wherever it came from."""
+"""What a bundle is made of, wherever it came from: a trained model, or another bundle."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance, SourceSide, SpecialIds, TargetSide
-from runtime.tokenizer import EOS_ID, Tokenizer, special_ids
-from training.model import Seq2Seq
+from export.plan import VerificationPlan
+from export.traced import TracedPair
+from export.verification import Say
+from runtime.manifest import (
+    Certificate,
+    DecodingDefaults,
+    Evaluation,
+    Limits,
+    Manifest,
+    Provenance,
+    SourceSide,
+    SpecialIds,
+    TargetSide,
+)
+from runtime.onnx_stepper import OnnxStepper
+from runtime.tokenizer import EOS_ID, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exportable:
-    """A trained model with all that its bundle says of it.
+class Exportable(ABC):
+    """All that a bundle says of itself, but for its graphs of other precisions than fp32.
 
     Attributes:
         name: the bundle's, by which requests name the model.
@@ -20,7 +35,6 @@ class Exportable:
     """
 
     name: str
-    model: Seq2Seq
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     append_eos: bool
@@ -31,8 +45,27 @@ class Exportable:
     sources: Sequence[Sequence[int]] = ()
 
     @property
-    def special_ids(self) -> SpecialIds:
-        return special_ids(self.model.start_id)
+    @abstractmethod
+    def architecture(self) -> Mapping[str, Any]:
+        """The manifest's description of the model."""
+
+    @property
+    @abstractmethod
+    def special_ids(self) -> SpecialIds: ...
+
+    @abstractmethod
+    def graphs(self) -> TracedPair:
+        """The fp32 graphs."""
+
+    @abstractmethod
+    def certify(
+        self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
+    ) -> tuple[Certificate, ...]:
+        """The certificates of the fp32 graphs, as `stepper` runs them.
+
+        Raises:
+            VerificationFailed: they are not what PyTorch computes.
+        """
 
     @property
     def source_side(self) -> SourceSide:

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from export.exportable import Exportable
+from export.from_model import ExportableModel
 from runtime.errors import UserError
 from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from runtime.onnx_session import RUNTIME_VERSION
@@ -16,11 +16,14 @@ NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 MAX_BEAM_SIZE = 32
 """A request's rows are memory and time of everybody's; more hypotheses than this have never helped quality."""
 
+MEASURED = ("metric", "value", "protocol", "num_examples")
+"""What a manifest takes of a run's evaluation, which is of fp32."""
+
 NUM_SOURCES = 256
 """Real sources looked at: for the comparison with PyTorch and to choose golden examples from."""
 
 
-def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
+def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
     """Everything that a bundle says of this run.
 
     Args:
@@ -34,8 +37,8 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
     max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
     # The defaults are what the evaluation in the manifest was measured with.
     beam_size = min(recipe.evaluation.beam_size, max_beam_size)
-    return Exportable(
-        name=_checked_name(name, run.path.resolve().name),
+    return ExportableModel(
+        name=bundle_name(name, run.path.resolve().name),
         model=run.model,
         source_tokenizer=run.source_tokenizer,
         target_tokenizer=run.target_tokenizer,
@@ -55,14 +58,13 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> Exportable:
             data_digest=run.data_digest,
             checkpoint=run.checkpoint,
         ),
-        evaluation=tuple(
-            Evaluation(**{field: entry[field] for field in Evaluation.model_fields}) for entry in run.evaluation
-        ),
+        evaluation=tuple(Evaluation(**{field: entry[field] for field in MEASURED}) for entry in run.evaluation),
         sources=run.held_out_sources(NUM_SOURCES),
     )
 
 
-def _checked_name(given: str | None, folder: str) -> str:
+def bundle_name(given: str | None, folder: str) -> str:
+    """The name that was given, or one made of the folder's. Raises UserError where it can't be a bundle's."""
     name = given or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
     if not re.fullmatch(NAME_PATTERN, name):
         what = f"--name {given}" if given else f"the run's folder {folder!r} gives no name"

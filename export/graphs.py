@@ -11,18 +11,18 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import torch
 from torch import Tensor, nn
 
 from export.recurrent import with_onnx_layers
 from export.surgery import finish
+from export.traced import TracedGraph, TracedPair
 from runtime import graph_io
 from runtime.errors import UserError
 from runtime.manifest import StateTensor, TensorSpec
+from runtime.stepper import MIN_QUERIES_PER_SOURCE
 from training.model import Seq2Seq
 from training.model.candidates import candidates
 
@@ -82,26 +82,6 @@ class DecoderStepGraph(nn.Module):
         return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedGraph:
-    """A finished graph: what is written, and what the manifest says of it."""
-
-    model: onnx.ModelProto
-    opset: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    def to_bytes(self) -> bytes:
-        """The same for the same weights."""
-        return self.model.SerializeToString(deterministic=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedPair:
-    encoder: TracedGraph
-    decoder_step: TracedGraph
-
-
 def trace_graphs(model: Seq2Seq) -> TracedPair:
     """Exports both graphs in fp32; the model stays as it is.
 
@@ -137,7 +117,7 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
         [*outputs, *_stepped(specs, state)],
         num_candidates=inputs[-1],
     )
-    return TracedPair(encoder=encoder, decoder_step=decoder_step)
+    return TracedPair(encoder=encoder, decoder_step=decoder_step, state=state, min_queries=MIN_QUERIES_PER_SOURCE)
 
 
 def _stepped(specs: Sequence[TensorSpec], state: Sequence[StateTensor]) -> list[TensorSpec]:

@@ -20,16 +20,18 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield ""
     yield "evaluation"
     for one in manifest.evaluation:
-        yield f"  {one.metric} {one.value:.4g}  n={one.num_examples}  {one.protocol}"
+        difference = "" if one.difference is None else f" ({one.difference:+.4g} to fp32)"
+        yield f"  {one.precision} {one.metric} {one.value:.4g}{difference}  n={one.num_examples}  {one.protocol}"
     if not manifest.evaluation:
         yield "  none was recorded"
     for certificate in manifest.certificates:
         yield ""
         yield from _certificate_lines(certificate)
-    yield f"  {len(bundle.golden)} golden examples"
+    yield f"  {len(bundle.golden)} golden examples; served on CPUs by default: {manifest.default_precision['cpu']}"
     yield ""
     yield "graphs"
-    for pair in manifest.graphs.values():
+    for precision, pair in manifest.graphs.items():
+        yield f"  {precision}: state {', '.join(f'{tensor.input} ({tensor.scope})' for tensor in pair.state)}"
         for graph in (pair.encoder, pair.decoder_step):
             yield from _graph_lines(graph, manifest.files[graph.file].size)
     yield ""
@@ -60,8 +62,6 @@ def _model_lines(manifest: Manifest) -> Iterator[str]:
         f"  defaults        beam_size {decoding.beam_size}, num_hypotheses {decoding.num_hypotheses}, "
         f"length_penalty {decoding.length_penalty:g}"
     )
-    state = ", ".join(f"{tensor.input} ({tensor.scope})" for tensor in manifest.state)
-    yield f"  state           {state}"
 
 
 def _certificate_lines(certificate: Certificate) -> Iterator[str]:
@@ -73,15 +73,15 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
         f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
     )
     worst = max(certificate.errors, key=lambda name: certificate.errors[name])
-    yield (
-        f"  largest error   {certificate.errors[worst]:.1e} ({worst}); PyTorch's own there "
-        f"{certificate.reference_errors.get(worst, 0.0):.1e}"
-    )
-    yield (
-        f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to PyTorch's, "
-        f"{tokens.num_excused} differ by a tie"
-    )
+    own = certificate.reference_errors.get(worst)
+    beside = "" if own is None else f"; PyTorch's own there {own:.1e}"
+    yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){beside}"
+    whose = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'"}[certificate.reference]
+    ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
+    yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
+    for name, how in sorted(certificate.arithmetic.items()):
+        yield f"  {name}: {how}"
 
 
 def _graph_lines(graph: GraphSpec, size: int) -> Iterator[str]:

@@ -35,8 +35,9 @@ def recheck(
         stepper = OnnxStepper(bundle, precision, provider)
         if differences := check_golden(bundle, stepper, precision, provider):
             raise VerificationFailed(f"{path}: {precision} on {provider}: golden examples differ", differences)
-        held.append(f"{precision} on {provider}: {len(bundle.golden)} golden examples hold")
-        if run is not None:
+        num_examples = sum(example.precision == precision for example in bundle.golden)
+        held.append(f"{precision} on {provider}: {num_examples} golden examples hold")
+        if run is not None and precision == "fp32":
             held.append(f"{precision} on {provider}: {_compare(bundle, stepper, run, say)}")
     return held
 
@@ -55,5 +56,5 @@ def _compare(bundle: Bundle, stepper: OnnxStepper, run: tuple[Path, str], say: S
 def _refuse_other_model(bundle: Bundle, state: Sequence[object], checkpoint: str, run: Path) -> None:
     """A bundle of other weights would differ in every number; this says so in one line."""
     exported = bundle.manifest.provenance.checkpoint
-    if tuple(state) != bundle.manifest.state or checkpoint != exported:
+    if tuple(state) != bundle.manifest.graphs["fp32"].state or checkpoint != exported:
         raise UserError(f"{run} holds the weights {checkpoint}, the bundle was exported from {exported}: name its run")

@@ -54,10 +54,10 @@ def verify(
     # On other providers company may change the last bits; the certificate then says so.
     must_be_invariant = stepper.provider == "cpu"
     scripts = write_scripts(plan, manifest, real_sources, random)
-    positional = _positional(manifest, stepper)
+    positional = positional_tensors(manifest, stepper)
     say(f"playing {len(scripts)} sources in PyTorch")
     expected = play(reference, scripts, positional)
-    agreement = _compare_steps(plan, stepper, scripts, expected, positional, random, say)
+    agreement = compare_steps(plan, stepper, scripts, expected, positional, random, say)
     rounding = Agreement()
     rounding.compare(expected, play(exact, scripts, positional, expected), "in one batch")
 
@@ -69,41 +69,39 @@ def verify(
 
     if lines := agreement.differences(allowed, must_be_invariant=must_be_invariant):
         # Decodings would only repeat it, at length.
-        raise VerificationFailed(_summary(stepper), lines)
-    say(f"decoding {plan.num_decoded} sources by beams of {_listed(plan.beam_sizes)}")
-    sources = _decoded_sources(plan, manifest, real_sources, random)
+        raise VerificationFailed(refusal(stepper), lines)
+    say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
+    sources = decoded_sources(plan, manifest, real_sources, random)
     report = compare_decodings(plan, manifest, stepper, reference, sources, allowed("step/log_probs"))
     lines = [*report.token_lines, *(report.company_lines if must_be_invariant else ())]
     if lines:
-        raise VerificationFailed(_summary(stepper), lines)
+        raise VerificationFailed(refusal(stepper), lines)
     return Certificate(
         precision=stepper.precision,
         provider=stepper.provider,
         runtime_version=RUNTIME_VERSION,
         host=host_description(),
-        grid=Grid(
-            batch_sizes=plan.batch_sizes,
-            source_lengths=tuple(sorted(plan.source_lengths)),
-            beam_sizes=plan.beam_sizes,
-            num_steps=plan.num_steps,
-        ),
+        reference="pytorch",
+        grid=grid_of(plan),
         tolerance=TOLERANCE,
         errors=dict(agreement.largest_errors()),
         reference_errors=dict(rounding.largest_errors()),
+        arithmetic={},
         tokens=report.tokens,
         batch_invariant=not (agreement.variations or report.company_lines),
-        score_tolerance=SCORE_TOLERANCE,
+        score_tolerance=SCORE_TOLERANCE[stepper.precision],
     )
 
 
-def _positional(manifest: Manifest, stepper: OnnxStepper) -> frozenset[str]:
+def positional_tensors(manifest: Manifest, stepper: OnnxStepper) -> frozenset[str]:
     """The state tensors that have an axis of source positions."""
-    state = {tensor.input for tensor in manifest.state}
-    specs = manifest.graphs[stepper.precision].decoder_step.inputs
+    graphs = manifest.graphs[stepper.precision]
+    state = {tensor.input for tensor in graphs.state}
+    specs = graphs.decoder_step.inputs
     return frozenset(spec.name for spec in specs if spec.name in state and position_axis(spec) is not None)
 
 
-def _compare_steps(
+def compare_steps(
     plan: VerificationPlan,
     stepper: OnnxStepper,
     scripts: Sequence[Script],
@@ -111,24 +109,50 @@ def _compare_steps(
     positional: frozenset[str],
     random: np.random.Generator,
     say: Say,
+    stored: frozenset[str] = frozenset(),
+    *,
+    guided: bool = True,
 ) -> Agreement:
-    """Plays every script alone and in batches of every size, against PyTorch's traces."""
+    """Plays every script alone and in batches of every size, against the reference's traces.
+
+    Args:
+        stored: tensors that the two store differently: only what comes of them is compared.
+        guided: every step starts from the reference's row tensors; see `play`.
+    """
+    references = _without(expected, stored)
     say("playing each source alone")
-    alone = [play(stepper, [script], positional, [guide])[0] for script, guide in zip(scripts, expected, strict=True)]
+    alone = [
+        play(stepper, [script], positional, [guide] if guided else None)[0]
+        for script, guide in zip(scripts, expected, strict=True)
+    ]
     agreement = Agreement()
-    agreement.compare(alone, expected, "alone")
+    agreement.compare(_without(alone, stored), references, "alone")
     for size in plan.batch_sizes:
         say(f"playing batches of {size}")
         chosen = [int(index) for index in random.permutation(len(scripts))[:size]]
         guides = [expected[index] for index in chosen]
-        traces = play(stepper, [scripts[index] for index in chosen], positional, guides)
+        traces = play(stepper, [scripts[index] for index in chosen], positional, guides if guided else None)
         where = f"in a batch of {size}"
-        agreement.compare(traces, guides, where)
+        agreement.compare(_without(traces, stored), [references[index] for index in chosen], where)
         agreement.compare_bits(traces, [alone[index] for index in chosen], where)
     return agreement
 
 
-def _decoded_sources(
+def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
+    return [{key: values for key, values in trace.items() if key.partition("/")[2] not in names} for trace in traces]
+
+
+def grid_of(plan: VerificationPlan) -> Grid:
+    """What a certificate says of the plan."""
+    return Grid(
+        batch_sizes=plan.batch_sizes,
+        source_lengths=tuple(sorted(plan.source_lengths)),
+        beam_sizes=plan.beam_sizes,
+        num_steps=plan.num_steps,
+    )
+
+
+def decoded_sources(
     plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
 ) -> list[list[int]]:
     """Real sources where there are enough, three of four; random ones for the rest."""
@@ -137,11 +161,12 @@ def _decoded_sources(
     return [*taken, *(random_source(manifest, int(length), random) for length in lengths)]
 
 
-def _summary(stepper: OnnxStepper) -> str:
+def refusal(stepper: OnnxStepper) -> str:
+    """The headline over what differs."""
     return f"the {stepper.precision} graphs on {stepper.provider} are refused"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def listed(numbers: Sequence[int]) -> str:
     return ", ".join(str(number) for number in numbers)
 
 

@@ -153,7 +153,7 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
                 yield f"{graph.file}: not listed in {MANIFEST_NAME}"
             elif entry.sha256 != graph.sha256:
                 yield f"{graph.file}: sha256 stands as {graph.sha256} in graphs and {entry.sha256} in files"
-        yield from contract_differences(pair.encoder, pair.decoder_step, manifest.state)
+        yield from contract_differences(pair)
     for provider, precision in manifest.default_precision.items():
         if precision not in manifest.graphs:
             yield f"default_precision.{provider}: {precision} is not among the graphs"

@@ -1,6 +1,7 @@
 """How many CPUs this process may really use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -18,23 +19,48 @@ def available_cpus() -> int:
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> float | None:
-    """The CPUs that cgroup v2 grants this process, or None where nothing limits it.
+    """The CPUs that cgroup v2 or v1 grants this process, or None where nothing limits it.
 
-    A limit holds for everything below it, so the lowest on the way up to the root counts.
+    A limit holds for everything below it, so the lowest on the way up to the root counts. In a container the path may
+    be the host's, and lead nowhere: then the root is the container's own.
     """
     try:
-        line = next(line for line in own_cgroup.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
+        lines = own_cgroup.read_text().splitlines()
+    except OSError:
         return None
-    folder = root / line.removeprefix("0::").lstrip("/")
-    quotas = [_quota_of(level) for level in (folder, *folder.parents) if level == root or root in level.parents]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    quotas = [quota for line in lines for quota in _quotas_of(root, line)]
+    return min(quotas, default=None)
 
 
-def _quota_of(folder: Path) -> float | None:
+def _quotas_of(root: Path, line: str) -> Iterator[float]:
+    """The limits on the way up from a line of /proc/self/cgroup: hierarchy:controllers:path; v2 names none."""
+    _, controllers, path = line.split(":", 2)
+    if not controllers:
+        mount, quota_of = root, _quota_v2
+    elif "cpu" in controllers.split(","):
+        # Mounted under the names of its controllers, or linked there by the one.
+        mount, quota_of = root / (controllers if (root / controllers).is_dir() else "cpu"), _quota_v1
+    else:
+        return
+    folder = mount / path.lstrip("/")
+    for level in (folder, *folder.parents):
+        if (level == mount or mount in level.parents) and (quota := quota_of(level)) is not None:
+            yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
     """Reads `cpu.max`: "<microseconds> <period>", or "max <period>"."""
     try:
         granted, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if granted == "max" else int(granted) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """Reads `cpu.cfs_quota_us`, -1 for none, and `cpu.cfs_period_us`."""
+    try:
+        granted, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return granted / period if granted > 0 else None

@@ -25,10 +25,12 @@ class GoldenExample(Section):
     """One source, how it is decoded, and what must come out as the best hypothesis.
 
     Attributes:
+        precision: of the graphs that must give it.
         source_tokens: as a request gives them: without the EOS that the bundle may append.
         score, log_prob: of the best hypothesis, as the exporting host computed them.
     """
 
+    precision: Precision
     source_tokens: tuple[str, ...]
     beam_size: int
     length_penalty: float
@@ -77,6 +79,8 @@ def check_golden(bundle: "Bundle", stepper: Stepper, precision: Precision, provi
     differences: list[str] = []
     groups: dict[DecodingOptions, list[tuple[int, GoldenExample, list[int]]]] = defaultdict(list)
     for number, example in enumerate(bundle.golden, 1):
+        if example.precision != precision:
+            continue
         try:
             ids = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
         except UnknownTokenError as error:

@@ -4,7 +4,7 @@ Shapes: B sources, R rows, S source positions, M queries per source, K candidate
 The state tensors come on top; their names are the model's own and stand in the manifest.
 """
 
-from runtime.manifest import GraphSpec, StateTensor, TensorSpec
+from runtime.manifest import GraphPair, TensorSpec
 
 SOURCE_IDS = "source_ids"
 SOURCE_LENGTHS = "source_lengths"
@@ -58,8 +58,9 @@ def position_axis(spec: TensorSpec) -> int | None:
     return spec.shape.index("S") if "S" in spec.shape else None
 
 
-def contract_differences(encoder: GraphSpec, decoder_step: GraphSpec, state: tuple[StateTensor, ...]) -> list[str]:
+def contract_differences(pair: GraphPair) -> list[str]:
     """What the manifest's graphs lack, or have too much, for the stepper to run them; one line each."""
+    encoder, decoder_step, state = pair.encoder, pair.decoder_step, pair.state
     has_attention = any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
 
     def names(specs: tuple[TensorSpec, ...]) -> set[str]:

@@ -41,13 +41,6 @@ class GraphSpec(Section):
     outputs: tuple[TensorSpec, ...]
 
 
-class GraphPair(Section):
-    """The two graphs of one precision."""
-
-    encoder: GraphSpec
-    decoder_step: GraphSpec
-
-
 class StateTensor(Section):
     """A tensor that passes from the encoder, or from one step, to the next.
 
@@ -60,6 +53,20 @@ class StateTensor(Section):
     input: str
     output: str | None
     scope: Scope
+
+
+class GraphPair(Section):
+    """The two graphs of one precision, and the tensors that pass between them: int8 stores some as codes.
+
+    Attributes:
+        min_queries: attention is given at least so many queries per source: products of floats round a single one
+            in another order than several.
+    """
+
+    encoder: GraphSpec
+    decoder_step: GraphSpec
+    state: tuple[StateTensor, ...]
+    min_queries: int = Field(ge=1)
 
 
 class SpecialIds(Section):
@@ -116,10 +123,19 @@ class Provenance(Section):
 
 
 class Evaluation(Section):
+    """A measured value.
+
+    Attributes:
+        precision: of the arithmetic that it was measured with.
+        difference: its distance from fp32 on the same examples, where that was measured at export too.
+    """
+
     metric: str
     value: float
     protocol: str
     num_examples: int
+    precision: Precision = "fp32"
+    difference: float | None = None
 
 
 class Grid(Section):
@@ -148,10 +164,13 @@ class Certificate(Section):
     """What was verified of one precision on one provider, and how well it held.
 
     Attributes:
+        reference: what the graphs were compared with: fp32 with PyTorch, int8 with the fp32 graphs.
         tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor; where PyTorch's own
-            rounding is larger than that, a small multiple of it (docs/architecture.md).
+            rounding is larger than that, a small multiple of it (docs/architecture.md). Of int8: for a
+            first step's log-probabilities.
         errors: tensor -> the largest |a - b| / max(1, |b|) seen.
         reference_errors: tensor -> the same of PyTorch in float32 against PyTorch in float64: its own rounding.
+        arithmetic: matrix, tensor or operation -> how it is computed or stored, and why; empty: all in fp32.
         batch_invariant: every request's outputs had the same bits alone and in every batch of the grid.
         score_tolerance: how far a golden example's scores may be off on another host.
     """
@@ -160,10 +179,12 @@ class Certificate(Section):
     provider: str
     runtime_version: str
     host: str
+    reference: Literal["pytorch", "fp32"]
     grid: Grid
     tolerance: float
     errors: dict[str, float]
     reference_errors: dict[str, float]
+    arithmetic: dict[str, str]
     tokens: TokenAgreement
     batch_invariant: bool
     score_tolerance: float
@@ -182,7 +203,6 @@ class Manifest(Section):
     source: SourceSide
     target: TargetSide
     special_ids: SpecialIds
-    state: tuple[StateTensor, ...]
     graphs: dict[Precision, GraphPair]
     default_precision: dict[str, Precision]
     limits: Limits

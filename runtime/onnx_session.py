@@ -32,7 +32,13 @@ PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
 RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 
 ERROR = 3
-DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(bool)": "bool"}
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+    "tensor(uint8)": "uint8",
+}
 
 
 class OnnxSession:
@@ -78,6 +84,8 @@ def _session_options(num_threads: int) -> ort.SessionOptions:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # The encoder's and the step's sessions run in turns: spinning threads of one would only slow the other.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Graphs that quantize do so where they mean to; what onnxruntime moves about costs time.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.log_severity_level = ERROR
     return options
 

@@ -61,9 +61,10 @@ class OnnxStepper:
         self._step = OnnxSession(bundle.path, graphs.decoder_step, provider=provider, num_threads=threads)
         if differences := [*self._encoder.differences(), *self._step.differences()]:
             raise BundleRefused(bundle.path, differences)
-        self._row_names = [tensor.input for tensor in manifest.state if tensor.scope == "row"]
-        self._source_names = [tensor.input for tensor in manifest.state if tensor.scope == "source"]
-        self._next = {tensor.input: tensor.output for tensor in manifest.state if tensor.output is not None}
+        self._row_names = [tensor.input for tensor in graphs.state if tensor.scope == "row"]
+        self._source_names = [tensor.input for tensor in graphs.state if tensor.scope == "source"]
+        self._min_queries = graphs.min_queries
+        self._next = {tensor.input: tensor.output for tensor in graphs.state if tensor.output is not None}
         state = {*self._row_names, *self._source_names}
         self._position_axes = {
             spec.name: graph_io.position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state
@@ -106,7 +107,7 @@ class OnnxStepper:
             **state.source_tensors,
         }
         if self._has_attention:
-            source_rows, row_slots = attention_layout(state.row_sources, state.num_sources)
+            source_rows, row_slots = attention_layout(state.row_sources, state.num_sources, self._min_queries)
             inputs |= {graph_io.SOURCE_ROWS: source_rows, graph_io.ROW_SLOTS: row_slots}
         wants_attention = attention and self._has_attention
         names = [

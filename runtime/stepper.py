@@ -128,7 +128,7 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids
     return ids, lengths
 
 
-def attention_layout(row_sources: Ids, num_sources: int) -> tuple[Ids, Ids]:
+def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_QUERIES_PER_SOURCE) -> tuple[Ids, Ids]:
     """Where each row stands when the rows of a source query their shared memory together.
 
     Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
@@ -142,7 +142,7 @@ def attention_layout(row_sources: Ids, num_sources: int) -> tuple[Ids, Ids]:
     order = np.argsort(row_sources, kind="stable")
     counts = np.bincount(row_sources, minlength=num_sources)
     starts = np.cumsum(counts) - counts
-    width = max(int(counts.max(initial=0)), MIN_QUERIES_PER_SOURCE)
+    width = max(int(counts.max(initial=0)), min_queries)
     places = np.empty(num_rows, np.int64)
     places[order] = np.arange(num_rows) - np.repeat(starts, counts)
     source_rows = np.repeat(order[starts][:, None], width, axis=1).astype(np.int64)

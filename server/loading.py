@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
+from statistics import median
 from typing import TypeVar
 
 from runtime.bundle import Bundle, BundleRefused, open_bundle
@@ -20,33 +21,46 @@ from runtime.manifest import Limits, Precision, Provider
 from runtime.onnx_stepper import OnnxStepper
 from runtime.stepper import Stepper
 from server.config import ServerConfig
+from server.engine.scheduler import Budget
 from server.models import limits_in_force
 
 log = logging.getLogger(__name__)
 
+BULK_PART = 0.5
+"""Of the time that a request takes alone: how long it may be made to wait for a call on behalf of bulk work."""
+
+MIN_BULK_SECONDS = 0.001
+"""Less than that would not be noticed: the way to the engine and back takes as long."""
+
 WARM_UP_SOURCES = 4
 WARM_UP_STEPS = 3
+NUM_TIMED = 7
+TIMES_EACH = 5
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A bundle whose graphs run here and give what they must."""
+    """A bundle whose graphs run here and give what they must.
+
+    Attributes:
+        request_seconds: what a request takes here, alone.
+    """
 
     bundle: Bundle
     stepper: Stepper
     precision: Precision
     provider: Provider
     limits: Limits
+    request_seconds: float
 
 
-def load_models(config: ServerConfig) -> list[LoadedModel]:
-    """Opens every bundle, loads its graphs, decodes its golden examples and warms up.
+def open_bundles(config: ServerConfig) -> list[Bundle]:
+    """Opens every bundle.
 
     Raises:
-        UserError: a bundle that is refused, one line per difference; no such precision or provider here; two bundles
-            of one name.
+        UserError: a bundle that is refused, one line per difference; two bundles of one name.
     """
     bundles = [open_bundle(path) for path in config.bundles]
     paths: dict[str, object] = {}
@@ -58,11 +72,33 @@ def load_models(config: ServerConfig) -> list[LoadedModel]:
                 "name, so serve one of them, or export one under another name"
             )
         paths[name] = bundle.path
-    threads = max(1, (config.threads or available_cpus()) // len(bundles))
-    return [_load(bundle, config, threads) for bundle in bundles]
+    return bundles
 
 
-def _load(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
+def threads_each(config: ServerConfig) -> int:
+    """CPU threads of each engine: the budget, shared out among bundles and their workers, and at least one."""
+    return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
+
+
+def budget_of(config: ServerConfig, request_seconds: float) -> Budget:
+    """What an engine may do at once.
+
+    Args:
+        request_seconds: what a request takes alone.
+    """
+    return Budget(
+        max_rows=config.max_rows,
+        max_source_positions=config.max_source_positions,
+        bulk_seconds=config.bulk_seconds or max(MIN_BULK_SECONDS, BULK_PART * request_seconds),
+    )
+
+
+def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
+    """Loads a bundle's graphs, decodes its golden examples and warms up.
+
+    Raises:
+        UserError: the bundle is refused, or there is no such precision or provider here.
+    """
     began = time.monotonic()
     precision = config.precision or bundle.manifest.default_precision.get(config.provider, "fp32")
     stepper = OnnxStepper(bundle, precision, config.provider, threads)
@@ -82,7 +118,14 @@ def _load(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
             "seconds": round(time.monotonic() - began, 3),
         },
     )
-    return LoadedModel(bundle=bundle, stepper=stepper, precision=precision, provider=config.provider, limits=limits)
+    return LoadedModel(
+        bundle=bundle,
+        stepper=stepper,
+        precision=precision,
+        provider=config.provider,
+        limits=limits,
+        request_seconds=_request_seconds(bundle, stepper),
+    )
 
 
 def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
@@ -93,6 +136,24 @@ def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
         beam_size=limits.max_beam_size, max_length=min(WARM_UP_STEPS, limits.max_target_tokens), attention=True
     )
     decode_all(stepper, [source] * WARM_UP_SOURCES, options, bundle.manifest.special_ids)
+
+
+def _request_seconds(bundle: Bundle, stepper: Stepper) -> float:
+    """The median over the sources of golden examples, each decoded greedily by itself, and taken at its quickest.
+
+    Other programs only ever make it slower; what they take at this moment is no measure for the time to come.
+    """
+    quickest = []
+    for example in bundle.golden[:NUM_TIMED]:
+        source = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
+        options = DecodingOptions(max_length=max(1, len(example.target_tokens)))
+        seconds = []
+        for _ in range(TIMES_EACH):
+            began = time.perf_counter()
+            decode_all(stepper, [source], options, bundle.manifest.special_ids)
+            seconds.append(time.perf_counter() - began)
+        quickest.append(min(seconds))
+    return median(quickest)
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from export.bundle_writer import write_bundle
-from export.exportable import Exportable
+from export.from_model import ExportableModel
 from export.plan import VerificationPlan
 from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
@@ -93,11 +93,11 @@ def _library(symbols: Sequence[str]) -> LibraryTokenizer:
 
 def tiny_exportable(
     model: Seq2Seq | None = None, *, name: str = "tiny", append_eos: bool = True, **options: Any
-) -> Exportable:
+) -> ExportableModel:
     """Everything that `write_bundle` wants, around `model` or a new one of these options."""
     source_tokenizer = letter_tokenizer()
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
-    return Exportable(
+    return ExportableModel(
         name=name,
         model=model or tiny_model(**options),
         source_tokenizer=source_tokenizer,

@@ -34,6 +34,7 @@ from runtime.tokenizer import SPECIAL_TOKENS, Tokenizer
 from server.engine.engine import Engine
 from server.engine.runner import EngineRunner
 from server.engine.scheduler import Budget
+from server.engine.thread import EngineThread
 from server.lifecycle import Lifecycle
 from server.listening import bind, grpc_server
 from server.metrics import Metrics
@@ -95,8 +96,7 @@ def fake_bundle(name: str = "fake", *, attention: bool = True, **decoding: Any) 
         source=SourceSide(vocabulary_size=source.vocabulary_size, append_eos=True),
         target=TargetSide(vocabulary_size=target.vocabulary_size),
         special_ids=SPECIAL_IDS,
-        state=(),
-        graphs={"fp32": GraphPair(encoder=graph, decoder_step=graph)},
+        graphs={"fp32": GraphPair(encoder=graph, decoder_step=graph, state=(), min_queries=2)},
         default_precision={"cpu": "fp32"},
         limits=Limits(max_source_tokens=12, max_target_tokens=20, max_beam_size=6, max_num_hypotheses=4),
         decoding=DecodingDefaults(**{"beam_size": 2, "length_penalty": 0.6, **decoding}),
@@ -123,6 +123,7 @@ def serve_fake(
     *,
     max_rows: int = 8,
     max_waiting: int = 100,
+    max_bulk: int = 16,
     on_death: Callable[[], None] = lambda: None,
 ) -> ServedModel:
     """A model whose engine is not started yet."""
@@ -130,7 +131,10 @@ def serve_fake(
     rendered = metrics.of_model(bundle.manifest.name)
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024))
     runner = EngineRunner(
-        bundle.manifest.name, engine, max_waiting=max_waiting, on_step=rendered.stepped, on_death=on_death
+        EngineThread(bundle.manifest.name, engine, on_step=rendered.stepped),
+        max_waiting=max_waiting,
+        max_bulk=max_bulk,
+        on_death=on_death,
     )
     rendered.watch(
         waiting=lambda: runner.num_waiting,

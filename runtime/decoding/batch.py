@@ -5,7 +5,7 @@ nothing of queues, threads or clocks beyond the one it is given.
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -72,10 +72,6 @@ class RunningBatch(Generic[Key]):
     def keys(self) -> list[Key]:
         return [entry.key for entry in self._entries]
 
-    def rows_of(self) -> dict[Key, int]:
-        """Rows that each request has now."""
-        return {entry.key: entry.num_rows for entry in self._entries}
-
     def join(self, requests: Sequence[BatchRequest[Key]]) -> None:
         """Encodes newcomers and adds them behind the rows that are there."""
         if not requests:
@@ -108,10 +104,10 @@ class RunningBatch(Generic[Key]):
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
         return StepReport(finished, num_rows, useful, computed, seconds)
 
-    def remove(self, keys: set[Key]) -> None:
-        """Drops requests, and their rows, at once."""
+    def remove(self, keys: Collection[Key]) -> int:
+        """Drops requests, and their rows, at once; returns how many rows that were."""
         if self._state is None or not any(entry.key in keys for entry in self._entries):
-            return
+            return 0
         kept: list[_Entry[Key]] = []
         rows: list[int] = []
         start = 0
@@ -122,6 +118,7 @@ class RunningBatch(Generic[Key]):
             start += entry.num_rows
         self._entries = kept
         self._keep(self._state, rows, self._previous_ids[rows])
+        return start - len(rows)
 
     def _advance(self, output: StepOutput) -> tuple[list[tuple[Key, tuple[Hypothesis, ...]]], list[int], list[int]]:
         # One conversion for the whole batch: walking numpy elements one by one costs more than the search.

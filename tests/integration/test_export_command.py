@@ -123,11 +123,42 @@ def test_mistakes_are_status_2_and_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_precision_that_is_not_built_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("precision", "said"), [("int8", "write fp32,int8"), ("fp32,int4", "'int4' is none of fp32, int8")]
+)
+def test_a_precision_that_can_t_be_made_is_refused(
+    precision: str, said: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
-        command(run, "--output", "out", "--precision", "int8")
+        command(run, "--output", "out", "--precision", precision)
     assert end.value.code == 2
-    assert "invalid choice: 'int8' (choose from 'fp32')" in capsys.readouterr().err.replace('"', "'")
+    assert said in capsys.readouterr().err
+
+
+def test_int8_of_a_bundle_is_measured_on_a_file(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, output = tmp_path / "test.tsv", tmp_path / "int8"
+    data.write_text("a b c\tc b a\nb a\ta b\n", encoding="utf-8")
+    assert command(bundle, "--output", output, "--precision", "fp32,int8", "--data", data) == 0
+    manifest = open_bundle(output).manifest
+    measured = [one for one in manifest.evaluation if one.num_examples == 2]
+    assert [(one.metric, one.precision) for one in measured] == [("exact_match", "fp32"), ("exact_match", "int8")]
+    assert measured[1].difference == measured[1].value - measured[0].value
+    assert manifest.default_precision == {"cpu": "int8" if measured[1].difference >= -0.2 else "fp32", "cuda": "fp32"}
+    assert "int8: exact_match" in capsys.readouterr().out
+    assert command("verify", output) == 0
+    assert "int8 on cpu: " in capsys.readouterr().out
+    assert command("inspect", output) == 0
+    assert "model.output.weight: int8" in capsys.readouterr().out
+
+
+def test_int8_that_was_not_measured_is_not_the_default(bundle: Path, tmp_path: Path) -> None:
+    output = tmp_path / "int8"
+    assert command(bundle, "--output", output, "--precision", "fp32,int8", "--skip-evaluation") == 0
+    manifest = open_bundle(output).manifest
+    assert set(manifest.graphs) == {"fp32", "int8"}
+    assert manifest.default_precision["cpu"] == "fp32"
 
 
 def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:

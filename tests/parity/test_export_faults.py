@@ -9,8 +9,10 @@ import pytest
 from onnx import numpy_helper
 
 import export.bundle_writer
+import export.from_model
 from export.bundle_writer import write_bundle
-from export.graphs import TracedPair, trace_graphs
+from export.graphs import trace_graphs
+from export.traced import TracedPair
 from runtime.bundle import open_bundle
 from runtime.errors import VerificationFailed
 from tests.bundles import TINY_PLAN, tiny_exportable, tiny_model
@@ -81,14 +83,15 @@ def test_a_wrong_graph_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pair = TracedPair(
+    pair = dataclasses.replace(
+        traced,
         **{
             name: dataclasses.replace(graph, model=onnx.ModelProto.FromString(graph.to_bytes()))
             for name, graph in (("encoder", traced.encoder), ("decoder_step", traced.decoder_step))
-        }
+        },
     )
     fault(pair)
-    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: pair)
+    monkeypatch.setattr(export.from_model, "trace_graphs", lambda model: pair)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     assert any(line.startswith(said) for line in refusal.value.differences), refusal.value
@@ -98,7 +101,7 @@ def test_a_wrong_graph_is_refused(
 def test_the_same_graph_without_a_fault_is_published(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+    monkeypatch.setattr(export.from_model, "trace_graphs", lambda model: traced)
     write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
@@ -106,7 +109,7 @@ def test_the_same_graph_without_a_fault_is_published(
 def test_an_interrupted_export_leaves_nothing(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+    monkeypatch.setattr(export.from_model, "trace_graphs", lambda model: traced)
 
     def interrupt(line: str) -> None:
         if line.startswith("choosing golden"):
@@ -120,7 +123,7 @@ def test_an_interrupted_export_leaves_nothing(
 def test_a_failed_replacement_keeps_the_old_bundle(
     traced: TracedPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export.bundle_writer, "trace_graphs", lambda model: traced)
+    monkeypatch.setattr(export.from_model, "trace_graphs", lambda model: traced)
     old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
     monkeypatch.setattr(export.bundle_writer, "check_golden", lambda *arguments: ["golden example 1: differs"])
     with pytest.raises(VerificationFailed, match="golden example 1"):

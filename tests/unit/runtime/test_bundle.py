@@ -133,7 +133,7 @@ def change(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("certificates", value=[]), "certificates: none for fp32"),
         (change("graphs", "fp32", "encoder", "sha256", value="0"), "fp32/encoder.onnx: sha256 stands as 0 in graphs"),
         (change("default_precision", "cpu", value="int8"), "default_precision.cpu: int8 is not among the graphs"),
-        (change("state", value=[]), "fp32/encoder.onnx: output 'cell' is unknown"),
+        (change("graphs", "fp32", "state", value=[]), "fp32/encoder.onnx: output 'cell' is unknown"),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )

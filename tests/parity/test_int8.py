@@ -1,0 +1,144 @@
+"""int8 graphs: the same bits in any company for every cell and attention, and near the fp32 graphs that they replace.
+
+The writer's own certification holds every script and decoding alone against batches; it must hold for each of these.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import export.bundle_writer
+from export.bundle_writer import write_bundle
+from export.from_bundle import exportable_bundle
+from export.int8.quantization import QuantizedPair, quantize
+from export.plan import VerificationPlan
+from export.traced import TracedPair
+from runtime.bundle import Bundle, open_bundle
+from runtime.decoding.offline import decode_all
+from runtime.decoding.options import DecodingOptions
+from runtime.errors import VerificationFailed
+from runtime.onnx_stepper import OnnxStepper
+from tests.bundles import TINY_PLAN, tiny_exportable
+
+PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
+
+CELLS = ("lstm", "gru", "rnn")
+ATTENTIONS: list[dict[str, Any]] = [
+    {"attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 3, "decoder_num_layers": 3},
+    {"attention_score": "dot", "encoder_hidden_size": 8, "encoder_num_layers": 2, "decoder_num_layers": 2},
+    {"attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
+     "decoder_joining": "addition", "attention_query": "previous"},
+    {"attention_score": "additive", "attention_coverage": True, "decoder_joining": "maxout",
+     "attention_query": "previous", "decoder_initial_state": "mean"},
+    {"attention_score": "concat", "encoder_bidirectional": False, "encoder_reverse_source": True,
+     "decoder_initial_state": "zeros"},
+    {"attention_score": "none", "decoder_source_vector": True},
+]  # fmt: skip
+
+
+ALL = list(itertools.product(CELLS, ATTENTIONS))
+COVERING = [(CELLS[place % len(CELLS)], attention) for place, attention in enumerate(ATTENTIONS)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(
+            {"cell": cell, **attention},
+            marks=() if (cell, attention) in COVERING else pytest.mark.slow,
+            id=f"{cell}-{attention['attention_score']}",
+        )
+        for cell, attention in ALL
+    ],
+)
+def test_every_cell_and_attention_is_invariant_and_near(options: dict[str, Any], tmp_path: Path) -> None:
+    exportable = tiny_exportable(weight_bound=0.5, **options)
+    bundle = write_bundle(exportable, tmp_path / "bundle", precisions=("fp32", "int8"), plan=PLAN)
+    plain, certificate = bundle.manifest.certificates
+    assert (plain.precision, certificate.precision, certificate.reference) == ("fp32", "int8", "fp32")
+    assert certificate.batch_invariant
+    # Random weights are close to ties at every symbol.
+    assert certificate.tokens.num_identical >= 0.6 * certificate.tokens.num_compared
+    left = [node.op_type for node in nodes_of(bundle) if node.op_type in ("Gemm", "LSTM", "GRU", "RNN")]
+    assert left == []
+    assert {example.precision for example in bundle.golden} == {"fp32", "int8"}
+
+
+def nodes_of(bundle: Bundle) -> list[onnx.NodeProto]:
+    pair = bundle.manifest.graphs["int8"]
+    graphs = [onnx.load(bundle.path / graph.file).graph for graph in (pair.encoder, pair.decoder_step)]
+    return [node for graph in graphs for node in graph.node]
+
+
+@pytest.fixture(scope="module")
+def int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("int8") / "bundle"
+    return write_bundle(tiny_exportable(), folder, precisions=("fp32", "int8"), plan=TINY_PLAN)
+
+
+def test_joining_a_running_batch_changes_no_bit(int8_bundle: Bundle) -> None:
+    stepper, special_ids = OnnxStepper(int8_bundle, "int8"), int8_bundle.manifest.special_ids
+    random = np.random.default_rng(3)
+    sources = [random.integers(4, 14, length).tolist() for length in random.integers(1, 40, 40)]
+    options = [DecodingOptions(max_length=20, beam_size=int(beam)) for beam in random.choice([1, 2, 4, 5], 40)]
+    together = decode_all(stepper, sources, options, special_ids, max_rows=24)
+    for source, option, hypotheses in zip(sources, options, together, strict=True):
+        (alone,) = decode_all(stepper, [source], option, special_ids)
+        assert alone == hypotheses
+
+
+def test_a_bundle_is_quantized_like_its_run(int8_bundle: Bundle, tmp_path: Path) -> None:
+    """From a bundle with fp32 alone, without PyTorch's weights."""
+    plain = write_bundle(tiny_exportable(), tmp_path / "plain", plan=TINY_PLAN)
+    anew = write_bundle(exportable_bundle(plain), tmp_path / "anew", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    assert anew.manifest.graphs == int8_bundle.manifest.graphs
+    assert anew.manifest.certificates[0] == plain.manifest.certificates[0]
+    assert open_bundle(tmp_path / "anew").manifest.name == "tiny"
+
+
+def with_neighbours_mixed_in(pair: TracedPair) -> None:
+    """A scale of the whole batch, as dynamic quantization takes it."""
+    graph = pair.decoder_step.model.graph
+    (normalization,) = [node for node in graph.node if node.op_type == "LogSoftmax"]
+    logits = normalization.input[0]
+    normalization.input[0] = "in_company"
+    place = list(graph.node).index(normalization)
+    for node in (
+        onnx.helper.make_node("Mul", ["scaled", "scale"], ["in_company"]),
+        onnx.helper.make_node("Div", [logits, "scale"], ["scaled"]),
+        onnx.helper.make_node("ReduceMax", [logits], ["scale"], keepdims=0),
+    ):
+        graph.node.insert(place, node)
+
+
+def with_a_gate_closed(pair: TracedPair) -> None:
+    """One sigmoid of the decoder's cell too many."""
+    graph = pair.decoder_step.model.graph
+    node = next(node for node in graph.node if node.op_type == "Tanh")
+    node.op_type = "Sigmoid"
+    normalization = next(node for node in graph.node if node.op_type == "LogSoftmax")
+    normalization.op_type = "Softmax"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (with_neighbours_mixed_in, "step/log_probs: not the same bits alone and in company"),
+        (with_a_gate_closed, "step/log_probs: off by"),
+    ],
+)
+def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(pair: TracedPair) -> QuantizedPair:
+        quantized = quantize(pair)
+        fault(quantized.graphs)
+        return quantized
+
+    monkeypatch.setattr(export.bundle_writer, "quantize", faulty)
+    with pytest.raises(VerificationFailed) as refusal:
+        write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    assert any(line.startswith(said) for line in refusal.value.differences), refusal.value
+    assert list(tmp_path.iterdir()) == []
