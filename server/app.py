@@ -7,25 +7,35 @@ Until then every other call is UNAVAILABLE.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from server.config import ServerConfig
 from server.engine.engine import Engine
+from server.engine.host import EngineHost
 from server.engine.runner import EngineRunner
-from server.engine.scheduler import Budget
+from server.engine.thread import EngineThread
+from server.engine.workers import EngineWorkers
 from server.lifecycle import Lifecycle
 from server.listening import authority, bind, grpc_server
-from server.loading import LoadedModel, in_daemon_thread, load_models
+from server.loading import LoadedModel, budget_of, in_daemon_thread, load_model, open_bundles, threads_each
 from server.metrics import Metrics
 from server.metrics_endpoint import MetricsEndpoint
 from server.models import Catalogue, ServedModel
+from server.processes import RemoteModel, WorkerProcesses
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0
 """How long a call that has its outcome may take to write it, when the server ends."""
+
+T = TypeVar("T")
+
+BULK_PER_ROW = 2
+"""Bulk requests that are let in, per row: those that run, and as many to choose from for the next."""
 
 
 async def serve(config: ServerConfig) -> int:
@@ -39,12 +49,15 @@ async def serve(config: ServerConfig) -> int:
     lifecycle = Lifecycle()
     server = grpc_server(catalogue, metrics, lifecycle.health)
     port = bind(server, config.host, config.port)
-    with MetricsEndpoint(config.host, config.metrics_port, metrics.registry) as endpoint:
+    with (
+        MetricsEndpoint(config.host, config.metrics_port, metrics.registry) as endpoint,
+        WorkerProcesses() as processes,
+    ):
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
         try:
-            loaded = await _unless_ending(lifecycle, config)
+            loaded = await _unless_ending(lifecycle, partial(load_models, config, processes))
             if loaded is None:
                 return lifecycle.exit_status
             models = [start_model(one, config, metrics, lifecycle) for one in loaded]
@@ -55,6 +68,7 @@ async def serve(config: ServerConfig) -> int:
             print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
+            catalogue.closing.set()
             await _announce(lifecycle, models, serving=False)
             await lifecycle.drain([model.runner for model in models], config.drain_seconds)
         finally:
@@ -63,23 +77,39 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def start_model(loaded: LoadedModel, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle) -> ServedModel:
+def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[LoadedModel | RemoteModel]:
+    """Has every bundle checked and loaded, here or, where there are several workers, in processes of their own.
+
+    Raises:
+        UserError: a bundle that is refused; no such precision or provider here.
+    """
+    threads = threads_each(config)
+    if config.workers == 1:
+        return [load_model(bundle, config, threads) for bundle in open_bundles(config)]
+    return [processes.serve(bundle, config, threads) for bundle in open_bundles(config)]
+
+
+def start_model(
+    loaded: LoadedModel | RemoteModel, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle
+) -> ServedModel:
     """Starts a model's engine; from the event loop that will await it."""
     manifest = loaded.bundle.manifest
     rendered = metrics.of_model(manifest.name)
-    budget = Budget(max_rows=config.max_rows, max_source_positions=config.max_source_positions)
+    host: EngineHost
+    if isinstance(loaded, RemoteModel):
+        host = EngineWorkers(loaded.connections, max_rows=config.max_rows, on_step=rendered.stepped)
+    else:
+        engine = Engine(loaded.stepper, budget_of(config, loaded.request_seconds))
+        host = EngineThread(manifest.name, engine, on_step=rendered.stepped)
+    max_rows = config.workers * config.max_rows
     runner = EngineRunner(
-        manifest.name,
-        Engine(loaded.stepper, budget),
-        max_waiting=config.max_waiting,
-        on_step=rendered.stepped,
-        on_death=lifecycle.engine_died,
+        host, max_waiting=config.max_waiting, max_bulk=BULK_PER_ROW * max_rows, on_death=lifecycle.engine_died
     )
     rendered.watch(
         waiting=lambda: runner.num_waiting,
         running=lambda: runner.num_running,
         rows=lambda: runner.num_rows,
-        rows_limit=config.max_rows,
+        rows_limit=max_rows,
         version=manifest.version,
         precision=loaded.precision,
         provider=loaded.provider,
@@ -95,9 +125,9 @@ def start_model(loaded: LoadedModel, config: ServerConfig, metrics: Metrics, lif
     )
 
 
-async def _unless_ending(lifecycle: Lifecycle, config: ServerConfig) -> list[LoadedModel] | None:
-    """The loaded models; None where a signal came first."""
-    loading = asyncio.ensure_future(in_daemon_thread(partial(load_models, config)))
+async def _unless_ending(lifecycle: Lifecycle, load: Callable[[], T]) -> T | None:
+    """What is loaded; None where a signal came first."""
+    loading = asyncio.ensure_future(in_daemon_thread(load))
     ending = asyncio.ensure_future(lifecycle.ending())
     await asyncio.wait({loading, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()

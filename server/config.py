@@ -34,9 +34,11 @@ class ServerConfig:
     precision: Precision | None
     provider: Provider
     threads: int | None
+    workers: int
     max_rows: int
     max_source_positions: int
     max_waiting: int
+    bulk_seconds: float | None
     drain_seconds: float
     log_level: LogLevel
     log_format: LogFormat
@@ -83,6 +85,13 @@ def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
 def _seconds(text: str) -> float:
     value = float(text)
     if not (math.isfinite(value) and value >= 0):
+        raise ValueError
+    return value
+
+
+def _positive_seconds(text: str) -> float:
+    value = _seconds(text)
+    if not value:
         raise ValueError
     return value
 
@@ -149,8 +158,16 @@ OPTIONS = (
         must_be="a whole number from 1",
         default=None,
         unit="THREADS",
-        about="CPU threads for the graphs, shared out among the bundles",
+        about="CPU threads for the graphs, shared out among the bundles and their workers",
         default_text="as many as the CPU quota grants",
+    ),
+    Option(
+        name="workers",
+        parse=_whole(1),
+        must_be="a whole number from 1",
+        default=1,
+        unit="PROCESSES",
+        about="engines per model behind one queue, each in a process of its own where there are several",
     ),
     Option(
         name="max_rows",
@@ -158,7 +175,7 @@ OPTIONS = (
         must_be="a whole number from 1",
         default=256,
         unit="ROWS",
-        about="rows (live hypotheses) per model that are stepped together; a request takes beam_size of them",
+        about="rows (live hypotheses) per engine that are stepped together; a request takes beam_size of them",
     ),
     Option(
         name="max_source_positions",
@@ -166,7 +183,7 @@ OPTIONS = (
         must_be="a whole number from 1",
         default=32768,
         unit="TOKENS",
-        about="source tokens per model that are held together, padding included; one request always fits",
+        about="source tokens per engine that are held together, padding included; one request always fits",
     ),
     Option(
         name="max_waiting",
@@ -174,7 +191,16 @@ OPTIONS = (
         must_be="a whole number from 1",
         default=1024,
         unit="REQUESTS",
-        about="requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
+        about="interactive requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
+    ),
+    Option(
+        name="bulk_seconds",
+        parse=_positive_seconds,
+        must_be="a number of seconds above 0",
+        default=None,
+        unit="SECONDS",
+        about="how long one call into a model for bulk work should take, so that others need not wait longer",
+        default_text="half of what a request takes alone here, measured at the start",
     ),
     Option(
         name="drain_seconds",

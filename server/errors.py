@@ -17,7 +17,7 @@ AttendantError
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 MAX_SHOWN_VIOLATIONS = 8
 
@@ -32,6 +32,16 @@ class AttendantError(Exception):
 
     code: ClassVar[str]
     reason: ClassVar[str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[AttendantError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> AttendantError:
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
 )
@@ -22,6 +21,7 @@ from runtime.decoding.hypothesis import FinishReason, Hypothesis
 from runtime.stepper import Floats
 from runtime.tokenizer import UNK_ID
 from server.engine.request import RequestStats, StepStats
+from server.histogram import Histogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -37,13 +37,14 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        self._ended: dict[tuple[str, str, str], Counter] = {}
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         counter = partial(Counter, namespace="attendant", registry=registry)
         gauge = partial(Gauge, namespace="attendant", registry=registry)
 
         def histogram(name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ("model",)) -> Histogram:
-            return Histogram(name, about, labels, namespace="attendant", registry=registry, buckets=buckets)
+            return Histogram(f"attendant_{name}", about, labels, registry=registry, buckets=buckets)
 
         self.request_seconds = histogram(
             "request_seconds",
@@ -127,7 +128,11 @@ class Metrics:
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        self.requests.labels(model, method, code).inc()
+        # `labels` locks and checks at each call; there are few of these, and they stay.
+        counter = self._ended.get((model, method, code))
+        if counter is None:
+            counter = self._ended[model, method, code] = self.requests.labels(model, method, code)
+        counter.inc()
         self.request_seconds.labels(model, method).observe(seconds)
 
     def of_model(self, model: str) -> "ModelMetrics":

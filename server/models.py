@@ -1,10 +1,12 @@
 """What is served: each bundle with its engine, by name."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from runtime import graph_io
 from runtime.bundle import Bundle
+from runtime.decoding.beam import BeamSearch
 from runtime.manifest import Limits, Manifest, Precision, Provider
 from server.engine.runner import EngineRunner
 from server.errors import InvalidArgument, NotReady, UnknownModel, Violation
@@ -17,6 +19,7 @@ class ServedModel:
 
     Attributes:
         limits: in force here: the manifest's, or what the server's options leave of them.
+        searches: those that decoding options were read as, for requests to come: most have the same ones.
     """
 
     bundle: Bundle
@@ -25,6 +28,7 @@ class ServedModel:
     limits: Limits
     runner: EngineRunner
     metrics: ModelMetrics
+    searches: dict[Hashable, BeamSearch] = field(default_factory=dict)
 
     @property
     def manifest(self) -> Manifest:
@@ -52,10 +56,15 @@ def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
 
 
 class Catalogue:
-    """The served models. Empty, and saying so, until they have all been checked."""
+    """The served models. Empty, and saying so, until they have all been checked.
+
+    Attributes:
+        closing: set when the server is about to end: streams that would go on for ever are to stop reading.
+    """
 
     def __init__(self) -> None:
         self._models: dict[str, ServedModel] = {}
+        self.closing = asyncio.Event()
 
     def open(self, models: Sequence[ServedModel]) -> None:
         self._models = {model.name: model for model in models}

@@ -20,6 +20,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
+from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.errors import (
     AttendantError,
@@ -33,13 +34,14 @@ from attendant_client.errors import (
     Unimplemented,
     Violation,
 )
-from attendant_client.options import GenerateOptions, Sampling
+from attendant_client.options import GenerateOptions, RequestOptions, Sampling
 from attendant_client.version import VERSION
 
 __all__ = [
     "VERSION",
     "AttendantClient",
     "AttendantError",
+    "Bulk",
     "DeadlineExceeded",
     "Evaluation",
     "FinishReason",
@@ -52,6 +54,7 @@ __all__ = [
     "ModelInfo",
     "NotFound",
     "Overloaded",
+    "RequestOptions",
     "Sampling",
     "Score",
     "ServerError",

@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
+from attendant_client.bulk import Bulk
 from attendant_client.channel import open_channel
 from attendant_client.errors import AttendantError, error_of
 from attendant_client.messages import generate_request, generation_of, model_info_of, score_of, score_request
-from attendant_client.options import GenerateOptions
+from attendant_client.options import GenerateOptions, RequestOptions
 from attendant_client.ordered import in_order
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
 DEFAULT_TARGET = "localhost:50051"
 DEFAULT_TIMEOUT_SECONDS = 30.0
-DEFAULT_CONCURRENCY = 32
+DEFAULT_CONCURRENCY = 512
 
 
 class Deadline(TypedDict, total=False):
@@ -120,24 +122,51 @@ class AttendantClient:
     ) -> AsyncGenerator[Generation | AttendantError, None]:
         """Decodes any number of sources and yields the answers in their order, in bounded memory.
 
-        Who leaves the loop early closes the generator (`contextlib.aclosing`): that cancels what is in flight.
+        It is bulk work, on one stream (see `bulk`). Who leaves the loop early closes the generator
+        (`contextlib.aclosing`): that cancels what is in flight.
 
         Args:
             sources: drawn as fast as the answers come; may be endless.
-            concurrency: requests in flight at most. The server batches them step by step.
+            concurrency: requests in flight at most; the server takes as many of them as it has room for.
             return_errors: yield a request's error in its place and go on; otherwise the first one is raised.
-            options: of every request, see `GenerateOptions`.
+            options: of every request, see `GenerateOptions`; `timeout`: seconds that may pass without an answer.
         """
+        return self._generate_many(sources, concurrency, return_errors, options)
+
+    async def _generate_many(
+        self,
+        sources: Iterable[Source] | AsyncIterable[Source],
+        concurrency: int,
+        return_errors: bool,
+        options: GenerateOptions,
+    ) -> AsyncGenerator[Generation | AttendantError, None]:
+        given = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
+        deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
         async def answer(source: Source) -> Generation | AttendantError:
             try:
-                return await self.generate(source, **options)
+                return await bulk.generate(source, **given)
             except AttendantError as error:
                 if return_errors:
                     return error
                 raise
 
-        return in_order(answer, sources, concurrency=concurrency)
+        async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=concurrency)) as found:
+            async for one in found:
+                yield one
+
+    def bulk(self, **deadline: Unpack[Deadline]) -> Bulk:
+        """A stream for bulk work: the server answers it with what interactive requests leave of its time.
+
+            async with client.bulk() as bulk:
+                answer = await bulk.generate("face")
+
+        Any number of tasks may await answers of one stream.
+
+        Args:
+            deadline: `timeout`, the seconds that may pass without an answer while some are awaited.
+        """
+        return Bulk(lambda: self._seq2seq.GenerateBatch(metadata=self._metadata), self._timeout_of(deadline))
 
     async def score(
         self,
@@ -181,11 +210,13 @@ class AttendantClient:
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
     async def _call(self, method: Callable[..., Any], request: Any, options: Deadline | GenerateOptions) -> Any:
-        timeout = _checked(options["timeout"]) if "timeout" in options else self._timeout
         try:
-            return await method(request, timeout=timeout, metadata=self._metadata)
+            return await method(request, timeout=self._timeout_of(options), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
+
+    def _timeout_of(self, options: Deadline | GenerateOptions) -> float | None:
+        return _checked(options["timeout"]) if "timeout" in options else self._timeout
 
 
 def _checked(timeout: float | None) -> float | None:

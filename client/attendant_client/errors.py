@@ -109,10 +109,20 @@ _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
 }
 
 
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
 def error_of(error: grpc.aio.AioRpcError) -> AttendantError:
     """The tree's own error for a failed call, with what google.rpc details say."""
-    code, message = error.code(), error.details() or ""
-    status = _status(error.trailing_metadata())
+    return _error(error.code(), error.details() or "", _status(error.trailing_metadata()))
+
+
+def error_of_status(status: status_pb2.Status) -> AttendantError:
+    """The same for a request of a stream."""
+    return _error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status)
+
+
+def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         bad = _detail(status, error_details_pb2.BadRequest())
         fields = bad.field_violations if bad else ()

@@ -57,10 +57,16 @@ class OutputFields(TypedDict, total=False):
     replace_unknowns: bool
 
 
-class GenerateOptions(DecodingFields, OutputFields, total=False):
-    """Everything that `generate` and `generate_many` take by keyword."""
+class RequestOptions(DecodingFields, OutputFields, total=False):
+    """Everything that a request says beside its source."""
 
     # The manifest's name; may be left out where the server serves one model.
     model: str
-    # Seconds for each request, retries included; None: no deadline. Left out: the client's own.
+
+
+class GenerateOptions(RequestOptions, total=False):
+    """Everything that `generate` and `generate_many` take by keyword."""
+
+    # Seconds for a request, retries included; of `generate_many`: that may pass without an answer. None: no limit. Left
+    # out: the client's own.
     timeout: float | None

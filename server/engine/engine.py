@@ -1,4 +1,4 @@
-"""One step of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
+"""One round of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from runtime.decoding.batch import BatchRequest, RunningBatch
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.stepper import Stepper
-from server.engine.request import EngineRequest, Outcome, RequestStats, Result, StepResult, StepStats
+from server.engine.lane import width_of
+from server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepResult, StepStats
 from server.engine.scheduler import Budget, Scheduler
 from server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 
 @dataclass(slots=True)
 class _Running:
-    """What is noted of a running request, for its timings; the counts are the engine's own at its admission."""
+    """What is noted of a running request, for its timings; the counts are its lane's own at its admission."""
 
     request: EngineRequest
     admitted: float
@@ -24,26 +25,35 @@ class _Running:
     first_token: float = 0.0
 
 
+class _Lane:
+    """A priority's running batch, with what is counted of its steps."""
+
+    def __init__(self, stepper: Stepper, clock: Callable[[], float]) -> None:
+        self.batch: RunningBatch[int] = RunningBatch(stepper, clock)
+        self.num_steps = 0
+        self.num_row_steps = 0
+        self.newcomers: list[_Running] = []
+
+
 class Engine:
     """Requests in, outcomes out, one decoder step at a time."""
 
     def __init__(self, stepper: Stepper, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
         self.scheduler = Scheduler(budget)
         self._clock = clock
-        self._batch: RunningBatch[int] = RunningBatch(stepper, clock)
+        # Stepped apart: rows that stand still cost nothing, and keep their state.
+        self._lanes = {priority: _Lane(stepper, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
-        self._num_steps = 0
-        self._num_row_steps = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.num_waiting or self.scheduler.num_running)
+        return self.scheduler.has_work
 
     @property
     def num_rows(self) -> int:
         """Live hypotheses of all requests."""
-        return self._batch.num_rows
+        return sum(lane.batch.num_rows for lane in self._lanes.values())
 
     def submit(self, request: EngineRequest) -> None:
         self.scheduler.add(request)
@@ -57,24 +67,29 @@ class Engine:
         began = self._clock()
         outcomes: list[tuple[int, Outcome]] = []
         cancelled_rows = self._drop(began, outcomes)
-        admitted = self.scheduler.admit()
-        admitting = self._clock()
-        phases = {"admit": admitting - began}
+        priority = self.scheduler.turn()
+        lane = self._lanes[priority]
+        admitted = self.scheduler.admit(priority)
+        phases = {"admit": self._clock() - began}
         if admitted:
-            self._batch.join([BatchRequest(r.key, r.source_ids, r.search) for r in admitted])
-            encoded = self._clock()
-            phases["encode"] = encoded - admitting
-            for request in admitted:
-                self._running[request.key] = _Running(request, admitting, encoded, self._num_steps, self._num_row_steps)
+            phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
-        if self._batch.num_rows:
-            report = self._batch.step()
+        finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
+        # Bulk work makes one call into the model at a time: whoever comes meanwhile need not wait for two.
+        if lane.batch.num_rows and not (admitted and priority is Priority.BULK):
+            report = lane.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
+            finished = report.finished
             phases |= report.seconds
-            self._num_steps += 1
-            self._num_row_steps += num_rows
-            self._answer(admitted, report.finished, outcomes)
+            lane.num_steps += 1
+            lane.num_row_steps += num_rows
+            if priority is Priority.BULK:
+                self.scheduler.note_bulk_step(sum(report.seconds.values()), num_rows)
+        self.scheduler.note_round(priority, self._clock() - began)
+        if num_rows:
+            self._answer(lane, finished, outcomes)
         stats = StepStats(
+            priority=priority,
             num_rows=num_rows,
             num_encoded=len(admitted),
             cancelled_rows=cancelled_rows,
@@ -84,6 +99,21 @@ class Engine:
         )
         return StepResult(stats, outcomes)
 
+    def _join(self, admitted: list[EngineRequest], priority: Priority) -> float:
+        """Encodes newcomers beside those that run; returns the seconds that it took."""
+        lane = self._lanes[priority]
+        began = self._clock()
+        lane.batch.join([BatchRequest(r.key, r.source_ids, r.search) for r in admitted])
+        ended = self._clock()
+        for request in admitted:
+            running = _Running(request, began, ended, lane.num_steps, lane.num_row_steps)
+            self._running[request.key] = running
+            lane.newcomers.append(running)
+        if priority is Priority.BULK:
+            num_positions = len(admitted) * max(width_of(request) for request in admitted)
+            self.scheduler.note_bulk_encoding(ended - began, num_positions)
+        return ended - began
+
     def _drop(self, now: float, outcomes: list[tuple[int, Outcome]]) -> int:
         """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
         gone: dict[int, AttendantError] = {key: DeadlineExceeded() for key in self.scheduler.expired(now)}
@@ -91,36 +121,33 @@ class Engine:
         self._cancelled.clear()
         if not gone:
             return 0
-        held = self._batch.rows_of()
         for key, error in gone.items():
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)
                 outcomes.append((key, error))
-        self._batch.remove(set(gone))
-        return sum(held.get(key, 0) for key in gone)
+        return sum(lane.batch.remove(gone.keys()) for lane in self._lanes.values())
 
     def _answer(
-        self,
-        newcomers: list[EngineRequest],
-        finished: list[tuple[int, tuple[Hypothesis, ...]]],
-        outcomes: list[tuple[int, Outcome]],
+        self, lane: _Lane, finished: list[tuple[int, tuple[Hypothesis, ...]]], outcomes: list[tuple[int, Outcome]]
     ) -> None:
         now = self._clock()
-        for request in newcomers:
-            self._running[request.key].first_token = now
+        for running in lane.newcomers:
+            running.first_token = now
+        lane.newcomers.clear()
         for key, hypotheses in finished:
             self.scheduler.remove(key)
-            outcomes.append((key, Result(hypotheses, self._stats_of(self._running.pop(key), now))))
+            outcomes.append((key, Result(hypotheses, _stats_of(self._running.pop(key), lane, now))))
 
-    def _stats_of(self, running: _Running, now: float) -> RequestStats:
-        submitted = running.request.submitted
-        steps = self._num_steps - running.num_steps
-        return RequestStats(
-            queue=running.admitted - submitted,
-            encode=running.encoded - running.admitted,
-            decode=now - running.encoded,
-            first_token=running.first_token - submitted,
-            total=now - submitted,
-            steps=steps,
-            mean_batch_rows=(self._num_row_steps - running.num_row_steps) / steps,
-        )
+
+def _stats_of(running: _Running, lane: _Lane, now: float) -> RequestStats:
+    submitted = running.request.submitted
+    steps = lane.num_steps - running.num_steps
+    return RequestStats(
+        queue=running.admitted - submitted,
+        encode=running.encoded - running.admitted,
+        decode=now - running.encoded,
+        first_token=running.first_token - submitted,
+        total=now - submitted,
+        steps=steps,
+        mean_batch_rows=(lane.num_row_steps - running.num_row_steps) / steps,
+    )

@@ -2,10 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.search import Search
 from server.errors import AttendantError
+
+
+class Priority(IntEnum):
+    """Who goes first. Somebody waits for an interactive answer; bulk work takes what that leaves."""
+
+    INTERACTIVE = 0
+    BULK = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +26,7 @@ class EngineRequest:
         max_rows: rows that the search may come to have; reserved from admission to the end.
         submitted: when it came, on the engine's clock.
         deadline: when its answer is worth nothing any more, on the same clock; None: never.
+        priority: whom it lets go first.
     """
 
     key: int
@@ -26,6 +35,7 @@ class EngineRequest:
     max_rows: int
     submitted: float
     deadline: float | None = None
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,7 @@ class StepStats:
     """What a step of the engine did; metrics render it.
 
     Attributes:
+        priority: whose round it was.
         num_rows: rows stepped; 0 where there was nothing to step.
         num_encoded: requests that joined.
         cancelled_rows: rows freed because their client went, or their deadline passed.
@@ -73,6 +84,7 @@ class StepStats:
             did not happen is absent.
     """
 
+    priority: Priority
     num_rows: int
     num_encoded: int
     cancelled_rows: int

@@ -1,73 +1,58 @@
-"""The thread that owns the model, and the way in and out of it for asyncio.
-
-asyncio never touches the engine: it leaves requests and cancellations in an inbox under a lock and awaits futures,
-which are resolved by one `call_soon_threadsafe` per step. With nothing to do the thread sleeps on a condition.
-"""
+"""The way into an engine and out of it, for the event loop: who is let in, and who is told what became of whom."""
 
 import asyncio
 import itertools
-import logging
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
 from runtime.decoding.search import Search
-from server.engine.engine import Engine
-from server.engine.pace import Pace
-from server.engine.request import EngineRequest, Outcome, Result, StepStats
+from server.engine.host import EngineHost, Outcomes
+from server.engine.request import EngineRequest, Outcome, Priority, Result
 from server.errors import AttendantError, DeadlineTooShort, Draining, EngineDead, QueueFull
-
-log = logging.getLogger(__name__)
 
 MIN_RETRY_SECONDS = 0.05
 
 
 class EngineRunner:
-    """One engine, one thread. All methods are called from the event loop that `start` was called from."""
+    """One model's engine, seen from the event loop that `start` was called from."""
 
     def __init__(
         self,
-        name: str,
-        engine: Engine,
+        host: EngineHost,
         *,
         max_waiting: int,
-        on_step: Callable[[StepStats], None],
+        max_bulk: int,
         on_death: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over an engine: from `start` on, only the thread touches it.
+        """Takes over a host that has not been started.
 
         Args:
-            max_waiting: requests that may wait; one more is refused at the door.
-            on_step: called on the engine's thread with each step's stats.
-            on_death: called once, in the event loop, after a step has failed and every request was told.
+            max_waiting: interactive requests that may wait; one more is refused at the door.
+            max_bulk: bulk requests that may be in, waiting or running; whoever has more waits for room, in turn.
+            on_death: called once, after a step has failed and every request was told.
             clock: the engine's own.
         """
-        self._engine = engine
+        self._host = host
         self._max_waiting = max_waiting
-        self._on_step = on_step
         self._on_death = on_death
         self._clock = clock
         self._keys = itertools.count()
-        self._pace = Pace()
-        self._wake = threading.Condition()
-        self._inbox: list[EngineRequest] = []
-        self._cancelled: list[int] = []
-        self._draining = self._stopping = self._dead = False
-        self._futures: dict[int, asyncio.Future[Outcome]] = {}
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = self._dead = False
+        self._listeners: dict[int, Callable[[Outcome], None]] = {}
+        self._emptied = asyncio.Event()
+        # First come, first served, one place at a time: several streams share the room evenly.
+        self.bulk_room = asyncio.Semaphore(max_bulk)
 
     def start(self) -> None:
-        """Starts the thread; from the event loop whose futures it will resolve."""
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        """Starts the engine; from the event loop that will await it."""
+        self._host.start(self._tell, self._die)
 
     async def run(
         self, source_ids: tuple[int, ...], search: Search, max_rows: int, timeout_seconds: float | None
     ) -> Result:
-        """Waits for a request's turn and its end.
+        """Waits for an interactive request's turn and its end.
 
         Args:
             max_rows: that the search may come to have; at most the engine's budget.
@@ -78,41 +63,61 @@ class EngineRunner:
             asyncio.CancelledError: the caller went; the request's rows are free within a step.
         """
         self._refuse_at_the_door(timeout_seconds)
-        now = self._clock()
-        request = EngineRequest(
-            key=next(self._keys),
-            source_ids=source_ids,
-            search=search,
-            max_rows=max_rows,
-            submitted=now,
-            deadline=None if timeout_seconds is None else now + timeout_seconds,
-        )
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._futures[request.key] = future
-        with self._wake:
-            self._inbox.append(request)
-            self._wake.notify()
+        deadline = None if timeout_seconds is None else self._clock() + timeout_seconds
+        key = self._submit(source_ids, search, max_rows, deadline, Priority.INTERACTIVE, partial(_resolve, future))
         try:
             outcome = await future
         except asyncio.CancelledError:
-            self._cancel(request.key)
+            self.cancel(key)
             raise
         if isinstance(outcome, AttendantError):
             raise outcome
         return outcome
 
+    def submit_bulk(
+        self,
+        source_ids: tuple[int, ...],
+        search: Search,
+        max_rows: int,
+        deadline: float | None,
+        on_outcome: Callable[[Outcome], None],
+    ) -> int:
+        """Takes in a bulk request, for whose room in `bulk_room` its sender has waited; returns its key.
+
+        Args:
+            max_rows: that the search may come to have; at most the engine's budget.
+            deadline: on the engine's clock; None: none.
+            on_outcome: called once in the event loop, unless the request is cancelled.
+
+        Raises:
+            EngineDead, Draining
+        """
+        self._refuse_if_ending()
+        return self._submit(source_ids, search, max_rows, deadline, Priority.BULK, on_outcome)
+
+    def cancel(self, key: int) -> None:
+        """Nobody waits for this request any more: its listener is not called, and its rows are free within a step."""
+        if self._listeners.pop(key, None) is not None:
+            self._host.cancel(key)
+            self._note_if_empty()
+
     @property
     def num_waiting(self) -> int:
-        with self._wake:  # not while the inbox is on its way into the engine: it would count twice
-            return len(self._inbox) + self._engine.scheduler.num_waiting
+        """Of all priorities."""
+        return sum(map(self._host.num_waiting, Priority))
 
     @property
     def num_running(self) -> int:
-        return self._engine.scheduler.num_running
+        return self._host.num_running
 
     @property
     def num_rows(self) -> int:
-        return self._engine.num_rows
+        return self._host.num_rows
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
 
     def drain(self) -> None:
         """Lets nobody in any more; what is in goes on."""
@@ -120,82 +125,67 @@ class EngineRunner:
 
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
-        while self._futures:
-            await asyncio.wait(list(self._futures.values()))
+        while self._listeners:
+            self._emptied.clear()
+            await self._emptied.wait()
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
     async def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the thread after its step; requests that are still in are told that the server is going."""
-        with self._wake:
-            self._draining = self._stopping = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, timeout_seconds)
+        """Ends the engine after its step; requests that are still in are told that the server is going."""
+        self._draining = True
+        await self._host.stop(timeout_seconds)
         self._fail_all(Draining)
 
-    def _refuse_at_the_door(self, timeout_seconds: float | None) -> None:
+    def _submit(
+        self,
+        source_ids: tuple[int, ...],
+        search: Search,
+        max_rows: int,
+        deadline: float | None,
+        priority: Priority,
+        on_outcome: Callable[[Outcome], None],
+    ) -> int:
+        request = EngineRequest(
+            key=next(self._keys),
+            source_ids=source_ids,
+            search=search,
+            max_rows=max_rows,
+            submitted=self._clock(),
+            deadline=deadline,
+            priority=priority,
+        )
+        self._listeners[request.key] = on_outcome
+        self._host.submit(request)
+        return request.key
+
+    def _refuse_if_ending(self) -> None:
         if self._dead:
             raise EngineDead
         if self._draining:
             raise Draining
-        num_waiting = self.num_waiting
-        expected = self._pace.expected_seconds(num_waiting)
+
+    def _refuse_at_the_door(self, timeout_seconds: float | None) -> None:
+        self._refuse_if_ending()
+        num_waiting = self._host.num_waiting(Priority.INTERACTIVE)
+        expected = self._host.expected_seconds(num_waiting)
         if num_waiting >= self._max_waiting:
             raise QueueFull(self._max_waiting, max(expected / 2, MIN_RETRY_SECONDS))
         # The estimate is rough: only a deadline that is out of reach by far is refused for it.
         if timeout_seconds is not None and (timeout_seconds <= 0 or 2 * timeout_seconds < expected):
             raise DeadlineTooShort(timeout_seconds, max(expected, MIN_RETRY_SECONDS))
 
-    def _cancel(self, key: int) -> None:
-        # Its outcome will find no future, and be dropped.
-        self._futures.pop(key, None)
-        with self._wake:
-            self._cancelled.append(key)
-            self._wake.notify()
-
-    def _run(self) -> None:
-        """The engine's thread."""
-        try:
-            while self._take_in():
-                began = self._clock()
-                result = self._engine.step()
-                if result.outcomes:
-                    self._call(partial(self._resolve, result.outcomes))
-                self._pace.note(self._clock() - began, len(result.outcomes))
-                self._on_step(result.stats)
-        except Exception:
-            log.exception("a step failed: every request in flight is refused and the server ends")
-            self._call(self._die)
-
-    def _take_in(self) -> bool:
-        """Moves the inbox into the engine, sleeping while there is nothing to do; False: stop."""
-        with self._wake:
-            while not (self._stopping or self._inbox or self._cancelled or self._engine.has_work):
-                self._wake.wait()
-            if self._stopping:
-                return False
-            for request in self._inbox:
-                self._engine.submit(request)
-            self._inbox.clear()
-            for key in self._cancelled:
-                self._engine.cancel(key)
-            self._cancelled.clear()
-        return True
-
-    def _call(self, function: Callable[[], None]) -> None:
-        """Has the event loop call a function, unless it has ended: then nobody waits any more."""
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            log.debug("the event loop has ended before the engine")
-
-    def _resolve(self, outcomes: list[tuple[int, Outcome]]) -> None:
+    def _tell(self, outcomes: Outcomes) -> None:
         for key, outcome in outcomes:
-            future = self._futures.pop(key, None)
-            if future is not None and not future.done():
-                future.set_result(outcome)
+            listener = self._listeners.pop(key, None)
+            # None: cancelled meanwhile, and nobody listens.
+            if listener is not None:
+                listener(outcome)
+        self._note_if_empty()
+
+    def _note_if_empty(self) -> None:
+        if not self._listeners:
+            self._emptied.set()
 
     def _die(self) -> None:
         self._dead = True
@@ -203,4 +193,10 @@ class EngineRunner:
         self._on_death()
 
     def _fail_all(self, error: type[EngineDead | Draining]) -> None:
-        self._resolve([(key, error()) for key in list(self._futures)])
+        self._tell([(key, error()) for key in list(self._listeners)])
+
+
+def _resolve(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    # Its task may have been cancelled in this very turn of the loop, and not have run since.
+    if not future.done():
+        future.set_result(outcome)

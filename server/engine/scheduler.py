@@ -1,18 +1,30 @@
-"""Who waits and who runs. Pure: no tensors, no threads, no clock of its own, no I/O.
+"""Who waits, who runs, and whose turn it is. Pure: no tensors, no threads, no clock of its own, no I/O.
 
-Admission is first come, first served, by two budgets: rows (a request reserves all that its search may come to have)
-and padded source positions (requests x the widest padded source: what the encoder memory takes). The first that does
-not fit is waited for, so nobody starves behind smaller ones.
+Interactive and bulk requests stand in lanes of their own (lane.py), each with the whole budget, and are stepped apart:
+a round of the engine is a lane's. An interactive request is thus admitted at the next step however much bulk work there
+is, and its steps are no longer for it: while interactive work runs, bulk rows stand still, their state kept, but for
+the share of the time that keeps bulk work from starving (allowance.py). A bulk round is one call into the model, as
+large as the time that an interactive request may be made to wait.
 """
 
 import heapq
-from collections import OrderedDict
+import math
 from dataclasses import dataclass
 
-from runtime.stepper import padded_width
-from server.engine.request import EngineRequest
+from server.engine.allowance import Allowance, Turns
+from server.engine.lane import Lane
+from server.engine.request import EngineRequest, Priority
 
 MAX_OLD_DEADLINES = 64
+
+BULK_SHARE = 0.1
+"""Of the engine's time, for bulk work while interactive work never ends."""
+
+INITIAL_BULK_ROWS = 8
+INITIAL_BULK_POSITIONS = 128
+
+JOINING_PART = 4
+"""Bulk requests join when a part of this size of their rows is free: an encoding of several costs less than several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,88 +32,112 @@ class Budget:
     """What may run at once.
 
     Attributes:
-        max_rows: live hypotheses of all requests.
-        max_source_positions: running requests x the widest padded source. A single request always fits.
+        max_rows: live hypotheses that are stepped together.
+        max_source_positions: running requests x the widest padded source, of each priority. A single request always
+            fits.
+        bulk_seconds: how long a call into the model for bulk work should take; None: as long as it takes.
     """
 
     max_rows: int
     max_source_positions: int
+    bulk_seconds: float | None = None
 
 
 class Scheduler:
-    """Two collections, in order of arrival: waiting and running."""
+    """Two lanes and what decides between them."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._waiting: OrderedDict[int, EngineRequest] = OrderedDict()
-        self._running: dict[int, EngineRequest] = {}
-        self._reserved_rows = 0
+        self._lanes = {priority: Lane() for priority in Priority}
+        self._turns = Turns(BULK_SHARE)
+        self._bulk_rows = _allowance(budget, INITIAL_BULK_ROWS)
+        self._bulk_positions = _allowance(budget, INITIAL_BULK_POSITIONS)
         # (deadline, key), the next one first. A request that ended earlier leaves its entry behind for a while.
         self._deadlines: list[tuple[float, int]] = []
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+    def num_waiting(self, priority: Priority) -> int:
+        return self._lanes[priority].num_waiting
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return sum(lane.num_running for lane in self._lanes.values())
 
     @property
-    def reserved_rows(self) -> int:
-        return self._reserved_rows
+    def has_work(self) -> bool:
+        return any(self._lanes.values())
 
     def add(self, request: EngineRequest) -> None:
-        """Puts a request at the end of the queue.
+        """Puts a request at the end of its lane.
 
         Its key must be new, and its rows no more than the budget has in all.
         """
         assert request.max_rows <= self.budget.max_rows, "a request that can never run was let in"
-        assert request.key not in self._waiting and request.key not in self._running
-        self._waiting[request.key] = request
+        assert not any(request.key in lane for lane in self._lanes.values())
+        self._lanes[request.priority].add(request)
         if request.deadline is not None:
             heapq.heappush(self._deadlines, (request.deadline, request.key))
             self._forget_old_deadlines()
 
-    def admit(self) -> list[EngineRequest]:
-        """Moves the longest waiting requests that fit to running, and returns them."""
-        admitted: list[EngineRequest] = []
-        width: int | None = None
-        while self._waiting:
-            request = next(iter(self._waiting.values()))
-            if self._reserved_rows + request.max_rows > self.budget.max_rows:
-                break
-            if width is None:
-                width = max((padded_width(len(r.source_ids)) for r in self._running.values()), default=0)
-            wider = max(width, padded_width(len(request.source_ids)))
-            if self._running and wider * (len(self._running) + 1) > self.budget.max_source_positions:
-                break
-            width = wider
-            del self._waiting[request.key]
-            self._running[request.key] = request
-            self._reserved_rows += request.max_rows
-            admitted.append(request)
-        return admitted
+    def turn(self) -> Priority:
+        """Whose round the next one is."""
+        if self._is_contended:
+            return Priority.BULK if self._turns.is_bulk_turn() else Priority.INTERACTIVE
+        return Priority.BULK if self._lanes[Priority.BULK] else Priority.INTERACTIVE
+
+    def admit(self, priority: Priority) -> list[EngineRequest]:
+        """Moves those of a lane whose turn it is, and who fit, to running, and returns them."""
+        lane, budget = self._lanes[priority], self.budget
+        if priority is Priority.INTERACTIVE:
+            return lane.admit(budget.max_rows, budget.max_source_positions)
+        max_rows, max_joining = budget.max_rows, math.inf
+        if self._bulk_rows is not None and self._bulk_positions is not None:
+            max_rows, max_joining = min(max_rows, self._bulk_rows.units), self._bulk_positions.units
+        if lane.num_running and max_rows - lane.reserved_rows < max_rows / JOINING_PART:
+            return []
+        return lane.admit(max_rows, budget.max_source_positions, max_joining)
+
+    def note_round(self, priority: Priority, seconds: float) -> None:
+        """A lane had its round, and it took so long; before what ended in it is removed."""
+        self._turns.note(bulk=priority is Priority.BULK, seconds=seconds, contended=self._is_contended)
+
+    def note_bulk_step(self, seconds: float, num_rows: int) -> None:
+        if self._bulk_rows is not None:
+            self._bulk_rows.note(seconds, num_rows)
+
+    def note_bulk_encoding(self, seconds: float, num_positions: int) -> None:
+        if self._bulk_positions is not None:
+            self._bulk_positions.note(seconds, num_positions)
 
     def expired(self, now: float) -> list[int]:
         """The keys, waiting and running, whose deadline has passed; each is told once."""
         keys: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
-            if key in self._waiting or key in self._running:
+            if self._has(key):
                 keys.append(key)
         return keys
 
-    def _forget_old_deadlines(self) -> None:
-        """Keeps what ended long before its deadline from piling up; now and then, so it costs next to nothing."""
-        if len(self._deadlines) > 2 * (len(self._waiting) + len(self._running)) + MAX_OLD_DEADLINES:
-            self._deadlines = [one for one in self._deadlines if one[1] in self._waiting or one[1] in self._running]
-            heapq.heapify(self._deadlines)
-
     def remove(self, key: int) -> EngineRequest | None:
         """Takes a request out, wherever it is: it ended, its client went, its deadline passed. None: not here."""
-        if (request := self._waiting.pop(key, None)) is not None:
-            return request
-        if (request := self._running.pop(key, None)) is not None:
-            self._reserved_rows -= request.max_rows
-        return request
+        for lane in self._lanes.values():
+            if (request := lane.remove(key)) is not None:
+                return request
+        return None
+
+    @property
+    def _is_contended(self) -> bool:
+        return all(self._lanes.values())
+
+    def _has(self, key: int) -> bool:
+        return any(key in lane for lane in self._lanes.values())
+
+    def _forget_old_deadlines(self) -> None:
+        """Keeps what ended long before its deadline from piling up; now and then, so it costs next to nothing."""
+        num_requests = sum(lane.num_waiting + lane.num_running for lane in self._lanes.values())
+        if len(self._deadlines) > 2 * num_requests + MAX_OLD_DEADLINES:
+            self._deadlines = [one for one in self._deadlines if self._has(one[1])]
+            heapq.heapify(self._deadlines)
+
+
+def _allowance(budget: Budget, initial: int) -> Allowance | None:
+    return None if budget.bulk_seconds is None else Allowance(budget.bulk_seconds, initial)

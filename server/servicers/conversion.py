@@ -67,7 +67,14 @@ def model_message(model: ServedModel) -> messages.Model:
             patience=1.0,
             suppress_unk=False,
         ),
-        evaluation=[messages.EvaluationResult(**one.model_dump()) for one in manifest.evaluation],
+        evaluation=[
+            messages.EvaluationResult(
+                metric=one.metric, value=one.value, protocol=one.protocol, num_examples=one.num_examples
+            )
+            for one in manifest.evaluation
+            # What was measured of other graphs says nothing certain of these.
+            if one.precision == model.precision
+        ],
         manifest_json=manifest.to_text(),
     )
 

@@ -11,6 +11,8 @@ from server.servicers.decoding import read_decoding
 from server.servicers.symbols import read_text, read_tokens
 from server.servicers.violations import NOT_BUILT, Violations, check_request_id
 
+MAX_SEARCHES_KEPT = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -43,17 +45,32 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work
         case _:
             source_ids = []
             violations.say("source", "unset", "text or tokens")
-    options = read_decoding(
-        request.decoding,
-        attention=request.output.attention,
-        manifest=model.manifest,
-        limits=model.limits,
-        violations=violations,
-    )
+    search = _search_of(request, model, violations)
     _check_output(request.output, model, violations)
     violations.raise_if_any()
-    search = BeamSearch.start(options, model.manifest.special_ids)
-    return Work(source_ids=tuple(source_ids), search=search, max_rows=options.beam_size)
+    return Work(source_ids=tuple(source_ids), search=search, max_rows=search.options.beam_size)
+
+
+def _search_of(request: messages.GenerateRequest, model: ServedModel, violations: Violations) -> BeamSearch:
+    """The search that a request's options ask for, as it begins. It is a value, so requests may share it."""
+    asked = request.decoding.SerializeToString(), request.output.attention
+    search = model.searches.get(asked)
+    if search is None:
+        found = Violations()
+        options = read_decoding(
+            request.decoding,
+            attention=request.output.attention,
+            manifest=model.manifest,
+            limits=model.limits,
+            violations=found,
+        )
+        search = BeamSearch.start(options, model.manifest.special_ids)
+        violations.found += found.found
+        if not found.found:
+            if len(model.searches) >= MAX_SEARCHES_KEPT:
+                model.searches.clear()
+            model.searches[asked] = search
+    return search
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:

@@ -1,6 +1,7 @@
 """The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -11,11 +12,14 @@ from server.engine.request import Result
 from server.errors import NotBuilt
 from server.metrics import Metrics
 from server.models import Catalogue, ServedModel
-from server.servicers.call import Answering
+from server.servicers.batch import BatchStream
+from server.servicers.call import Account, Answering
 from server.servicers.conversion import generate_response, model_message, score_response
 from server.servicers.requests import Work, read_generate, read_score
 
-SERVICE_NAME = messages.DESCRIPTOR.services_by_name["Seq2Seq"].full_name
+SERVICE = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
+SERVICE_NAME = SERVICE.full_name
+METHODS = tuple(SERVICE.methods_by_name)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -25,7 +29,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
         self._catalogue = catalogue
-        self._metrics = metrics
+        self._accounts = {method: Account(method, catalogue, metrics) for method in METHODS}
 
     async def Generate(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -47,9 +51,10 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        async with self._answering("GenerateBatch", "", "", context):
-            raise NotBuilt("GenerateBatch")
-        yield messages.GenerateBatchResponse()  # never reached: it makes this a stream
+        stream = BatchStream(requests, context, self._catalogue, self._accounts["GenerateBatch"])
+        async with aclosing(stream.answers()) as answers:
+            async for answer in answers:
+                yield answer
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
@@ -68,7 +73,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             return model_message(self._catalogue.find(request.model))
 
     def _answering(self, method: str, request_id: str, model: str, context: Context) -> Answering:
-        return Answering(method, request_id, model, context, self._catalogue, self._metrics)
+        return Answering(self._accounts[method], request_id, model, context)
 
 
 async def _run(work: Work, model: ServedModel, context: Context) -> Result:

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from server.errors import AttendantError, InvalidArgument, Overloaded
@@ -14,10 +15,14 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 REQUEST_ID_KEY = "attendant-request-id"
 
 
-def status_of(error: AttendantError) -> status_pb2.Status:
-    """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early."""
+def status_of(error: AttendantError, made_up_id: str = "") -> status_pb2.Status:
+    """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early.
+
+    Args:
+        made_up_id: under which the log speaks of the request, where the caller gave it no id: its RequestInfo.
+    """
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
-    details: list[error_details_pb2.BadRequest | error_details_pb2.RetryInfo] = []
+    details: list[Message] = []
     if isinstance(error, InvalidArgument):
         details.append(
             error_details_pb2.BadRequest(
@@ -31,6 +36,8 @@ def status_of(error: AttendantError) -> status_pb2.Status:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_seconds * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if made_up_id:
+        details.append(error_details_pb2.RequestInfo(request_id=made_up_id))
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)

@@ -32,7 +32,11 @@ LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(mi
 def loaded(stepper: FakeStepper) -> list[LoadedModel]:
     bundle = fake_bundle()
     limits = limits_in_force(bundle.manifest, 8)
-    return [LoadedModel(bundle=bundle, stepper=stepper, precision="fp32", provider="cpu", limits=limits)]
+    return [
+        LoadedModel(
+            bundle=bundle, stepper=stepper, precision="fp32", provider="cpu", limits=limits, request_seconds=0.01
+        )
+    ]
 
 
 @asynccontextmanager
@@ -46,7 +50,7 @@ async def app(monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[LoadedMod
         return ports[-1]
 
     monkeypatch.setattr("server.app.bind", bind)
-    monkeypatch.setattr("server.app.load_models", lambda config: load())
+    monkeypatch.setattr("server.app.load_models", lambda config, processes: load())
     config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
     task = asyncio.create_task(serve(config))
     await eventually(lambda: bool(ports) or task.done())

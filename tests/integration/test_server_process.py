@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +209,62 @@ def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, bund
                 assert list(found.attention.weights) == wanted.attention.ravel().tolist()
 
 
+def children(process: "subprocess.Popen[str]") -> list[int]:
+    return [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
+    """The bits, the metrics and the end are those of a single process."""
+    rng = random.Random(11)
+    texts = ["".join(rng.choices("abcdefghij", k=rng.randint(1, 30))) for _ in range(60)]
+    requests = [as_request(text, random_options(rng)) for text in texts]
+    alone = asyncio.run(ask_at_random_times(running.target, requests, random.Random(1)))
+    with server(str(bundle_path), "--workers", "2", "--max-rows", "12") as started:
+        workers = children(started.process)
+        assert len(workers) == 2
+        responses = asyncio.run(ask_at_random_times(started.target, requests, random.Random(2)))
+        for response, expected in zip(responses, alone, strict=True):
+            assert response.hypotheses == expected.hypotheses
+        metrics = started.metrics()
+        assert metrics['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}'] == 60
+        assert metrics['attendant_queue_seconds_count{"model": "tiny"}'] == 60
+        assert metrics['attendant_steps_total{"model": "tiny"}'] > 30, "of both"
+        assert metrics['attendant_rows_limit{"model": "tiny"}'] == 24
+        assert metrics['attendant_rows_running{"model": "tiny"}'] == 0
+        with grpc.insecure_channel(started.target) as channel:
+            batch = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(iter(requests), timeout=60)
+            assert sum(answer.WhichOneof("result") == "response" for answer in batch) == 60
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(timeout=30) == 0
+        assert not any(map(is_running, workers))
+
+
+def test_a_worker_that_dies_ends_the_server(bundle_path: Path) -> None:
+    with server(str(bundle_path), "--workers", "2") as started:
+        workers = children(started.process)
+        os.kill(workers[0], signal.SIGKILL)
+        assert started.process.wait(timeout=30) == 1
+        assert not any(map(is_running, workers))
+
+
+def test_a_server_that_is_killed_leaves_no_workers(bundle_path: Path) -> None:
+    with server(str(bundle_path), "--workers", "2") as started:
+        workers = children(started.process)
+        started.process.kill()
+        give_up = time.monotonic() + 30
+        while any(is_running(one) for one in workers):
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+
+
 def test_metrics_over_http(running: Running) -> None:
     before = running.metrics()
     with grpc.insecure_channel(running.target) as channel:
@@ -263,6 +320,8 @@ def test_options_that_can_not_be_had(bundle_path: Path, tmp_path: Path) -> None:
     assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
     (line,) = refused(str(bundle_path), str(bundle_path), *free)
     assert line.startswith("server: two bundles hold a model named tiny: ")
+    (line,) = refused(str(bundle_path), *free, "--precision", "int8", "--workers", "2")
+    assert line == "server: precision int8 is not in the bundle tiny; it has fp32"
     lines = refused(str(tmp_path / "nothing"), *free)
     assert lines[0].startswith(f"server: the bundle {tmp_path}/nothing is refused")
 

@@ -3,13 +3,14 @@
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
 import grpc
 
 from attendant_client.answers import Generation
+from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.command.connection import connect
 from attendant_client.command.ending import concerns_every_line, explain, status_of
@@ -17,7 +18,7 @@ from attendant_client.command.lines import read_lines
 from attendant_client.command.progress import progress
 from attendant_client.command.rendering import generation_as_json, generation_as_text
 from attendant_client.errors import AttendantError, InvalidArgument
-from attendant_client.options import GenerateOptions
+from attendant_client.options import RequestOptions
 from attendant_client.ordered import in_order
 
 _DECODING = (
@@ -64,10 +65,10 @@ async def run(options: Namespace) -> int:
     bulk = options.texts == ["-"]
     items = _lines() if bulk else _texts(options.texts)
     statuses = {0}
-    async with connect(options) as client:
+    async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as asked:
 
         async def answer(item: Item) -> Outcome:
-            return Outcome(item, await _answer(client, item, options))
+            return Outcome(item, await _answer(asked, item, options))
 
         with progress(enabled=bulk) as advance:
             async with aclosing(in_order(answer, items, concurrency=options.concurrency)) as outcomes:
@@ -89,21 +90,21 @@ async def run(options: Namespace) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-async def _answer(client: AttendantClient, item: Item, options: Namespace) -> Generation | AttendantError | None:
+async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace) -> Generation | AttendantError | None:
     if item.is_blank:
         return None
     if item.source is None:
         return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
     try:
-        return await client.generate(item.source.split() if options.tokens else item.source, **_asked(options))
+        return await asked.generate(item.source.split() if options.tokens else item.source, **_asked(options))
     except AttendantError as error:
         return error
 
 
-def _asked(options: Namespace) -> GenerateOptions:
+def _asked(options: Namespace) -> RequestOptions:
     """The options that were given; the others are the server's to choose."""
     given = {name: getattr(options, name) for name in _DECODING if getattr(options, name) is not None}
-    return cast(GenerateOptions, {**given, "attention": options.attention, "token_log_probs": options.json})
+    return cast(RequestOptions, {**given, "attention": options.attention, "token_log_probs": options.json})
 
 
 async def _texts(texts: list[str]) -> AsyncIterator[Item]:

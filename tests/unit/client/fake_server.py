@@ -30,15 +30,17 @@ class Failure:
     trailers: tuple[tuple[str, str | bytes], ...] = ()
 
     def end(self, context: grpc.ServicerContext) -> NoReturn:
+        trailers = (("grpc-status-details-bin", self.as_status().SerializeToString()),) if self.details else ()
+        context.set_trailing_metadata((*trailers, *self.trailers))
+        context.abort(self.code, self.message)
+        raise AssertionError("abort raises")
+
+    def as_status(self) -> status_pb2.Status:
         packed = []
         for detail in self.details:
             packed.append(any_pb2.Any())
             packed[-1].Pack(detail)
-        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
-        trailers = (("grpc-status-details-bin", status.SerializeToString()),) if packed else ()
-        context.set_trailing_metadata((*trailers, *self.trailers))
-        context.abort(self.code, self.message)
-        raise AssertionError("abort raises")
+        return status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
 
 
 def violation(field: str, description: str) -> error_details_pb2.BadRequest:
@@ -59,6 +61,8 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
 
     Attributes:
         failures: what the next calls end with.
+        item_failures: what the next requests of a stream end with.
+        break_after: a stream ends as one of a server that shuts down, after so many answers; 0: it does not.
         seconds_left: of the deadline, per call.
         max_in_flight: the most calls that were in progress at once.
     """
@@ -68,26 +72,54 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         self.metadata: list[dict[str, str | bytes]] = []
         self.seconds_left: list[float | None] = []
         self.failures: deque[Failure] = deque()
+        self.item_failures: deque[Failure] = deque()
+        self.break_after = 0
         self.max_in_flight = self._in_flight = 0
         self._lock = threading.Lock()
 
     def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> pb.GenerateResponse:  # noqa: N802
         with self._received(request, context):
-            source = list(request.text) if request.WhichOneof("source") == "text" else list(request.tokens.tokens)
-            if request.text == "bad":
-                message = f"text: {request.text!r} is bad"
-                Failure(grpc.StatusCode.INVALID_ARGUMENT, message, (violation("text", "is bad"),)).end(context)
-            if request.text == "slow":
-                time.sleep(0.2)
-            num_hypotheses = request.decoding.num_hypotheses or 1
-            return pb.GenerateResponse(
-                request_id=request.request_id,
-                model=request.model or "fake",
-                version="0123456789ab",
-                hypotheses=[self._hypothesis(source, rank, request.output) for rank in range(num_hypotheses)],
-                source_tokens=source,
-                timings=pb.Timings(queue=0.25, encode=0.5, decode=1.0, total=1.75, steps=4, mean_batch_rows=2.5),
-            )
+            if failure := self._failure_of(request):
+                failure.end(context)
+            return self._generation(request)
+
+    def GenerateBatch(  # noqa: N802
+        self, requests: Iterator[pb.GenerateRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.GenerateBatchResponse]:
+        with self._received(None, context):
+            for number, request in enumerate(requests, start=1):
+                self.requests.append(request)
+                answer = pb.GenerateBatchResponse(request_id=request.request_id)
+                failure = self.item_failures.popleft() if self.item_failures else self._failure_of(request)
+                if failure:
+                    answer.error.CopyFrom(failure.as_status())
+                else:
+                    answer.response.CopyFrom(self._generation(request))
+                yield answer
+                if number == self.break_after:
+                    Failure(grpc.StatusCode.UNAVAILABLE, "shutting down").end(context)
+
+    @staticmethod
+    def _failure_of(request: pb.GenerateRequest) -> Failure | None:
+        if request.text == "slow":
+            time.sleep(0.2)
+        if request.text != "bad":
+            return None
+        return Failure(
+            grpc.StatusCode.INVALID_ARGUMENT, f"text: {request.text!r} is bad", (violation("text", "is bad"),)
+        )
+
+    def _generation(self, request: pb.GenerateRequest) -> pb.GenerateResponse:
+        source = list(request.text) if request.WhichOneof("source") == "text" else list(request.tokens.tokens)
+        num_hypotheses = request.decoding.num_hypotheses or 1
+        return pb.GenerateResponse(
+            request_id=request.request_id,
+            model=request.model or "fake",
+            version="0123456789ab",
+            hypotheses=[self._hypothesis(source, rank, request.output) for rank in range(num_hypotheses)],
+            source_tokens=source,
+            timings=pb.Timings(queue=0.25, encode=0.5, decode=1.0, total=1.75, steps=4, mean_batch_rows=2.5),
+        )
 
     def Score(self, request: pb.ScoreRequest, context: grpc.ServicerContext) -> pb.ScoreResponse:  # noqa: N802
         with self._received(request, context):
@@ -118,7 +150,8 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
     @contextmanager
     def _received(self, request: Any, context: grpc.ServicerContext) -> Iterator[None]:
         with self._lock:
-            self.requests.append(request)
+            if request is not None:
+                self.requests.append(request)
             self.metadata.append(dict(context.invocation_metadata()))
             self.seconds_left.append(context.time_remaining())
             failure = self.failures.popleft() if self.failures else None

@@ -137,7 +137,7 @@ def test_what_concerns_every_line_ends_the_run(
 ) -> None:
     details = (violation("decoding.beam_size", "must be 1 to 8, got 9"),)
     failure = Failure(grpc.StatusCode.INVALID_ARGUMENT, "decoding.beam_size: must be 1 to 8, got 9", details)
-    server.seq2seq.failures.extend([failure] * 100)
+    server.seq2seq.item_failures.extend([failure] * 100)
     standard_input(b"a\n" * 100)
     assert main(["generate", "-", "--beam-size", "9"]) == 2
     out, err = capsys.readouterr()
@@ -148,7 +148,7 @@ def test_what_concerns_every_line_ends_the_run(
 def test_a_failure_of_one_line_is_not_the_others(
     standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.seq2seq.failures.append(Failure(grpc.StatusCode.INTERNAL, "internal error"))
+    server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INTERNAL, "internal error"))
     standard_input(b"a\nbad\nc\n")
     assert main(["generate", "-", "--concurrency", "1"]) == 1
     out, err = capsys.readouterr()
@@ -285,7 +285,7 @@ def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.Capt
         main(["generate", "--help"])
     assert ended.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
-    for words in (f"the server (default: {server.target})", "(default: 30)", "(default: 32)", "ATTENDANT_TOKEN"):
+    for words in (f"the server (default: {server.target})", "(default: 30)", "(default: 512)", "ATTENDANT_TOKEN"):
         assert words in out
 
 

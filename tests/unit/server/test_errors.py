@@ -1,5 +1,7 @@
 """Every error of the tree, through the mapping that the servicers use."""
 
+import pickle
+
 import grpc
 import pytest
 from google.protobuf.message import Message
@@ -62,6 +64,12 @@ def unpacked(context: RecordingContext, kind: type[Message]) -> Message:
     detail = kind()
     assert packed.Unpack(detail)
     return detail
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_of_a_worker_process_arrives_as_it_was(error: errors.AttendantError) -> None:
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
 
 
 def leaves(kind: type[errors.AttendantError] = errors.AttendantError) -> set[str]:

@@ -12,12 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.decoding.hypothesis import FinishReason, Hypothesis
 from runtime.errors import UserError
-from server.engine.request import RequestStats, StepStats
+from server.engine.request import Priority, RequestStats, StepStats
 from server.metrics import Metrics, attention_entropy, coverage_deficit
 from server.metrics_endpoint import MetricsEndpoint
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
 STEP = StepStats(
+    priority=Priority.INTERACTIVE,
     num_rows=6,
     num_encoded=2,
     cancelled_rows=3,
@@ -126,6 +127,7 @@ def test_a_step(metrics: Metrics) -> None:
 
 def test_a_round_without_a_step(metrics: Metrics) -> None:
     empty = StepStats(
+        priority=Priority.INTERACTIVE,
         num_rows=0,
         num_encoded=0,
         cancelled_rows=0,

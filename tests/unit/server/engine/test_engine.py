@@ -9,7 +9,7 @@ from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.stepper import DecoderState
 from server.engine.engine import Engine
-from server.engine.request import EngineRequest, Outcome, Result, StepResult
+from server.engine.request import EngineRequest, Outcome, Priority, Result, StepResult
 from server.engine.scheduler import Budget
 from server.errors import Cancelled, DeadlineExceeded
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -45,7 +45,13 @@ class Desk:
         self.engine = Engine(self.stepper, budget, lambda: self.stepper.now)
         self.outcomes: dict[int, Outcome] = {}
 
-    def submit(self, key: int, wanted: DecodingOptions, deadline: float | None = None) -> None:
+    def submit(
+        self,
+        key: int,
+        wanted: DecodingOptions,
+        deadline: float | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> None:
         request = EngineRequest(
             key=key,
             source_ids=source(key),
@@ -53,6 +59,7 @@ class Desk:
             max_rows=wanted.beam_size,
             submitted=self.stepper.now,
             deadline=deadline,
+            priority=priority,
         )
         self.engine.submit(request)
 
@@ -185,7 +192,7 @@ def test_nothing_is_kept_of_those_that_are_gone() -> None:
     desk.step()
     assert set(desk.outcomes) == set(range(50))
     assert not desk.engine._running and not desk.engine._cancelled
-    assert desk.engine.scheduler.reserved_rows == 0
+    assert not desk.engine.has_work and desk.engine.num_rows == 0
 
 
 def test_a_deadline_frees_the_rows_within_one_step() -> None:
@@ -200,6 +207,58 @@ def test_a_deadline_frees_the_rows_within_one_step() -> None:
     result = desk.step()
     assert isinstance(desk.outcomes[0], DeadlineExceeded)
     assert (result.stats.cancelled_rows, desk.stepper.num_steps) == (1, steps)
+
+
+def test_bulk_rows_stand_still_while_interactive_ones_run() -> None:
+    desk = Desk(max_rows=4)
+    for key in range(4):
+        desk.submit(key, options(12), priority=Priority.BULK)
+    joined = desk.step().stats
+    assert (joined.num_encoded, joined.num_rows) == (4, 0), "one call into the model at a time"
+    desk.step()
+    desk.submit(99, options(3, beam_size=4))
+    rounds = [desk.step().stats for _ in range(4)]
+    assert [(one.priority, one.num_rows) for one in rounds] == [
+        (Priority.INTERACTIVE, 1),
+        (Priority.INTERACTIVE, 4),
+        (Priority.INTERACTIVE, 4),
+        (Priority.INTERACTIVE, 4),
+    ]
+    assert desk.engine.num_rows == 4
+    assert isinstance(desk.outcomes[99], Result)
+    assert desk.outcomes[99].stats.mean_batch_rows == 3.25, "the rows beside which it stood do not count"
+    desk.run()
+    (expected,) = decode_all(FakeStepper(), [source(1)], options(12), SPECIAL_IDS)
+    first = desk.outcomes[1]
+    assert isinstance(first, Result) and first.hypotheses == expected, "as if nothing had come between"
+    assert first.stats.steps == 13
+    assert first.stats.total > first.stats.encode + 13 * STEP_SECONDS
+
+
+def test_bulk_work_goes_on_under_endless_interactive_work() -> None:
+    desk = Desk(max_rows=2)
+    desk.submit(-1, options(9), priority=Priority.BULK)
+    key = 0
+    while -1 not in desk.outcomes:
+        if desk.engine.scheduler.num_waiting(Priority.INTERACTIVE) < 2:
+            desk.submit(key, options(5))
+            key += 1
+        desk.step()
+        assert key < 200
+    assert desk.engine.scheduler.num_waiting(Priority.INTERACTIVE)
+
+
+def test_cancelling_bulk_rows_that_stand_still() -> None:
+    desk = Desk(max_rows=4)
+    for key in (0, 1):
+        desk.submit(key, options(9), priority=Priority.BULK)
+    desk.step()
+    desk.submit(2, options(9))
+    desk.engine.cancel(0)
+    assert desk.step().stats.cancelled_rows == 1
+    desk.run()
+    assert isinstance(desk.outcomes[0], Cancelled)
+    assert isinstance(desk.outcomes[1], Result) and isinstance(desk.outcomes[2], Result)
 
 
 def test_the_source_budget_holds_back_the_wide() -> None:

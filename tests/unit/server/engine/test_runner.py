@@ -13,6 +13,7 @@ from server.engine.engine import Engine
 from server.engine.request import Result, StepStats
 from server.engine.runner import EngineRunner
 from server.engine.scheduler import Budget
+from server.engine.thread import EngineThread
 from server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import GatedStepper, eventually
@@ -31,7 +32,8 @@ async def running(
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
     stats: list[StepStats] = []
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000))
-    runner = EngineRunner("test", engine, max_waiting=max_waiting, on_step=stats.append, on_death=on_death)
+    host = EngineThread("test", engine, on_step=stats.append)
+    runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
     runner.start()
     try:
         yield runner, stats
@@ -63,7 +65,7 @@ async def test_one_wake_up_per_step_whatever_its_outcomes(monkeypatch: pytest.Mo
         original = loop.call_soon_threadsafe
 
         def counted(callback: Any, *arguments: Any, **options: Any) -> Any:
-            if "_resolve" in repr(callback):
+            if "_tell" in repr(callback):
                 calls.append(callback)
             return original(callback, *arguments, **options)
 
@@ -101,7 +103,7 @@ async def test_a_deadline_that_has_passed_is_not_started() -> None:
 async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
-        runner._pace.note(10.0, 1)
+        runner._host._pace.note(10.0, 1)
         task = ask(runner)
         await stepper.arrival()
         other = ask(runner)
@@ -175,10 +177,54 @@ async def test_stopping_tells_those_that_are_still_in() -> None:
         tasks = [ask(runner), ask(runner)]
         await stepper.arrival()
         stopping = asyncio.create_task(runner.stop())
-        await eventually(lambda: runner._stopping)
+        await eventually(lambda: runner._host._stopping)
         stepper.let_one_pass()
         await stopping
         assert [type(one) for one in await ended(*tasks)] == [Draining] * 2
+
+
+async def test_bulk_work_is_told_by_call_and_may_be_cancelled() -> None:
+    stepper, told = GatedStepper(7), []
+    async with running(stepper) as (runner, _):
+        search = BeamSearch.start(LONG, SPECIAL_IDS)
+        keys = [runner.submit_bulk((4, 5, 3), search, 1, None, told.append) for _ in range(3)]
+        await stepper.arrival()
+        runner.cancel(keys[0])
+        runner.cancel(keys[0])
+        stepper.open()
+        await eventually(lambda: len(told) == 2)
+        assert all(isinstance(one, Result) for one in told)
+        await eventually(lambda: runner.num_running == 0)
+
+
+async def test_a_full_queue_of_bulk_work_refuses_nobody() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1, max_waiting=1) as (runner, _):
+        search = BeamSearch.start(LONG, SPECIAL_IDS)
+        told: list[Any] = []
+        for _ in range(9):
+            runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+        await stepper.arrival()
+        task = ask(runner)
+        stepper.open()
+        assert isinstance((await ended(task))[0], Result)
+        await eventually(lambda: len(told) == 9)
+
+
+async def test_draining_refuses_bulk_work_and_waits_for_what_is_in() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper) as (runner, _):
+        search = BeamSearch.start(LONG, SPECIAL_IDS)
+        told: list[Any] = []
+        runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+        await stepper.arrival()
+        runner.drain()
+        with pytest.raises(Draining):
+            runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+        finished = asyncio.create_task(runner.finished())
+        stepper.open()
+        await asyncio.wait_for(finished, 20)
+        assert len(told) == 1
 
 
 async def test_an_idle_engine_does_nothing() -> None:

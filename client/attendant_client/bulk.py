@@ -1,0 +1,162 @@
+"""Bulk work: any number of requests over one stream, which gives way to interactive requests on the server."""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+
+from attendant_client.answers import Generation, Source
+from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
+from attendant_client.messages import generate_request, generation_of
+from attendant_client.options import RequestOptions
+from attendant_client.v1 import seq2seq_pb2 as pb
+
+Answer = asyncio.Future[Generation]
+
+
+class Bulk:
+    """A stream of requests, each answered on completion. Made by `AttendantClient.bulk`, used with `async with`.
+
+    gRPC's flow control holds the sender back where the server has enough to do; who calls `generate` bounds how many
+    requests wait here. A stream that breaks after it has brought an answer is opened anew, and what is unanswered asked
+    again: requests have no side effects. gRPC itself retries one that has brought none.
+    """
+
+    def __init__(self, open_stream: Callable[[], Any], timeout: float | None) -> None:
+        self._open_stream = open_stream
+        self._timeout = timeout
+        self._numbers = itertools.count(1)
+        # By the request's number, in the order of asking.
+        self._asked: dict[str, tuple[pb.GenerateRequest, Answer]] = {}
+        self._unsent: deque[pb.GenerateRequest] = deque()
+        self._stirred = asyncio.Event()
+        self._closing = False
+        self._last_progress = time.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks.append(asyncio.create_task(self._run()))
+        if self._timeout is not None:
+            self._tasks.append(asyncio.create_task(self._watch(self._timeout)))
+        return self
+
+    async def __aexit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Half-closes the stream and lets it end; after an exception, or with answers still awaited, cancels it."""
+        running, *others = self._tasks
+        if exception is None and not self._asked:
+            self._closing = True
+            self._stirred.set()
+        else:
+            running.cancel()
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _, answer in self._asked.values():
+            answer.cancel()
+
+    async def generate(self, source: Source, **options: Unpack[RequestOptions]) -> Generation:
+        """Decodes one source, when its turn comes; see `AttendantClient.generate`.
+
+        The request's id is its number on the stream.
+        """
+        if "timeout" in options:
+            raise TypeError("timeout: concerns the whole stream; AttendantClient.bulk takes it")
+        number = str(next(self._numbers))
+        request = generate_request(source, number, options)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        if not self._asked:
+            self._last_progress = time.monotonic()
+        self._asked[number] = request, answer
+        self._unsent.append(request)
+        self._stirred.set()
+        try:
+            return await answer
+        finally:
+            # One that was cancelled is answered all the same, to nobody.
+            self._asked.pop(number, None)
+
+    async def _run(self) -> None:
+        """Opens streams, one after the other, for as long as there is something to ask."""
+        while await self._is_wanted():
+            self._unsent = deque(request for request, _ in self._asked.values())
+            stream = self._open_stream()
+            sending = asyncio.create_task(self._send(stream))
+            num_answers = 0
+            raised: grpc.aio.AioRpcError | None = None
+            try:
+                while (answer := await stream.read()) is not grpc.aio.EOF:
+                    num_answers += 1
+                    self._answer(answer)
+            except grpc.aio.AioRpcError as error:
+                raised = error
+            finally:
+                sending.cancel()
+                (send_error,) = await asyncio.gather(sending, return_exceptions=True)
+                stream.cancel()
+            why = partial(_why_it_ended, raised, isinstance(send_error, Exception))
+            if not (num_answers and isinstance(why(), Unavailable | Overloaded)):
+                self._fail_all(why)
+
+    async def _is_wanted(self) -> bool:
+        """Waits for a request; False: there will be none."""
+        while not self._asked and not self._closing:
+            self._stirred.clear()
+            await self._stirred.wait()
+        return bool(self._asked)
+
+    async def _send(self, stream: Any) -> None:
+        while True:
+            while self._unsent:
+                await stream.write(self._unsent.popleft())
+            if self._closing:
+                await stream.done_writing()
+                return
+            self._stirred.clear()
+            await self._stirred.wait()
+
+    def _answer(self, answer: pb.GenerateBatchResponse) -> None:
+        self._last_progress = time.monotonic()
+        _, waiting = self._asked.get(answer.request_id, (None, None))
+        if waiting is None or waiting.done():
+            return
+        if answer.WhichOneof("result") == "error":
+            waiting.set_exception(error_of_status(answer.error))
+        else:
+            waiting.set_result(generation_of(answer.response))
+
+    async def _watch(self, timeout: float) -> None:
+        """Fails what is asked where no answer has come for so long."""
+        while True:
+            left = self._last_progress + timeout - time.monotonic()
+            if left > 0 or not self._asked:
+                await asyncio.sleep(left if left > 0 else timeout)
+            else:
+                message = f"no answer for {timeout:g} s"
+                self._fail_all(partial(DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, message))
+
+    def _fail_all(self, make_error: Callable[[], AttendantError]) -> None:
+        for _, answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(make_error())
+        self._asked.clear()
+        self._unsent.clear()
+
+
+def _why_it_ended(raised: grpc.aio.AioRpcError | None, write_failed: bool) -> AttendantError:
+    if raised is None:
+        return Unavailable(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
+    # Where a write fails first, grpc reports INTERNAL, whatever the status was that the server ended with.
+    if write_failed and raised.code() is grpc.StatusCode.INTERNAL:
+        return Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream broke")
+    return error_of(raised)

@@ -1,0 +1,51 @@
+"""Messages between a server and its worker processes: pickled values, each behind its length. Both ends are ours."""
+
+import pickle
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+LENGTH = struct.Struct("<I")
+
+
+def framed(message: Any) -> bytes:
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(body)) + body
+
+
+def receive_one(connection: socket.socket) -> Any:
+    """Waits for a message; None: the other end has hung up."""
+    with connection.makefile("rb", buffering=0) as stream:
+        head = _read(stream, LENGTH.size)
+        body = _read(stream, *LENGTH.unpack(head)) if head else b""
+    return pickle.loads(body) if body else None
+
+
+def _read(stream: socket.SocketIO, size: int) -> bytes:
+    """So many bytes; none where the other end has hung up before."""
+    read = bytearray()
+    while len(read) < size:
+        if not (part := stream.read(size - len(read))):
+            return b""
+        read += part
+    return bytes(read)
+
+
+class Frames:
+    """What has been received, cut into messages."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are whole with this."""
+        self._received += data
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            end = LENGTH.size + length
+            if len(self._received) < end:
+                return
+            body = bytes(self._received[LENGTH.size : end])
+            del self._received[:end]
+            yield pickle.loads(body)

@@ -1,0 +1,115 @@
+"""The requests of one priority: who waits and who runs, and whom to admit next. Pure.
+
+Admission is by two budgets: rows (a request reserves all that its search may come to have) and padded source
+positions (requests x the widest padded source: what the encoder memory takes). Whoever has waited longest always goes
+first; if it does not fit, nobody overtakes it. Those that go along with it are taken from the next few in the queue by
+how near their padded width is to its own, because a batch is padded to its widest source. A request that
+MAX_OVERTAKEN admissions have come before is no longer passed over.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from itertools import islice
+
+from runtime.stepper import padded_width
+from server.engine.request import EngineRequest
+
+WINDOW = 64
+"""How many waiting requests are looked at for companions of like length."""
+
+MAX_OVERTAKEN = 64
+"""Admissions more than in order of arrival that a request waits for at most before nobody goes ahead of it any more."""
+
+
+class Lane:
+    """Two collections, in order of arrival: waiting and running."""
+
+    def __init__(self) -> None:
+        # With the number of admissions that there will have been when its turn comes in order of arrival.
+        self._waiting: OrderedDict[int, tuple[EngineRequest, int]] = OrderedDict()
+        self._running: dict[int, EngineRequest] = {}
+        self._running_widths: Counter[int] = Counter()
+        self._num_admitted = 0
+        self.reserved_rows = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._waiting or key in self._running
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add(self, request: EngineRequest) -> None:
+        self._waiting[request.key] = request, self._num_admitted + len(self._waiting)
+
+    def remove(self, key: int) -> EngineRequest | None:
+        """Takes a request out, wherever it is. None: not here."""
+        if (entry := self._waiting.pop(key, None)) is not None:
+            return entry[0]
+        if (request := self._running.pop(key, None)) is not None:
+            self.reserved_rows -= request.max_rows
+            width = width_of(request)
+            self._running_widths[width] -= 1
+            if not self._running_widths[width]:
+                del self._running_widths[width]
+        return request
+
+    def admit(self, max_rows: int, max_positions: int, max_joining_positions: float = math.inf) -> list[EngineRequest]:
+        """Moves requests from waiting to running, and returns them.
+
+        Args:
+            max_rows, max_positions: of all that run; a single request always fits.
+            max_joining_positions: of those that join now, padded to their widest; at least one may.
+        """
+        admitted: list[EngineRequest] = []
+        joining_width = 0
+        running_width = max(self._running_widths, default=0)
+        for request in self._in_turn(max_rows - self.reserved_rows):
+            width = width_of(request)
+            if self._running:
+                if self.reserved_rows + request.max_rows > max_rows:
+                    break
+                if max(running_width, width) * (len(self._running) + 1) > max_positions:
+                    break
+            joining_width = max(joining_width, width)
+            if admitted and joining_width * (len(admitted) + 1) > max_joining_positions:
+                break
+            running_width = max(running_width, width)
+            self._admit(request, width)
+            admitted.append(request)
+        return admitted
+
+    def _in_turn(self, room: int) -> list[EngineRequest]:
+        """The requests that may be admitted now, in the order in which they would be."""
+        if len(self._waiting) <= 1 or room <= 0:
+            return [request for request, _ in islice(self._waiting.values(), 1)]
+        window = list(islice(self._waiting.values(), WINDOW))
+        num_overdue = 1
+        for _, due in window[1:]:
+            if self._num_admitted < due + MAX_OVERTAKEN:
+                break
+            num_overdue += 1
+        first = width_of(window[0][0])
+        passable = [request for request, _ in window[num_overdue:]]
+        # Sorting is stable: of like widths the one that came first goes first.
+        passable.sort(key=lambda request: abs(width_of(request) - first))
+        return [request for request, _ in window[:num_overdue]] + passable
+
+    def _admit(self, request: EngineRequest, width: int) -> None:
+        del self._waiting[request.key]
+        self._running[request.key] = request
+        self._running_widths[width] += 1
+        self._num_admitted += 1
+        self.reserved_rows += request.max_rows
+
+
+def width_of(request: EngineRequest) -> int:
+    """The positions that its source takes, padded."""
+    return padded_width(len(request.source_ids))

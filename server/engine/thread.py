@@ -1,0 +1,125 @@
+"""An engine on a thread of this process, which owns the model.
+
+asyncio never touches the engine: it leaves requests and cancellations in an inbox under a lock, and is told of
+outcomes by one `call_soon_threadsafe` per step. With nothing to do the thread sleeps on a condition.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from server.engine.engine import Engine
+from server.engine.host import Outcomes
+from server.engine.pace import Pace
+from server.engine.request import EngineRequest, Priority, StepStats
+
+log = logging.getLogger(__name__)
+
+
+class EngineThread:
+    """One engine, one thread: an `EngineHost`."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        *,
+        on_step: Callable[[StepStats], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes over an engine: from `start` on, only the thread touches it.
+
+        Args:
+            on_step: called on the engine's thread with each step's stats.
+            clock: the engine's own.
+        """
+        self._engine = engine
+        self._on_step = on_step
+        self._clock = clock
+        self._pace = Pace()
+        self._wake = threading.Condition()
+        self._inbox: list[EngineRequest] = []
+        self._cancelled: list[int] = []
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_outcomes: Callable[[Outcomes], None]
+        self._on_death: Callable[[], None]
+
+    def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
+        self._on_outcomes, self._on_death = on_outcomes, on_death
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def submit(self, request: EngineRequest) -> None:
+        with self._wake:
+            self._inbox.append(request)
+            self._wake.notify()
+
+    def cancel(self, key: int) -> None:
+        with self._wake:
+            self._cancelled.append(key)
+            self._wake.notify()
+
+    def num_waiting(self, priority: Priority) -> int:
+        with self._wake:  # not while the inbox is on its way into the engine: it would count twice
+            arriving = sum(request.priority is priority for request in self._inbox)
+            return arriving + self._engine.scheduler.num_waiting(priority)
+
+    @property
+    def num_running(self) -> int:
+        return self._engine.scheduler.num_running
+
+    @property
+    def num_rows(self) -> int:
+        return self._engine.num_rows
+
+    def expected_seconds(self, num_requests: int) -> float:
+        return self._pace.expected_seconds(num_requests)
+
+    async def stop(self, timeout_seconds: float) -> None:
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, timeout_seconds)
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                began = self._clock()
+                result = self._engine.step()
+                if result.outcomes:
+                    self._call(partial(self._on_outcomes, result.outcomes))
+                if result.stats.priority is Priority.INTERACTIVE:
+                    self._pace.note(self._clock() - began, len(result.outcomes))
+                self._on_step(result.stats)
+        except Exception:
+            log.exception("a step failed: every request in flight is refused and the server ends")
+            self._call(self._on_death)
+
+    def _take_in(self) -> bool:
+        """Moves the inbox into the engine, sleeping while there is nothing to do; False: stop."""
+        with self._wake:
+            while not (self._stopping or self._inbox or self._cancelled or self._engine.has_work):
+                self._wake.wait()
+            if self._stopping:
+                return False
+            for request in self._inbox:
+                self._engine.submit(request)
+            self._inbox.clear()
+            for key in self._cancelled:
+                self._engine.cancel(key)
+            self._cancelled.clear()
+        return True
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Has the event loop call a function, unless it has ended: then nobody waits any more."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            log.debug("the event loop has ended before the engine")

@@ -1,0 +1,30 @@
+"""What a server and a worker process say to each other before the first request."""
+
+from dataclasses import dataclass
+
+from runtime.manifest import Limits, Precision, Provider
+from server.config import ServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker is to serve: the one bundle of this configuration, on so many threads."""
+
+    config: ServerConfig
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker's bundle gives on this host what it must; how it is served."""
+
+    precision: Precision
+    provider: Provider
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why it can't be served: a UserError's words."""
+
+    message: str

@@ -1,0 +1,104 @@
+"""The stream for bulk work: matching, endings, and what is asked again."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from attendant_client import AttendantClient, DeadlineExceeded, InvalidArgument, NotFound, Overloaded, Unavailable
+from attendant_client.bulk import Bulk
+from tests.unit.client.fake_server import Failure, Served, retry_info
+
+
+async def test_answers_find_their_requests(client: AttendantClient, server: Served) -> None:
+    sources = [f"w{number}" for number in range(300)]
+    async with client.bulk() as bulk:
+        answers = await asyncio.gather(*(bulk.generate(source, beam_size=2) for source in sources))
+    assert [answer.best.text for answer in answers] == [source.upper() for source in sources]
+    assert [request.text for request in server.seq2seq.requests] == sources
+    assert len(server.seq2seq.metadata) == 1, "one stream"
+    assert all(request.decoding.beam_size == 2 for request in server.seq2seq.requests)
+
+
+async def test_one_after_the_other(client: AttendantClient) -> None:
+    async with client.bulk() as bulk:
+        assert [(await bulk.generate(source)).best.text for source in "abc"] == ["A", "B", "C"]
+
+
+async def test_errors_of_requests_have_their_details(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.item_failures.extend(
+        [Failure(grpc.StatusCode.NOT_FOUND), Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, details=(retry_info(1.5),))]
+    )
+    async with client.bulk() as bulk:
+        with pytest.raises(NotFound, match="as told"):
+            await bulk.generate("a")
+        with pytest.raises(Overloaded) as overloaded:
+            await bulk.generate("a")
+        with pytest.raises(InvalidArgument) as invalid:
+            await bulk.generate("bad")
+        assert (await bulk.generate("a")).best.text == "A"
+    assert overloaded.value.retry_seconds == 1.5
+    assert [violation.field for violation in invalid.value.violations] == ["text"]
+
+
+async def test_a_stream_that_breaks_is_opened_anew(client: AttendantClient, server: Served) -> None:
+    """The server shuts down after every seventh answer; each source is answered, once for its caller."""
+    server.seq2seq.break_after = 7
+    sources = [f"w{number}" for number in range(60)]
+    answers = [answer.best.text async for answer in client.generate_many(sources, concurrency=16)]
+    assert answers == [source.upper() for source in sources]
+    assert len(server.seq2seq.metadata) >= 60 / 7
+
+
+async def test_a_stream_that_brings_nothing_fails(closed_target: str) -> None:
+    async with AttendantClient(closed_target) as client, client.bulk() as bulk:
+        asked = await asyncio.gather(bulk.generate("a"), bulk.generate("b"), return_exceptions=True)
+        assert [type(one) for one in asked] == [Unavailable, Unavailable]
+
+
+async def test_what_fails_the_stream_fails_all_and_another_may_follow(client: AttendantClient, server: Served) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.UNAUTHENTICATED, "no token"))
+    async with client.bulk() as bulk:
+        asked = await asyncio.gather(*(bulk.generate("a") for _ in range(3)), return_exceptions=True)
+        assert len({id(one) for one in asked}) == 3
+        assert {str(one) for one in asked} == {"no token"}
+        assert (await bulk.generate("a")).best.text == "A"
+
+
+async def test_no_answer_in_time(client: AttendantClient) -> None:
+    async with client.bulk(timeout=0.05) as bulk:
+        with pytest.raises(DeadlineExceeded, match=r"no answer for 0.05 s"):
+            await bulk.generate("slow")
+
+
+async def test_the_timeout_is_of_waiting_not_of_the_whole(client: AttendantClient) -> None:
+    async with client.bulk(timeout=0.35) as bulk:
+        answers = await asyncio.gather(*(bulk.generate("slow") for _ in range(3)))
+        assert len(answers) == 3, "0.6 s in all"
+
+
+async def test_leaving_cancels_what_is_asked(client: AttendantClient) -> None:
+    task: asyncio.Task[object]
+    with pytest.raises(KeyError):
+        async with client.bulk() as bulk:
+            task = asyncio.create_task(bulk.generate("slow"))
+            await asyncio.sleep(0.01)
+            raise KeyError
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_one_that_is_given_up_does_not_disturb_the_others(client: AttendantClient) -> None:
+    async with client.bulk() as bulk:
+        given_up = asyncio.create_task(bulk.generate("slow"))
+        other = asyncio.create_task(bulk.generate("a"))
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        assert (await other).best.text == "A"
+
+
+async def test_a_timeout_is_the_streams(client: AttendantClient) -> None:
+    async with client.bulk() as bulk:
+        assert isinstance(bulk, Bulk)
+        with pytest.raises(TypeError, match="timeout"):
+            await bulk.generate("a", timeout=3)  # type: ignore[call-arg]
