@@ -19,8 +19,9 @@ from training.precision import product_dtype, without_autocast
 MIN_ROWS: Final = 256
 """Fewer at a time would make the products slow."""
 
-MAX_LOGITS: Final = 2**24
-"""At a time, where that leaves rows enough."""
+MAX_BYTES: Final = 24 * 2**20
+"""Of logits at a time, where that leaves rows enough. Memory of 32 MiB and more, glibc gets anew from the kernel each
+time, which takes as long as the work on it."""
 
 MAX_CACHED_LOGITS: Final = 2**19
 """Of them, what goes from logits to gradients at a time on a CPU, within its cache."""
@@ -65,7 +66,7 @@ class _OutputLoss(torch.autograd.Function):
             low_weight = weight.to(dtype)
             shares = smoothing_shares(bias, label_smoothing)
             total, of_inputs, of_weight, of_bias = bias.new_zeros(()), [], None, torch.zeros_like(bias)
-            num_rows = max(MIN_ROWS, MAX_LOGITS // len(bias))
+            num_rows = max(MIN_ROWS, MAX_BYTES // (len(bias) * dtype.itemsize))
             num_cached = max(1, MAX_CACHED_LOGITS // len(bias)) if inputs.device.type == "cpu" else num_rows
             parts = zip(torch.split(inputs.to(dtype), num_rows), torch.split(target_ids, num_rows), strict=True)
             for part, part_ids in parts:

@@ -21,7 +21,7 @@ N, H, V = 23, 5, 11
 def _some_rows_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
         monkeypatch.setattr(module, "MIN_ROWS", 4)
-        monkeypatch.setattr(module, "MAX_LOGITS", 4 * V)
+        monkeypatch.setattr(module, "MAX_BYTES", 4 * V * torch.float32.itemsize)
         monkeypatch.setattr(module, "MAX_CACHED_LOGITS", 3 * V)
 
 
