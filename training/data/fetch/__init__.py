@@ -5,12 +5,11 @@ from pathlib import Path
 
 from training.data.config import DataConfig, FetcherName
 from training.data.fetch.cmudict import build_cmudict
-from training.data.fetch.copy import build_copy
 from training.data.fetch.dates import build_dates
 from training.data.fetch.debdocs import build_debdocs
 from training.data.fetch.debian_descriptions import build_debian_synopses
 from training.data.fetch.published import Announce, Builder, publish
-from training.data.fetch.reverse import build_reverse
+from training.data.fetch.spelling import build_copy, build_reverse
 
 FETCHERS: dict[FetcherName, Builder] = {
     "cmudict": build_cmudict,
