@@ -87,16 +87,25 @@ class Bulk:
             self._asked.pop(number, None)
 
     async def _run(self) -> None:
-        """Opens streams, one after the other, for as long as there is something to ask."""
+        """Opens streams, one after the other, for as long as there is something to ask.
+
+        Where a write fails before the server's status is read, grpc reports INTERNAL in its place. The next stream then
+        sends one request and no other before an answer, so that no write gets in the way of what the server has to say.
+        """
+        careful = False
         while await self._is_wanted():
             self._unsent = deque(request for request, _ in self._asked.values())
             stream = self._open_stream()
-            sending = asyncio.create_task(self._send(stream))
+            go_on = asyncio.Event()
+            if not careful:
+                go_on.set()
+            sending = asyncio.create_task(self._send(stream, go_on))
             num_answers = 0
             raised: grpc.aio.AioRpcError | None = None
             try:
                 while (answer := await stream.read()) is not grpc.aio.EOF:
                     num_answers += 1
+                    go_on.set()
                     self._answer(answer)
             except grpc.aio.AioRpcError as error:
                 raised = error
@@ -104,7 +113,14 @@ class Bulk:
                 sending.cancel()
                 (send_error,) = await asyncio.gather(sending, return_exceptions=True)
                 stream.cancel()
-            why = partial(_why_it_ended, raised, isinstance(send_error, Exception))
+            hidden = (
+                raised is not None and raised.code() is grpc.StatusCode.INTERNAL and isinstance(send_error, Exception)
+            )
+            if hidden and not num_answers and not careful:
+                careful = True
+                continue
+            careful = False
+            why = partial(_why_it_ended, raised, hidden)
             if not (num_answers and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
 
@@ -115,10 +131,11 @@ class Bulk:
             await self._stirred.wait()
         return bool(self._asked)
 
-    async def _send(self, stream: Any) -> None:
+    async def _send(self, stream: Any, go_on: asyncio.Event) -> None:
         while True:
             while self._unsent:
                 await stream.write(self._unsent.popleft())
+                await go_on.wait()
             if self._closing:
                 await stream.done_writing()
                 return
@@ -153,10 +170,9 @@ class Bulk:
         self._unsent.clear()
 
 
-def _why_it_ended(raised: grpc.aio.AioRpcError | None, write_failed: bool) -> AttendantError:
+def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool) -> AttendantError:
     if raised is None:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
-    # Where a write fails first, grpc reports INTERNAL, whatever the status was that the server ended with.
-    if write_failed and raised.code() is grpc.StatusCode.INTERNAL:
+    if hidden:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream broke")
     return error_of(raised)
