@@ -11,6 +11,7 @@ import torch
 
 from runtime.errors import UserError
 from runtime.tokenizer import Tokenizer
+from training.allocator import keep_freed_memory
 from training.checkpoint import LAST, checkpoint_path
 from training.data.config import CorpusFiles, Part
 from training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
@@ -53,6 +54,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     processes = processes or Processes()
     device = choose_device(recipe, processes)
     processes.join(device)
+    keep_freed_memory()
     if recipe.training.num_threads is not None:
         torch.set_num_threads(recipe.training.num_threads)
     if not processes.is_first:
