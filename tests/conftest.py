@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,13 @@ def tiny_stepper(tiny_bundle_path: Path) -> "OnnxStepper":
     from runtime.onnx_stepper import OnnxStepper
 
     return OnnxStepper(open_bundle(tiny_bundle_path))
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[None]:
+    """Gives torch back the number of threads that it had: a training within a test sets its recipe's."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

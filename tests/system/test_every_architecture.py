@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attendant_client import AttendantClient
 from export.bundle_writer import write_bundle
@@ -77,11 +76,7 @@ NUM_QUICK = 6
 """The first ones, in which most pairs of choices meet already."""
 
 
-@pytest.fixture(autouse=True)
-def _threads_as_they_were() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("torch_threads")
 
 
 def toml(config: ModelConfig) -> str:

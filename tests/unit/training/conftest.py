@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 RECIPE = """
 seed = 5
@@ -54,10 +53,8 @@ def tiny_recipe(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _threads_as_they_were():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+def _torch_threads(torch_threads: None) -> None:
+    """Around each of these tests."""
 
 
 @pytest.fixture
