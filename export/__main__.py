@@ -10,7 +10,7 @@ from types import FrameType
 from export.publication import refuse_occupied
 from runtime.command import exit_command
 
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", "fp16")
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
@@ -58,7 +58,7 @@ def _export_parser() -> argparse.ArgumentParser:
         metavar="P,...",
         type=_precisions,
         default=("fp32",),
-        help="of weights and arithmetic: fp32, or fp32,int8 (default: fp32)",
+        help="of weights and arithmetic: fp32, and int8 (for CPUs), fp16 (for CUDA) or both (default: fp32)",
     )
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument(

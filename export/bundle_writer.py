@@ -2,12 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from export.exportable import Exportable
+from export.fp16.certification import certify_half
+from export.fp16.conversion import convert
 from export.golden import NUM_TRIED, choose_golden
 from export.int8.certification import certify
 from export.int8.quantization import quantize
@@ -18,7 +21,9 @@ from export.quality import preferred_precision
 from export.traced import TracedGraph, TracedPair
 from export.verification import Say, say_nothing
 from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
-from runtime.errors import VerificationFailed
+from runtime.bundle_stepper import BundleStepper
+from runtime.device_stepper import DeviceStepper
+from runtime.errors import UserError, VerificationFailed
 from runtime.files import sha256_of
 from runtime.golden import GoldenExample, check_golden, golden_text
 from runtime.manifest import (
@@ -32,8 +37,9 @@ from runtime.manifest import (
     Precision,
 )
 from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import Stepper
 
-Measure = Callable[[Mapping[Precision, OnnxStepper]], tuple[Evaluation, ...]]
+Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
 
 
@@ -91,6 +97,8 @@ class _Draft:
         if "int8" in precisions:
             steppers["int8"] = self._add_int8(plain, steppers["fp32"])
             self._choose_golden(steppers["int8"])
+        if "fp16" in precisions:
+            self._choose_golden(self._add_fp16(plain, steppers["fp32"]))
         (self.folder / GOLDEN_NAME).write_text(golden_text(tuple(self.golden)), encoding="utf-8")
         measured = () if measure is None else measure(steppers)
         again = {(one.metric, one.protocol) for one in measured}
@@ -108,8 +116,28 @@ class _Draft:
         )
         return stepper
 
+    def _add_fp16(self, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
+        """On a GPU where there is one. On the CPU it is too slow to be measured, and its quality would be another's."""
+        self.say("converting to fp16")
+        half = convert(plain)
+        stepper: BundleStepper = self._add("fp16", half.graphs)
+        with suppress(UserError):
+            stepper = DeviceStepper(self._draft_bundle(), "fp16", "cuda")
+        self.certificates.append(
+            certify_half(
+                self._manifest(),
+                stepper,
+                reference,
+                half.arithmetic,
+                self.exportable.encoder_sources(),
+                plan=self.plan,
+                say=self.say,
+            )
+        )
+        return stepper
+
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
-        """Writes the graphs and loads them as a server does."""
+        """Writes the graphs and loads them."""
         (self.folder / precision).mkdir()
         self.graphs[precision] = GraphPair(
             encoder=self._write_graph(pair.encoder, f"{precision}/encoder.onnx"),
@@ -117,15 +145,17 @@ class _Draft:
             state=pair.state,
             min_queries=pair.min_queries,
         )
-        # Graphs that have no certificate yet are no bundle yet.
-        draft = Bundle(
+        return OnnxStepper(self._draft_bundle(), precision)
+
+    def _draft_bundle(self) -> Bundle:
+        """Graphs that have no certificate yet are no bundle yet."""
+        return Bundle(
             path=self.folder,
             manifest=self._manifest(),
             source_tokenizer=self.exportable.source_tokenizer,
             target_tokenizer=self.exportable.target_tokenizer,
             golden=(),
         )
-        return OnnxStepper(draft, precision)
 
     def _write_graph(self, graph: TracedGraph, file: str) -> GraphSpec:
         content = graph.to_bytes()
@@ -138,7 +168,7 @@ class _Draft:
             outputs=graph.outputs,
         )
 
-    def _choose_golden(self, stepper: OnnxStepper) -> None:
+    def _choose_golden(self, stepper: BundleStepper) -> None:
         self.say(f"choosing golden examples of {stepper.precision}")
         manifest = self._manifest()
         self.golden += choose_golden(

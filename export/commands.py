@@ -39,9 +39,7 @@ def export(options: argparse.Namespace) -> None:
 
 def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
     run = load_run(options.origin, options.checkpoint or "best")
-    measurement = None
-    if _measures(options):
-        measurement = measurement_of_run(run, options.data)
+    measurement = measurement_of_run(run, options.data) if _measures(options) else None
     return exportable_run(run, options.name), measurement
 
 
@@ -50,9 +48,8 @@ def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | N
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
     bundle = open_bundle(options.origin)
     name = None if options.name is None else bundle_name(options.name, "")
-    measurement = None
-    if _measures(options) and options.data is not None:
-        measurement = measurement_of_bundle(options.origin, options.data)
+    measured = _measures(options) and options.data is not None
+    measurement = measurement_of_bundle(options.origin, options.data) if measured else None
     return exportable_bundle(bundle, name), measurement
 
 
@@ -69,6 +66,8 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
             f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
             f"largest error {max(certificate.errors.values()):.1e}"
         )
+        if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
+            yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
     lost = losses(manifest.evaluation)
     for one in manifest.evaluation:
         if one.precision == "int8":

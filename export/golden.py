@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from export.margins import outcomes_under_noise
+from runtime.bundle_stepper import BundleStepper
 from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.errors import VerificationFailed
 from runtime.golden import GoldenExample
 from runtime.manifest import Manifest, Precision
-from runtime.onnx_stepper import OnnxStepper
 from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 
-MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2}
+MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
 """Half-width of the noise on every log-probability that must not change an example's tokens: far more than what two
 hosts differ by."""
 
@@ -27,7 +27,7 @@ MAX_LENGTHS = (64, 16, 4)
 
 def choose_golden(
     manifest: Manifest,
-    stepper: OnnxStepper,
+    stepper: BundleStepper,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     sources: Sequence[Sequence[int]],

@@ -1,7 +1,8 @@
 """A bundle in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from export.verification import listed
 from runtime.bundle import Bundle
 from runtime.manifest import Certificate, GraphSpec, Manifest, TensorSpec
 
@@ -69,8 +70,8 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"certificate: {certificate.precision} on {certificate.provider}, {certificate.runtime_version}"
     yield f"  host            {certificate.host}"
     yield (
-        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
-        f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
+        f"  grid            batches of {listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
+        f"{grid.source_lengths[-1]}; beams {listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
     )
     worst = max(certificate.errors, key=lambda name: certificate.errors[name])
     own = certificate.reference_errors.get(worst)
@@ -92,11 +93,7 @@ def _graph_lines(graph: GraphSpec, size: int) -> Iterator[str]:
 
 
 def _tensor(spec: TensorSpec) -> str:
-    return f"{spec.name:<20} {spec.dtype:<8} [{_listed(spec.shape)}]"
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(str(value) for value in values)
+    return f"{spec.name:<20} {spec.dtype:<8} [{listed(spec.shape)}]"
 
 
 def _bytes(size: int) -> str:

@@ -5,18 +5,18 @@ A rewrite that is right can still be too coarse for a model: only outputs agains
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from export.verification import Say
 from runtime.manifest import Evaluation, Precision
 from runtime.stepper import Stepper
-from runtime.tokenizer import special_ids
 from training.checkpoint import LoadedRun
 from training.data.config import CorpusFiles
 from training.evaluation import EvaluationConfig, TextModel, decode_examples, evaluate, search_options
 from training.evaluation.data import EvaluationData, read_data, read_held_out
-from training.evaluation.models import open_bundle_model
+from training.evaluation.models import open_bundle_model, text_model
 from training.metrics import LOWER_IS_BETTER
 
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
@@ -94,22 +94,10 @@ def measurement_of_run(run: LoadedRun, file: str | None) -> Measurement | None:
     Raises:
         UserError: bad or no data.
     """
-    recipe = run.recipe
-    if file is None and recipe.data.files("test") is None:
+    if file is None and run.recipe.data.files("test") is None:
         return None
-
-    def model_of(stepper: Stepper) -> TextModel:
-        return TextModel(
-            stepper=stepper,
-            source_tokenizer=run.source_tokenizer,
-            target_tokenizer=run.target_tokenizer,
-            special_ids=special_ids(run.model.start_id),
-            append_eos=recipe.source.append_eos,
-            max_length=recipe.data.max_target_tokens,
-        )
-
     data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles(tsv=file))
-    return Measurement(data=data, config=recipe.evaluation, model_of=model_of)
+    return Measurement(data=data, config=run.recipe.evaluation, model_of=partial(text_model, run))
 
 
 def measurement_of_bundle(path: Path, file: str) -> Measurement:

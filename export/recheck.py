@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from export.from_bundle import exportable_bundle
 from export.from_run import exportable_run
+from export.int8.certification import certify
 from export.verification import Say, say_nothing, verify
 from runtime.bundle import Bundle, open_bundle
+from runtime.bundle_stepper import BundleStepper
+from runtime.device_stepper import DeviceStepper
 from runtime.errors import UserError, VerificationFailed
 from runtime.golden import check_golden
-from runtime.manifest import Provider
+from runtime.manifest import Certificate, Provider
 from runtime.onnx_stepper import OnnxStepper
 from training.checkpoint import load_run
 
@@ -19,7 +23,8 @@ def recheck(
     """Opens the bundle as a server does, and decodes its golden examples in every precision.
 
     Args:
-        run: a run directory and which of its checkpoints; its model is then compared with the graphs.
+        run: a run directory and which of its checkpoints; its model is then compared with the fp32 graphs, and those
+            with the int8 graphs.
 
     Returns:
         What holds, one line each.
@@ -32,25 +37,43 @@ def recheck(
     held = [f"{len(bundle.manifest.files)} files are what the manifest of {bundle.manifest.version} says"]
     for precision in sorted(bundle.manifest.graphs):
         say(f"decoding the golden examples in {precision}")
-        stepper = OnnxStepper(bundle, precision, provider)
+        if (precision, provider) == ("int8", "cuda"):
+            held.append("int8 on cuda: not checked, since it is not served there")
+            continue
+        # Not `open_stepper`: on the CPU fp16 is not served, but what there is of it can be checked.
+        stepper: BundleStepper = (
+            DeviceStepper(bundle, precision, provider) if provider == "cuda" else OnnxStepper(bundle, precision)
+        )
         if differences := check_golden(bundle, stepper, precision, provider):
             raise VerificationFailed(f"{path}: {precision} on {provider}: golden examples differ", differences)
         num_examples = sum(example.precision == precision for example in bundle.golden)
-        held.append(f"{precision} on {provider}: {num_examples} golden examples hold")
+        how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
+        held.append(f"{precision} on {provider}: {num_examples} golden examples hold{how}")
         if run is not None and precision == "fp32":
             held.append(f"{precision} on {provider}: {_compare(bundle, stepper, run, say)}")
+        if run is not None and precision == "int8":
+            held.append(f"{precision} on {provider}: {_compare_int8(bundle, stepper, say)}")
     return held
 
 
-def _compare(bundle: Bundle, stepper: OnnxStepper, run: tuple[Path, str], say: Say) -> str:
+def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say: Say) -> str:
     exportable = exportable_run(load_run(*run), bundle.manifest.name)
     _refuse_other_model(bundle, exportable.model.state_tensors(), exportable.provenance.checkpoint, run[0])
-    certificate = verify(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
-    tokens = certificate.tokens
-    return (
-        f"{tokens.num_identical} of {tokens.num_compared} decodings identical to PyTorch's, {tokens.num_excused} "
-        f"differ by a tie; largest error {max(certificate.errors.values()):.1e}"
-    )
+    found = verify(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
+    ties = f", {found.tokens.num_excused} differ by a tie"
+    return f"{_agreement(found)} to PyTorch's{ties}; largest error {max(found.errors.values()):.1e}"
+
+
+def _compare_int8(bundle: Bundle, stepper: BundleStepper, say: Say) -> str:
+    """With the fp32 graphs, which were compared with PyTorch before."""
+    reference = OnnxStepper(bundle, "fp32")
+    sources = exportable_bundle(bundle).encoder_sources()
+    found = certify(bundle.manifest, stepper, reference, {}, sources, say=say)
+    return f"{_agreement(found)} to fp32's; the same bits alone and in batches"
+
+
+def _agreement(found: Certificate) -> str:
+    return f"{found.tokens.num_identical} of {found.tokens.num_compared} decodings identical"
 
 
 def _refuse_other_model(bundle: Bundle, state: Sequence[object], checkpoint: str, run: Path) -> None:

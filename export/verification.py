@@ -5,8 +5,10 @@ They are run by the very stepper and decoded by the very search that serve; PyTo
 
 import copy
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -14,11 +16,11 @@ from export.comparison import Agreement
 from export.decodings import compare_decodings
 from export.plan import FULL_PLAN, ROUNDING_MULTIPLE, SCORE_TOLERANCE, TOLERANCE, VerificationPlan
 from export.probes import Script, Trace, play, random_source, write_scripts
+from runtime.bundle_stepper import BundleStepper
 from runtime.errors import VerificationFailed
 from runtime.graph_io import position_axis
-from runtime.manifest import Certificate, Grid, Manifest
+from runtime.manifest import Certificate, Grid, Manifest, TokenAgreement
 from runtime.onnx_session import RUNTIME_VERSION
-from runtime.onnx_stepper import OnnxStepper
 from training.model import Seq2Seq
 from training.stepper import TorchStepper
 
@@ -32,7 +34,7 @@ def say_nothing(line: str) -> None:
 
 def verify(
     manifest: Manifest,
-    stepper: OnnxStepper,
+    stepper: BundleStepper,
     model: Seq2Seq,
     real_sources: Sequence[Sequence[int]],
     *,
@@ -76,24 +78,49 @@ def verify(
     lines = [*report.token_lines, *(report.company_lines if must_be_invariant else ())]
     if lines:
         raise VerificationFailed(refusal(stepper), lines)
+    return certificate(
+        plan,
+        stepper,
+        agreement,
+        report.tokens,
+        reference="pytorch",
+        tolerance=TOLERANCE,
+        batch_invariant=not (agreement.variations or report.company_lines),
+        reference_errors=rounding.largest_errors(),
+    )
+
+
+def certificate(
+    plan: VerificationPlan,
+    stepper: BundleStepper,
+    agreement: Agreement,
+    tokens: TokenAgreement,
+    *,
+    reference: Literal["pytorch", "fp32"],
+    tolerance: float,
+    batch_invariant: bool,
+    reference_errors: Mapping[str, float] = MappingProxyType({}),
+    arithmetic: Mapping[str, str] = MappingProxyType({}),
+) -> Certificate:
+    """What was found of a stepper's graphs on this host, over the plan's grid; see Certificate for the rest."""
     return Certificate(
         precision=stepper.precision,
         provider=stepper.provider,
         runtime_version=RUNTIME_VERSION,
         host=host_description(),
-        reference="pytorch",
+        reference=reference,
         grid=grid_of(plan),
-        tolerance=TOLERANCE,
+        tolerance=tolerance,
         errors=dict(agreement.largest_errors()),
-        reference_errors=dict(rounding.largest_errors()),
-        arithmetic={},
-        tokens=report.tokens,
-        batch_invariant=not (agreement.variations or report.company_lines),
+        reference_errors=dict(reference_errors),
+        arithmetic=dict(arithmetic),
+        tokens=tokens,
+        batch_invariant=batch_invariant,
         score_tolerance=SCORE_TOLERANCE[stepper.precision],
     )
 
 
-def positional_tensors(manifest: Manifest, stepper: OnnxStepper) -> frozenset[str]:
+def positional_tensors(manifest: Manifest, stepper: BundleStepper) -> frozenset[str]:
     """The state tensors that have an axis of source positions."""
     graphs = manifest.graphs[stepper.precision]
     state = {tensor.input for tensor in graphs.state}
@@ -103,7 +130,7 @@ def positional_tensors(manifest: Manifest, stepper: OnnxStepper) -> frozenset[st
 
 def compare_steps(
     plan: VerificationPlan,
-    stepper: OnnxStepper,
+    stepper: BundleStepper,
     scripts: Sequence[Script],
     expected: Sequence[Trace],
     positional: frozenset[str],
@@ -161,12 +188,12 @@ def decoded_sources(
     return [*taken, *(random_source(manifest, int(length), random) for length in lengths)]
 
 
-def refusal(stepper: OnnxStepper) -> str:
+def refusal(stepper: BundleStepper) -> str:
     """The headline over what differs."""
     return f"the {stepper.precision} graphs on {stepper.provider} are refused"
 
 
-def listed(numbers: Sequence[int]) -> str:
+def listed(numbers: Sequence[object]) -> str:
     return ", ".join(str(number) for number in numbers)
 
 

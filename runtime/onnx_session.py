@@ -5,6 +5,7 @@ without a word. So what the session really got is read back.
 """
 
 import contextlib
+import functools
 import os
 import re
 import tempfile
@@ -23,6 +24,8 @@ from runtime.errors import UserError
 from runtime.manifest import GraphSpec, Provider, TensorSpec
 
 Array = NDArray[Any]
+Graph = Path | bytes
+"""A file, or what stands in one."""
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
@@ -30,6 +33,9 @@ PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
 RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
+
+NO_CAPTURE = -1
+"""Run, and record nothing."""
 
 ERROR = 3
 DTYPES = {
@@ -44,26 +50,20 @@ DTYPES = {
 class OnnxSession:
     """A graph that really has the inputs and outputs its specification names, on the provider that was asked for."""
 
-    def __init__(self, folder: Path, spec: GraphSpec, *, provider: Provider, num_threads: int) -> None:
+    def __init__(
+        self, folder: Path, spec: GraphSpec, *, provider: Provider, num_threads: int, cuda_graphs: bool = False
+    ) -> None:
         """Loads `folder / spec.file`.
+
+        Args:
+            cuda_graphs: its runs can be recorded; see `BoundSession`.
 
         Raises:
             UserError: the provider is not there, or the file is no graph that onnxruntime runs.
         """
-        if provider == "cuda":
-            _prepare_cuda()
-        name, options = PROVIDERS[provider]
         self.spec = spec
-        try:
-            with _quiet_stderr() as said:
-                self._session = ort.InferenceSession(
-                    str(folder / spec.file), _session_options(num_threads), providers=[(name, options)]
-                )
-        # onnxruntime's exceptions have no common base of their own.
-        except Exception as error:
-            raise UserError(f"{spec.file}: onnxruntime can't load it on {provider}: {_one_line(str(error))}") from error
-        if self._session.get_providers()[0] != name:
-            raise UserError(_missing_cuda(_one_line(said.text)))
+        self.provider: Provider = provider
+        self._session = _load(spec.file, folder / spec.file, provider, num_threads, cuda_graphs=cuda_graphs)
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
         """The named outputs, in order."""
@@ -75,6 +75,113 @@ class OnnxSession:
             *_tensor_differences(self.spec.file, "input", self.spec.inputs, self._session.get_inputs()),
             *_tensor_differences(self.spec.file, "output", self.spec.outputs, self._session.get_outputs()),
         ]
+
+    def bound(self) -> "BoundSession":
+        """The same session, for tensors that stay on the device."""
+        return BoundSession(self._session, self.provider)
+
+
+class DeviceTensor:
+    """A tensor in the memory of a provider's device, at an address of its own for as long as it lives."""
+
+    def __init__(self, shape: Sequence[int], dtype: str, provider: Provider) -> None:
+        """Not initialized. Never memory of a session: what a recording uses there is written over by its replay."""
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.value = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype).type, provider, 0)
+
+    def write(self, array: Array) -> None:
+        """Copies an array of the same shape and type to the device; it is there when this returns."""
+        assert array.shape == self.shape and array.dtype == self.dtype, f"{array.dtype}{array.shape} is not {self}"
+        self.value.update_inplace(array)
+
+    def read(self) -> Array:
+        """A copy on the host."""
+        return np.array(self.value.numpy())
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Binding:
+    """Which tensors a run reads and writes. It keeps them alive."""
+
+    def __init__(self, binding: Any, tensors: Sequence[DeviceTensor]) -> None:
+        self.binding = binding
+        self.tensors = tuple(tensors)
+
+
+class BoundSession:
+    """A session that reads and writes tensors where they lie."""
+
+    def __init__(self, session: Any, provider: Provider) -> None:
+        self._session = session
+        self._provider: Provider = provider
+
+    @classmethod
+    def of_bytes(cls, name: str, content: bytes, *, provider: Provider, num_threads: int) -> "BoundSession":
+        """Loads a graph that is in no file; `name` stands in messages."""
+        return cls(_load(name, content, provider, num_threads, cuda_graphs=False), provider)
+
+    def bind(
+        self,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+        host_inputs: Mapping[str, Array] | None = None,
+    ) -> Binding:
+        """What a run is to read and write.
+
+        Args:
+            host_inputs: sizes and the like, which CUDA's kernels read on the host, too.
+        """
+        binding = self._session.io_binding()
+        for name, tensor in inputs.items():
+            binding.bind_ortvalue_input(name, tensor.value)
+        for name, array in (host_inputs or {}).items():
+            binding.bind_cpu_input(name, array)
+        for name, tensor in outputs.items():
+            binding.bind_ortvalue_output(name, tensor.value)
+        return Binding(binding, [*inputs.values(), *outputs.values()])
+
+    def run(self, binding: Binding, capture: int | None = None) -> None:
+        """Runs, and returns when the outputs are written.
+
+        Args:
+            capture: which recording: the first run of a number is recorded, the next ones replay it. Only for a
+                session that was loaded with `cuda_graphs`.
+        """
+        self._session.run_with_iobinding(binding.binding, _run_options(NO_CAPTURE if capture is None else capture))
+
+
+def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
+    """All outputs of a small graph on the CPU."""
+    return list(_load("graph", content, "cpu", 1, cuda_graphs=False).run(None, dict(inputs)))
+
+
+@functools.cache
+def _run_options(capture: int) -> ort.RunOptions:
+    options = ort.RunOptions()
+    # Without the entry a session that can record would record every run under number 0.
+    options.add_run_config_entry("gpu_graph_id", str(capture))
+    return options
+
+
+def _load(label: str, graph: Graph, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:
+    if provider == "cuda":
+        _prepare_cuda()
+    name, options = PROVIDERS[provider]
+    if cuda_graphs:
+        options = {**options, "enable_cuda_graph": "1"}
+    source = graph if isinstance(graph, bytes) else str(graph)
+    try:
+        with _quiet_stderr() as said:
+            session = ort.InferenceSession(source, _session_options(num_threads), providers=[(name, options)])
+    # onnxruntime's exceptions have no common base of their own.
+    except Exception as error:
+        raise UserError(f"{label}: onnxruntime can't load it on {provider}: {_one_line(str(error))}") from error
+    if session.get_providers()[0] != name:
+        raise UserError(_missing_cuda(_one_line(said.text)))
+    return session
 
 
 def _session_options(num_threads: int) -> ort.SessionOptions:

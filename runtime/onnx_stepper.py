@@ -2,10 +2,11 @@
 
 Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
 State tensors are numpy arrays. Nothing here knows the architecture: which tensors there are, and what follows from
-what, stands in the manifest.
+what, stands in the manifest. Joined states have room for newcomers (runtime/source_slabs.py).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from runtime.cpu import available_cpus
 from runtime.errors import UserError
 from runtime.manifest import Precision, Provider
 from runtime.onnx_session import Array, OnnxSession, as_input
+from runtime.source_slabs import MIN_USED, SourceSlabs, joined, narrowed, used_part
 from runtime.stepper import (
     DecoderState,
     Ids,
@@ -22,10 +24,21 @@ from runtime.stepper import (
     attention_layout,
     pad_sources,
     padded_width,
-    select_sources,
+    sources_with_rows,
 )
 
 NO_ID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _RoomyState(DecoderState):
+    """A state whose source tensors are the beginnings of slabs; places of sources without rows are free."""
+
+    slabs: SourceSlabs
+
+    @property
+    def source_width(self) -> int:
+        return self.slabs.width
 
 
 class OnnxStepper:
@@ -70,6 +83,16 @@ class OnnxStepper:
             spec.name: graph_io.position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state
         }
         self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
+        self._names = [
+            graph_io.CANDIDATE_LOG_PROBS,
+            graph_io.CANDIDATE_IDS,
+            graph_io.FORCED_LOG_PROBS,
+            *self._next.values(),
+        ]
+        self._nothing = np.empty((0, 1), np.int64)
+        # The layout of the last step: it is the same one until somebody joins or leaves.
+        self._laid_out: tuple[Ids, int] = (np.empty(0, np.int64), 0)
+        self._layout: tuple[Ids, Ids] = self._laid_out[:1] * 2
 
     @property
     def vocabulary_size(self) -> int:
@@ -97,106 +120,117 @@ class OnnxStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        num_rows = state.num_rows
+        if forced_ids is None or banned_ids is None:
+            nothing = self._nothing_for(state.num_rows)
+            forced_ids = nothing[:, 0] if forced_ids is None else forced_ids
+            banned_ids = nothing if banned_ids is None else banned_ids
         inputs: dict[str, Array] = {
             graph_io.PREVIOUS_IDS: as_input(previous_ids, np.int64),
-            graph_io.FORCED_IDS: _or_none(forced_ids, (num_rows,)),
-            graph_io.BANNED_IDS: _or_none(banned_ids, (num_rows, 1)),
+            graph_io.FORCED_IDS: as_input(forced_ids, np.int64),
+            graph_io.BANNED_IDS: as_input(banned_ids, np.int64),
             graph_io.NUM_CANDIDATES: np.array([min(num_candidates, self.vocabulary_size)], np.int64),
             **state.row_tensors,
             **state.source_tensors,
         }
-        if self._has_attention:
-            source_rows, row_slots = attention_layout(state.row_sources, state.num_sources, self._min_queries)
-            inputs |= {graph_io.SOURCE_ROWS: source_rows, graph_io.ROW_SLOTS: row_slots}
         wants_attention = attention and self._has_attention
-        names = [
-            graph_io.CANDIDATE_LOG_PROBS,
-            graph_io.CANDIDATE_IDS,
-            graph_io.FORCED_LOG_PROBS,
-            *self._next.values(),
-            *([graph_io.ATTENTION] if wants_attention else []),
-        ]
-        outputs = dict(zip(names, self._step.run(names, inputs), strict=True))
-        output = StepOutput(
-            candidate_ids=outputs[graph_io.CANDIDATE_IDS],
-            candidate_log_probs=outputs[graph_io.CANDIDATE_LOG_PROBS],
-            forced_log_probs=outputs[graph_io.FORCED_LOG_PROBS],
-            attention=outputs[graph_io.ATTENTION] if wants_attention else None,
-        )
-        stepped = {name: outputs[following] for name, following in self._next.items()}
-        return output, DecoderState(
-            row_tensors={**state.row_tensors, **stepped},
-            source_tensors=state.source_tensors,
-            source_lengths=state.source_lengths,
-            row_sources=state.row_sources,
-        )
+        names = self._names
+        if self._has_attention:
+            inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layout_of(state)
+        if wants_attention:
+            names = [*names, graph_io.ATTENTION]
+        log_probs, ids, forced_log_probs, *others = self._step.run(names, inputs)
+        output = StepOutput(ids, log_probs, forced_log_probs, others[-1] if wants_attention else None)
+        row_tensors = dict(state.row_tensors)
+        row_tensors.update(zip(self._next, others, strict=False))
+        if isinstance(state, _RoomyState):
+            tensors, lengths = state.source_tensors, state.source_lengths
+            return output, _RoomyState(row_tensors, tensors, lengths, state.row_sources, state.slabs)
+        return output, DecoderState(row_tensors, state.source_tensors, state.source_lengths, state.row_sources)
 
     def select(self, state: DecoderState, rows: Ids) -> DecoderState:
-        """The state of `rows` in that order. What stays as it is is shared with `state`, not copied."""
+        """The state of `rows` in that order. What stays as it is is shared with `state`, not copied.
+
+        Places of sources that leave stay empty until they are taken, or too many.
+        """
         if np.array_equal(rows, np.arange(state.num_rows)):
             return state
-        kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
-        if kept is None:
-            row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
-            return DecoderState(row_tensors, state.source_tensors, state.source_lengths, row_sources)
-        # The widest source may have left: what is copied anyway is copied no wider than those that stay.
-        lengths = state.source_lengths[kept]
-        width = padded_width(int(lengths.max(initial=0)))
-        return DecoderState(
-            row_tensors={
-                name: self._narrowed(name, tensor, width).take(rows, axis=0)
-                for name, tensor in state.row_tensors.items()
-            },
-            source_tensors={
-                name: self._narrowed(name, tensor, width).take(kept, axis=0)
-                for name, tensor in state.source_tensors.items()
-            },
-            source_lengths=lengths,
-            row_sources=row_sources,
-        )
+        row_sources = state.row_sources[rows]
+        live = sources_with_rows(row_sources, state.num_sources)
+        width = state.source_width
+        if not len(rows) or used_part(state.source_lengths[live], state.num_sources, width) < MIN_USED:
+            return self._moved_together(state, rows)
+        row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
+        return replace(state, row_tensors=row_tensors, row_sources=row_sources)
 
     def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+        """The rows of all states, in order; newcomers are written beside the sources of the first one."""
         if len(states) == 1:
             return states[0]
-        lengths = np.concatenate([state.source_lengths for state in states])
-        width = padded_width(int(lengths.max(initial=0)))
-        offsets = np.cumsum([0, *(state.num_sources for state in states)])
-        return DecoderState(
+        first, *others = states
+        live = [sources_with_rows(state.row_sources, state.num_sources) for state in states]
+        lengths = [state.source_lengths[mask] for state, mask in zip(states, live, strict=True)]
+        joining = np.concatenate(lengths[1:])
+        free = np.flatnonzero(~live[0])
+        if isinstance(first, _RoomyState) and first.slabs.takes(len(free), joining):
+            slabs, slots = first.slabs, [np.arange(first.num_sources)]
+        else:
+            every = np.concatenate(lengths)
+            slabs = self._slabs(first, len(every), padded_width(int(every.max(initial=0))))
+            slots, free = [self._write(slabs, first, live[0])], free[:0]
+        for state, mask in zip(others, live[1:], strict=True):
+            slots.append(self._write(slabs, state, mask, free))
+            free = free[int(mask.sum()) :]
+        return _RoomyState(
             row_tensors={
-                name: self._joined(name, [state.row_tensors[name] for state in states], width)
+                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], slabs.width)
                 for name in self._row_names
             },
-            source_tensors={
-                name: self._joined(name, [state.source_tensors[name] for state in states], width)
-                for name in self._source_names
-            },
-            source_lengths=lengths,
-            row_sources=np.concatenate(
-                [state.row_sources + offset for state, offset in zip(states, offsets, strict=False)]
-            ),
+            source_tensors=slabs.tensors(),
+            source_lengths=slabs.lengths[: slabs.num_slots].copy(),
+            row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
+            slabs=slabs,
         )
 
-    def _narrowed(self, name: str, tensor: Array, width: int) -> Array:
-        """The tensor's first `width` source positions, not copied; all of it where it has none."""
-        axis = self._position_axes[name]
-        return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
+    def _moved_together(self, state: DecoderState, rows: Ids) -> DecoderState:
+        """The state of `rows` without free places, no wider than its widest source."""
+        live = sources_with_rows(state.row_sources[rows], state.num_sources)
+        width = padded_width(int(state.source_lengths[live].max(initial=0)))
+        slabs = self._slabs(state, int(live.sum()), width)
+        slots = self._write(slabs, state, live)
+        return _RoomyState(
+            row_tensors={
+                name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
+                for name, tensor in state.row_tensors.items()
+            },
+            source_tensors=slabs.tensors(),
+            source_lengths=slabs.lengths[: slabs.num_slots].copy(),
+            row_sources=slots[state.row_sources[rows]],
+            slabs=slabs,
+        )
 
-    def _joined(self, name: str, tensors: Sequence[Array], width: int) -> Array:
-        """The rows of all tensors, at `width` source positions; new ones are zero, which for a mask is invalid."""
-        axis = self._position_axes[name]
-        if axis is None:
-            return np.concatenate(tensors)
-        shape = list(tensors[0].shape)
-        shape[0], shape[axis] = sum(len(tensor) for tensor in tensors), width
-        joined = np.zeros(shape, tensors[0].dtype)
-        begin = 0
-        for tensor in tensors:
-            place = self._narrowed(name, joined[begin : begin + len(tensor)], tensor.shape[axis])
-            place[...] = self._narrowed(name, tensor, width)
-            begin += len(tensor)
-        return joined
+    def _slabs(self, like: DecoderState, num_sources: int, width: int) -> SourceSlabs:
+        return SourceSlabs(like.source_tensors, self._position_axes, num_sources, width)
 
+    def _write(self, slabs: SourceSlabs, state: DecoderState, live: Array, free: Ids | None = None) -> Ids:
+        """Writes a state's sources that have rows; returns where each stands now [number of its sources]."""
+        tensors = state.source_tensors
+        if not live.all():
+            tensors = {name: tensor[live] for name, tensor in tensors.items()}
+        slots = np.zeros(state.num_sources, np.int64)
+        slots[live] = slabs.write(tensors, state.source_lengths[live], np.empty(0, np.int64) if free is None else free)
+        return slots
 
-def _or_none(ids: Ids | None, shape: tuple[int, ...]) -> Array:
-    return np.full(shape, NO_ID, np.int64) if ids is None else as_input(ids, np.int64)
+    def _layout_of(self, state: DecoderState) -> tuple[Ids, Ids]:
+        row_sources, num_sources = self._laid_out
+        if num_sources != state.num_sources or not (
+            row_sources is state.row_sources or np.array_equal(row_sources, state.row_sources)
+        ):
+            self._layout = attention_layout(state.row_sources, state.num_sources, self._min_queries)
+            self._laid_out = state.row_sources, state.num_sources
+        return self._layout
+
+    def _nothing_for(self, num_rows: int) -> Ids:
+        """[R, 1] no symbol for any row."""
+        if len(self._nothing) < num_rows:
+            self._nothing = np.full((num_rows, 1), NO_ID, np.int64)
+        return self._nothing[:num_rows]

@@ -35,7 +35,8 @@ class DecoderState:
         row_tensors: name -> [R, ...], the stepper's own array type.
         source_tensors: name -> [B, S, ...], or None where no source has any (a model without attention).
         source_lengths: [B] valid positions of each source.
-        row_sources: [R] the source that each row decodes; every source has at least one row.
+        row_sources: [R] the source that each row decodes. A source without rows has left: its place is free, and what
+            stands there means nothing.
     """
 
     row_tensors: Mapping[str, Any]
@@ -50,6 +51,11 @@ class DecoderState:
     @property
     def num_sources(self) -> int:
         return len(self.source_lengths)
+
+    @property
+    def source_width(self) -> int:
+        """S, the positions that every source is padded to."""
+        return padded_width(int(self.source_lengths.max(initial=0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class StepOutput:
 
 
 class Stepper(Protocol):
-    """A model that can be decoded step by step. All methods are pure: a state is never changed in place."""
+    """A model that can be decoded step by step. A state is a value, until it is joined with others: see `concat`."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -102,7 +108,11 @@ class Stepper(Protocol):
         """The state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
 
     def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        """The rows of all states, in order; sources are padded to the widest."""
+        """The rows of all states, in order; sources are padded to the widest.
+
+        It takes over the states: newcomers may be written into the first one's memory, over sources that have left.
+        Neither the states given nor what they were made from is to be used afterwards.
+        """
 
 
 def padded_width(max_length: int) -> int:
@@ -132,7 +142,7 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
     """Where each row stands when the rows of a source query their shared memory together.
 
     Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
-    never copied per row. Sources with fewer rows than M repeat one of theirs.
+    never copied per row. Sources with fewer rows than M repeat one of theirs; free places query with any row.
 
     Returns:
         source_rows [B, M]: the row whose query stands in each place; row_slots [R]: each row's place in the
@@ -145,9 +155,17 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
     width = max(int(counts.max(initial=0)), min_queries)
     places = np.empty(num_rows, np.int64)
     places[order] = np.arange(num_rows) - np.repeat(starts, counts)
-    source_rows = np.repeat(order[starts][:, None], width, axis=1).astype(np.int64)
+    firsts = order[np.minimum(starts, num_rows - 1)]
+    source_rows = np.repeat(firsts[:, None], width, axis=1).astype(np.int64)
     source_rows[row_sources, places] = np.arange(num_rows)
     return source_rows, row_sources * width + places
+
+
+def sources_with_rows(row_sources: Ids, num_sources: int) -> NDArray[np.bool_]:
+    """[B] which sources have rows."""
+    live = np.zeros(num_sources, bool)
+    live[row_sources] = True
+    return live
 
 
 def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids | None, Ids]:
@@ -158,8 +176,7 @@ def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids |
         and the new row_sources [R'].
     """
     selected = row_sources[rows]
-    alive = np.zeros(num_sources, bool)
-    alive[selected] = True
+    alive = sources_with_rows(selected, num_sources)
     if alive.all():
         return None, selected
     renumbered = np.cumsum(alive) - 1
@@ -171,4 +188,4 @@ def attention_cells(state: DecoderState) -> tuple[int, int]:
     useful = int(state.source_lengths[state.row_sources].sum())
     widest = int(np.bincount(state.row_sources).max())
     queries = max(widest, MIN_QUERIES_PER_SOURCE)
-    return useful, state.num_sources * queries * padded_width(int(state.source_lengths.max()))
+    return useful, state.num_sources * queries * state.source_width

@@ -16,6 +16,7 @@ from runtime.manifest import Precision, Provider
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Switch = Literal["on", "off"]
 
 PREFIX = "ATTENDANT_"
 BUNDLES_VARIABLE = PREFIX + "BUNDLES"
@@ -33,6 +34,7 @@ class ServerConfig:
     metrics_port: int
     precision: Precision | None
     provider: Provider
+    cuda_graphs: Switch
     threads: int | None
     workers: int
     max_rows: int
@@ -152,6 +154,9 @@ OPTIONS = (
         "precision", get_args(Precision), "which of a bundle's graphs", None, "what the bundle names for the provider"
     ),
     _choice("provider", get_args(Provider), "where the graphs run", "cpu"),
+    _choice(
+        "cuda_graphs", get_args(Switch), "whether steps on CUDA are recorded and replayed, where they can be", "off"
+    ),
     Option(
         name="threads",
         parse=_whole(1),

@@ -100,11 +100,11 @@ class Bulk:
             if not careful:
                 go_on.set()
             sending = asyncio.create_task(self._send(stream, go_on))
-            num_answers = 0
+            answered = False
             raised: grpc.aio.AioRpcError | None = None
             try:
                 while (answer := await stream.read()) is not grpc.aio.EOF:
-                    num_answers += 1
+                    answered = True
                     go_on.set()
                     self._answer(answer)
             except grpc.aio.AioRpcError as error:
@@ -116,12 +116,12 @@ class Bulk:
             hidden = (
                 raised is not None and raised.code() is grpc.StatusCode.INTERNAL and isinstance(send_error, Exception)
             )
-            if hidden and not num_answers and not careful:
+            if hidden and not answered and not careful:
                 careful = True
                 continue
             careful = False
             why = partial(_why_it_ended, raised, hidden)
-            if not (num_answers and isinstance(why(), Unavailable | Overloaded)):
+            if not (answered and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
 
     async def _is_wanted(self) -> bool:

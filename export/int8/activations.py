@@ -21,6 +21,7 @@ from export.int8.graph import GraphEditor, attribute
 
 ZERO: Final = 128
 LARGEST_CODE: Final = 127
+PINNED_CODES: Final = (0, 255)
 SMALLEST_LARGEST: Final = 1e-12
 """A row of zeros has no scale of its own; anything will do."""
 
@@ -63,6 +64,37 @@ class Activations:
         if value not in self._made:
             self._made[value] = self._moved(value) or self._fixed(value) or self._per_row(value)
         return self._made[value]
+
+    def pinned(self, value: str) -> Codes:
+        """The codes [..., 2 + K] of a value [..., K], with the smallest and the largest of all codes before them.
+
+        Who takes a scale from what it is given, takes the same one of all such codes.
+        """
+        node = self._editor.producer(value)
+        if node is not None:
+            order = attribute(node, "perm", [])
+            if node.op_type == "Transpose" and order[-1] == len(order) - 1:
+                codes = self.pinned(node.input[0])
+                return Codes(self._editor.add("Transpose", [codes.name], perm=order), codes.steps)
+            if node.op_type == "Gather" and not attribute(node, "axis", 0) and self._is_table(node.input[0]):
+                table, steps = self._pinned_table(node.input[0])
+                return Codes(self._editor.add("Gather", [table, node.input[1]]), steps)
+        codes = self.of(value)
+        editor = self._editor
+        leading = editor.add("Slice", [editor.add("Shape", [codes.name]), editor.integers(0), editor.integers(-1)])
+        shape = editor.add("Concat", [leading, editor.integers(len(PINNED_CODES))], axis=0)
+        pins = editor.add("Expand", [editor.add_constant(np.array(PINNED_CODES, np.uint8), "pins"), shape])
+        return self._side_by_side([Codes(pins, np.ones(len(PINNED_CODES))), codes])
+
+    def _is_table(self, name: str) -> bool:
+        table = self._editor.constant(name)
+        return table is not None and table.ndim == 2
+
+    def _pinned_table(self, name: str) -> tuple[str, NDArray[np.float64]]:
+        codes, steps = self._table_codes(name)
+        pins = np.broadcast_to(np.array(PINNED_CODES, np.uint8), (len(codes), len(PINNED_CODES)))
+        table = self._editor.add_constant(np.concatenate([pins, codes], 1), f"{name}.codes")
+        return table, np.concatenate([np.ones(len(PINNED_CODES)), steps])
 
     def bound(self, value: str) -> Bound | None:
         """The bound of a value, or of what it replaced."""
@@ -107,20 +139,25 @@ class Activations:
     def _joined(self, values: Sequence[str]) -> Codes | None:
         """Parts side by side, each in its own steps; None where one has a scale of its rows' own."""
         parts = [self.of(name) for name in values]
-        if any(part.row_scale is not None for part in parts):
-            return None
+        return None if any(part.row_scale is not None for part in parts) else self._side_by_side(parts)
+
+    def _side_by_side(self, parts: Sequence[Codes]) -> Codes:
+        assert all(part.row_scale is None for part in parts), "what has a scale of its own stands alone"
         joined = self._editor.add("Concat", [part.name for part in parts], axis=-1)
         return Codes(joined, np.concatenate([part.steps for part in parts]))
 
     def _table(self, name: str) -> Codes:
         """The codes of a table of embeddings [V, K], with a step for each feature."""
         if name not in self._tables:
-            table = self._editor.constant(name)
-            assert table is not None
-            steps = np.maximum(np.abs(table.astype(np.float64)).max(0), SMALLEST_LARGEST) / LARGEST_CODE
-            codes = (np.rint(table / steps) + ZERO).astype(np.uint8)
+            codes, steps = self._table_codes(name)
             self._tables[name] = Codes(self._editor.add_constant(codes, f"{name}.codes"), steps)
         return self._tables[name]
+
+    def _table_codes(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+        table = self._editor.constant(name)
+        assert table is not None
+        steps = np.maximum(np.abs(table.astype(np.float64)).max(0), SMALLEST_LARGEST) / LARGEST_CODE
+        return (np.rint(table / steps) + ZERO).astype(np.uint8), steps
 
     def _fixed(self, value: str) -> Codes | None:
         bound = self.bound(value)

@@ -44,7 +44,8 @@ class Product:
 
 def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
     """Codes int8 [K, N] and one scale [N] per column, so that the largest weight of each is +-127."""
-    scales = np.maximum(np.abs(matrix).max(0), np.finfo(np.float32).tiny) / LARGEST_WEIGHT
+    largest = np.abs(matrix).max(0)
+    scales = np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
 
 

@@ -1,12 +1,12 @@
 """The encoder's recurrent layers in integers.
 
-Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, G = 4 (LSTM), 3 (GRU)
-or 1 (tanh) gates.
+Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, P pins
+(export/int8/lstm.py), G = 4 (LSTM), 3 (GRU) or 1 (tanh) gates.
 
-ONNX has no recurrent node whose products are of integers. So a node is taken apart: the inputs of all positions are
-projected by one product, and a Scan over the positions holds what depends on the position before
-(export/int8/scan_body.py). Both directions go through the same Scan, the backward one over sources that were reversed
-within their lengths: padding then comes last in both and touches no valid position.
+An LSTM becomes a node of ONNX Runtime's own (export/int8/lstm.py). There is none for the other cells: a Scan over the
+positions holds what a layer does at each (export/int8/scan_body.py). Both directions go through the same Scan, the
+backward one over sources that were reversed within their lengths: padding then comes last in both and touches no valid
+position.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from export.int8.activations import Activations, Codes
 from export.int8.graph import GraphEditor
+from export.int8.lstm import add_lstm
 from export.int8.products import Matrix
 from export.int8.scan_body import CELLS, HIDDEN_STEP, ScanBody, stacked
 
@@ -29,10 +30,14 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
     """
     replaced: dict[str, str] = {}
     for node in editor.nodes:
-        if node.op_type in CELLS:
-            _Layer(editor, activations, node).replace()
-            said = "int8 with a scale per column; inputs and hidden states uint8 in fixed steps"
-            replaced |= dict.fromkeys(node.input[1:3], said)
+        if node.op_type == "LSTM":
+            _LstmLayer(editor, activations, node).replace()
+        elif node.op_type in CELLS:
+            _ScannedLayer(editor, activations, node).replace()
+        else:
+            continue
+        said = "int8 with a scale per column; inputs and hidden states uint8 in fixed steps"
+        replaced |= dict.fromkeys(node.input[1:3], said)
     return replaced
 
 
@@ -45,12 +50,34 @@ class _Layer:
         self._node = node
         self._weights, self._recurrent, self._biases = (self._constant(name) for name in node.input[1:4])
         self._num_directions, _, self._hidden_size = self._recurrent.shape
-        self._lengths = editor.add("Cast", [node.input[4]], to=TensorProto.INT64)
+
+    def _constant(self, name: str) -> Matrix:
+        values = self._editor.constant(name)
+        assert values is not None, "a trained layer's weights are constants"
+        return values
+
+    def _put(self, output: int, codes: str) -> None:
+        """In the place of an output of the node, as it is used: transposed and with its directions side by side."""
+        editor = self._editor
+        used = self._node.output[output : output + 1]
+        for transposed in editor.readers(used[0]) if used else ():
+            for flattened in editor.readers(transposed.output[0]):
+                assert (transposed.op_type, flattened.op_type) == ("Transpose", "Reshape")
+                values = self._activations.values(codes, HIDDEN_STEP)
+                name = editor.replace(flattened.output[0], values)
+                self._activations.set(
+                    name, Codes(codes, np.full(self._num_directions * self._hidden_size, HIDDEN_STEP))
+                )
+
+
+class _ScannedLayer(_Layer):
+    """A GRU or tanh layer."""
 
     def replace(self) -> None:
         """Puts the Scan, and what prepares and follows it, in the node's place."""
         editor, operator = self._editor, self._node.op_type
         inputs = self._activations.of(self._node.input[0])
+        self._lengths = editor.add("Cast", [self._node.input[4]], to=TensorProto.INT64)
         assert inputs.row_scale is None, "embeddings and hidden states are bounded"
         body = ScanBody(operator, self._hidden_size)
         for weights, recurrent, biases in zip(self._weights, self._recurrent, self._biases, strict=True):
@@ -70,11 +97,6 @@ class _Layer:
         codes = outputs[len(initial) :]
         self._put(0, self._all_positions(codes))
         self._put(1, self._at(codes, self._ends(num_sources)))
-
-    def _constant(self, name: str) -> Matrix:
-        values = self._editor.constant(name)
-        assert values is not None, "a trained layer's weights are constants"
-        return values
 
     def _turned(self, value: str) -> str:
         """[S, B, ...] with each source reversed within its length."""
@@ -103,15 +125,30 @@ class _Layer:
     def _joined(self, parts: Sequence[str]) -> str:
         return self._editor.add("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
 
-    def _put(self, output: int, codes: str) -> None:
-        """In the place of an output of the node, as it is used: transposed and with its directions side by side."""
+
+class _LstmLayer(_Layer):
+    """An LSTM layer. Its states leave it as codes, without the pins."""
+
+    def replace(self) -> None:
+        """Puts the node of integers in the node's place."""
+        codes = self._activations.pinned(self._node.input[0])
+        steps = codes.steps[:, None]
+        of_inputs, of_hidden = np.split(self._biases, 2, axis=1)
+        matrices = [
+            (np.pad(weights.T, ((len(steps) - weights.shape[1], 0), (0, 0))) * steps, recurrent.T, bias)
+            for weights, recurrent, bias in zip(self._weights, self._recurrent, of_inputs + of_hidden, strict=True)
+        ]
+        # In units of a step: the node's own quantization then gives the codes back as they are.
+        inputs = self._activations.values(codes.name, 1.0)
+        states, final = add_lstm(self._editor, inputs, matrices, self._node.input[4])
+        self._put(0, self._rows(states, (2, 0, 1, 3)))
+        self._put(1, self._rows(final, (1, 0, 2)))
+
+    def _rows(self, states: str, order: Sequence[int]) -> str:
+        """Codes with the directions side by side and without pins: [..., D H] from [..., D, ..., H + P]."""
         editor = self._editor
-        used = self._node.output[output : output + 1]
-        for transposed in editor.readers(used[0]) if used else ():
-            for flattened in editor.readers(transposed.output[0]):
-                assert (transposed.op_type, flattened.op_type) == ("Transpose", "Reshape")
-                values = self._activations.values(codes, HIDDEN_STEP)
-                name = editor.replace(flattened.output[0], values)
-                self._activations.set(
-                    name, Codes(codes, np.full(self._num_directions * self._hidden_size, HIDDEN_STEP))
-                )
+        codes = editor.add("Transpose", [self._activations.quantized(states, HIDDEN_STEP)], perm=order)
+        ends = [editor.integers(place) for place in (0, self._hidden_size, -1)]
+        kept = editor.add("Slice", [codes, *ends])
+        together = editor.integers(*[0] * (len(order) - 2), self._num_directions * self._hidden_size)
+        return editor.add("Reshape", [kept, together])

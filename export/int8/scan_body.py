@@ -2,7 +2,7 @@
 
 Shapes: B sources, H hidden size of one direction, G gates (export/int8/recurrent.py).
 
-Gates stand in ONNX's order: input, output, forget, cell (LSTM); update, reset, hidden (GRU).
+Gates stand in ONNX's order: update, reset, hidden (GRU). LSTM layers have a node of their own (export/int8/lstm.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,7 @@ class ScanBody:
     """The steps of all directions at one position.
 
     Each direction's inputs are joined to its hidden state, both as codes, and multiplied with [W; U] at once. States
-    are, for each direction, the hidden state's codes and its cell (LSTM) or its values (GRU); what is scanned out are
-    the codes.
+    are, for each direction, the hidden state's codes and its values (GRU); what is scanned out are the codes.
     """
 
     def __init__(self, operator: str, hidden_size: int) -> None:
@@ -107,18 +106,6 @@ class _State:
     after: str = ""
 
 
-def _lstm(body: ScanBody, sums: str) -> str:
-    """i, o, f = sigmoid, g = tanh of the sums [B, 4 H]; c' = f c + i g; h' = o tanh(c')."""
-    cell = body.state(TensorProto.FLOAT)
-    size = body.hidden_size
-    gates, candidate = body.add_many("Split", [sums, body.constant(np.array([3 * size, size]))], 2, axis=-1)
-    opened = body.add("Sigmoid", [gates])
-    input_gate, output_gate, forget_gate = body.add_many("Split", [opened], 3, axis=-1, num_outputs=3)
-    kept = body.add("Mul", [forget_gate, cell.before])
-    cell.after = body.add("Add", [kept, body.add("Mul", [input_gate, body.add("Tanh", [candidate])])])
-    return body.add("Mul", [output_gate, body.add("Tanh", [cell.after])])
-
-
 def _gru(body: ScanBody, sums: str) -> str:
     """z, r = sigmoid of the sums; n = tanh(x + r u), x and u the last of the sums [B, 4 H]; h' = n + z (h - n)."""
     hidden = body.state(TensorProto.FLOAT)
@@ -138,7 +125,7 @@ def _tanh(body: ScanBody, sums: str) -> str:
     return body.add("Tanh", [sums])
 
 
-CELLS: Final[Mapping[str, Callable[[ScanBody, str], str]]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _tanh}
+CELLS: Final[Mapping[str, Callable[[ScanBody, str], str]]] = {"GRU": _gru, "RNN": _tanh}
 """Each adds a cell to a body: from the sums of W x, U h and b [B, N] the hidden state [B, H]."""
 
 

@@ -5,12 +5,13 @@ nothing of queues, threads or clocks beyond the one it is given.
 """
 
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from runtime.decoding.greedy import NO_ID, GreedyRows, is_greedy
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.search import Candidates, Search
 from runtime.stepper import DecoderState, Ids, StepOutput, Stepper, attention_cells
@@ -48,21 +49,33 @@ class StepReport(Generic[Key]):
 
 @dataclass(slots=True)
 class _Entry(Generic[Key]):
+    """A request that is advanced by itself.
+
+    Attributes:
+        first_row: of its rows, which stand together.
+    """
+
     key: Key
     search: Search
     source_length: int
-    num_rows: int
+    first_row: int
+    num_rows: int = 1
 
 
 class RunningBatch(Generic[Key]):
-    """Requests in flight. Newcomers join, and the finished leave, between any two steps."""
+    """Requests in flight. Newcomers join, and the finished leave, between any two steps.
+
+    Greedy requests are advanced together, as arrays (greedy.py); all others by their own search, one by one.
+    """
 
     def __init__(self, stepper: Stepper, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stepper = stepper
         self._clock = clock
+        self._greedy: GreedyRows[Key] = GreedyRows()
         self._entries: list[_Entry[Key]] = []
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
+        self._cells = 0, 0
 
     @property
     def num_rows(self) -> int:
@@ -70,57 +83,79 @@ class RunningBatch(Generic[Key]):
 
     @property
     def keys(self) -> list[Key]:
-        return [entry.key for entry in self._entries]
+        return [*self._greedy.keys, *(entry.key for entry in self._entries)]
 
     def join(self, requests: Sequence[BatchRequest[Key]]) -> None:
         """Encodes newcomers and adds them behind the rows that are there."""
         if not requests:
             return
         newcomers = self._stepper.encode([request.source_ids for request in requests])
-        self._state = newcomers if self._state is None else self._stepper.concat([self._state, newcomers])
-        self._entries += [_Entry(r.key, r.search, len(r.source_ids), 1) for r in requests]
         first = [previous for request in requests for previous in request.search.previous_ids]
-        self._previous_ids = np.concatenate([self._previous_ids, np.array(first, np.int64)])
+        greedy = [
+            (row, request.key, request.search)
+            for row, request in enumerate(requests, self.num_rows)
+            if is_greedy(request.search)
+        ]
+        self._greedy.join([key for _, key, _ in greedy], [s for _, _, s in greedy], [row for row, _, _ in greedy])
+        self._entries += [
+            _Entry(request.key, request.search, len(request.source_ids), row)
+            for row, request in enumerate(requests, self.num_rows)
+            if not is_greedy(request.search)
+        ]
+        previous_ids = np.concatenate([self._previous_ids, np.array(first, np.int64)])
+        self._go_on(newcomers if self._state is None else self._stepper.concat([self._state, newcomers]), previous_ids)
 
     def step(self) -> StepReport[Key]:
         """Steps every row once and advances every search."""
         assert self._state is not None, "a step needs at least one request"
         began = self._clock()
         num_rows = self.num_rows
-        useful, computed = attention_cells(self._state)
+        useful, computed = self._cells
         output, state = self._stepper.step(
             self._state,
             self._previous_ids,
-            num_candidates=max(entry.search.num_candidates for entry in self._entries),
+            num_candidates=max([entry.search.num_candidates for entry in self._entries], default=1),
             forced_ids=self._forced_ids(),
             banned_ids=self._banned_ids(),
             attention=any(entry.search.attention for entry in self._entries),
         )
         stepped = self._clock()
-        finished, rows, previous = self._advance(output)
+        finished = self._advance_greedy(output)
+        if self._entries:
+            others, other_rows, other_previous = self._advance(output)
+            finished += others
+            rows = np.concatenate([self._greedy.rows, np.array(other_rows, np.int64)])
+            previous_ids = np.concatenate([self._greedy.previous_ids, np.array(other_previous, np.int64)])
+        else:
+            rows, previous_ids = self._greedy.rows, self._greedy.previous_ids
         searched = self._clock()
-        self._keep(state, rows, previous)
+        self._keep(state, rows, previous_ids)
         selected = self._clock()
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
         return StepReport(finished, num_rows, useful, computed, seconds)
 
-    def remove(self, keys: Collection[Key]) -> int:
+    def remove(self, keys: Set[Key]) -> int:
         """Drops requests, and their rows, at once; returns how many rows that were."""
-        if self._state is None or not any(entry.key in keys for entry in self._entries):
+        if self._state is None or keys.isdisjoint(self.keys):
             return 0
-        kept: list[_Entry[Key]] = []
-        rows: list[int] = []
-        start = 0
-        for entry in self._entries:
-            if entry.key not in keys:
-                kept.append(entry)
-                rows += range(start, start + entry.num_rows)
-            start += entry.num_rows
-        self._entries = kept
+        num_rows = self.num_rows
+        self._greedy.remove(keys)
+        self._entries = [entry for entry in self._entries if entry.key not in keys]
+        others = [row for entry in self._entries for row in range(entry.first_row, entry.first_row + entry.num_rows)]
+        rows = np.concatenate([self._greedy.rows, np.array(others, np.int64)])
         self._keep(self._state, rows, self._previous_ids[rows])
-        return start - len(rows)
+        return num_rows - len(rows)
+
+    def _advance_greedy(self, output: StepOutput) -> list[tuple[Key, tuple[Hypothesis, ...]]]:
+        greedy = self._greedy
+        if not greedy.keys:
+            return []
+        if not self._entries:  # then their rows are all there are, in order
+            return greedy.advance(np.ascontiguousarray(output.candidate_ids[:, 0]), output.candidate_log_probs[:, 0])
+        return greedy.advance(output.candidate_ids[greedy.rows, 0], output.candidate_log_probs[greedy.rows, 0])
 
     def _advance(self, output: StepOutput) -> tuple[list[tuple[Key, tuple[Hypothesis, ...]]], list[int], list[int]]:
+        """Advances the other searches; returns who ended, and of the others the rows and what they are fed."""
         # One conversion for the whole batch: walking numpy elements one by one costs more than the search.
         ids, log_probs = output.candidate_ids.tolist(), output.candidate_log_probs.tolist()
         forced = output.forced_log_probs.tolist()
@@ -128,8 +163,8 @@ class RunningBatch(Generic[Key]):
         kept: list[_Entry[Key]] = []
         rows: list[int] = []
         previous: list[int] = []
-        start = 0
         for entry in self._entries:
+            start = entry.first_row
             end = start + entry.num_rows
             attention = None
             if entry.search.attention and output.attention is not None:
@@ -144,28 +179,49 @@ class RunningBatch(Generic[Key]):
                 kept.append(entry)
                 rows += [start + row for row in search.rows]
                 previous += search.previous_ids
-            start = end
         self._entries = kept
         return finished, rows, previous
 
-    def _keep(self, state: DecoderState, rows: list[int], previous: Sequence[int] | Ids) -> None:
-        self._previous_ids = np.asarray(previous, np.int64)
-        if not rows:
-            self._state = None
-        elif len(rows) == state.num_rows and rows == list(range(state.num_rows)):
-            self._state = state
-        else:
-            self._state = self._stepper.select(state, np.array(rows, np.int64))
+    def _keep(self, state: DecoderState, rows: Ids, previous_ids: Ids) -> None:
+        """Goes on with these rows of a state: those of greedy requests first, then the others', in their order.
+
+        Greedy requests alone therefore stand at rows 0, 1, 2, ... at any time.
+        """
+        num_rows = state.num_rows
+        if len(rows) == num_rows and (not self._entries or np.array_equal(rows, np.arange(num_rows))):
+            self._go_on(state, previous_ids)
+            return
+        num_greedy = len(self._greedy.keys)
+        self._greedy.rows = np.arange(num_greedy)
+        first_row = num_greedy
+        for entry in self._entries:
+            entry.first_row = first_row
+            first_row += entry.num_rows
+        self._go_on(self._stepper.select(state, rows) if len(rows) else None, previous_ids)
+
+    def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:
+        if state is not None and (self._state is None or state.row_sources is not self._state.row_sources):
+            self._cells = attention_cells(state)
+        self._state, self._previous_ids = state, previous_ids
 
     def _forced_ids(self) -> Ids | None:
-        if not any(entry.search.forced_ids for entry in self._entries):
+        forcing = [(entry, ids) for entry in self._entries if (ids := entry.search.forced_ids)]
+        if not forcing:
             return None
-        return np.array([i for e in self._entries for i in (e.search.forced_ids or (-1,) * e.num_rows)], np.int64)
+        forced = np.full(self.num_rows, NO_ID, np.int64)
+        for entry, ids in forcing:
+            forced[entry.first_row : entry.first_row + entry.num_rows] = ids
+        return forced
 
     def _banned_ids(self) -> Ids | None:
-        bans = [entry.search.banned_ids for entry in self._entries]
-        width = max(map(len, bans))
+        greedy = self._greedy.banned_ids() if self._greedy.keys else None
+        bans = [(entry, ids) for entry in self._entries if (ids := entry.search.banned_ids)]
+        width = max([0 if greedy is None else greedy.shape[1], *(len(ids) for _, ids in bans)])
         if not width:
             return None
-        padded = np.array([ids + (-1,) * (width - len(ids)) for ids in bans], np.int64)
-        return np.repeat(padded, [entry.num_rows for entry in self._entries], axis=0)
+        banned = np.full((self.num_rows, width), NO_ID, np.int64)
+        if greedy is not None:
+            banned[self._greedy.rows, : greedy.shape[1]] = greedy
+        for entry, ids in bans:
+            banned[entry.first_row : entry.first_row + entry.num_rows, : len(ids)] = ids
+        return banned

@@ -9,6 +9,7 @@ live hypothesis there is nothing to be patient for: it ends where its most proba
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -70,17 +71,21 @@ class BeamSearch:
         if self.options.beam_size == 1:
             return self._advance_greedily(candidates)
         beam_size, eos = self.options.beam_size, self.special_ids.eos
-        pool = self._pool(candidates)
+        ids, log_probs, live_before = candidates.ids, candidates.log_probs, self.live
+        attention = candidates.attention if self.options.attention else None
         ended = list(self.ended)
         live: list[Node] = []
         rows: list[int] = []
-        for place, (_, row, rank) in enumerate(pool):
-            token_id = candidates.ids[row][rank]
+        for place, (negated, row, rank) in enumerate(self._pool(log_probs)):
+            token_id = ids[row][rank]
+            if token_id == eos and place >= beam_size:
+                continue
+            weights = None if attention is None else attention[row]
+            node = Node(live_before[row], token_id, log_probs[row][rank], -negated, weights)
             if token_id == eos:
-                if place < beam_size:
-                    ended.append(self._end(self._extend(candidates, row, rank), FinishReason.EOS))
+                ended.append(self._end(node, FinishReason.EOS))
             else:
-                live.append(self._extend(candidates, row, rank))
+                live.append(node)
                 rows.append(row)
                 if len(live) == beam_size:
                     break
@@ -105,7 +110,7 @@ class BeamSearch:
         return tuple(ranked[: self.options.num_hypotheses])
 
     def _advance_greedily(self, candidates: Candidates) -> "BeamSearch":
-        """The same rules for one row, which need no pool: most requests of a busy server pass here at every step."""
+        """The same rules for one row, which need no pool. Those that keep no attention are advanced in greedy.py."""
         token_id = candidates.ids[0][0]
         node = self._extend(candidates, 0, 0)
         if token_id == self.special_ids.eos:
@@ -113,15 +118,15 @@ class BeamSearch:
             return BeamSearch(self.options, self.special_ids, (), (), (), ended, self.length + 1, True)
         return BeamSearch(self.options, self.special_ids, (node,), (0,), (token_id,), (), self.length + 1)
 
-    def _pool(self, candidates: Candidates) -> list[tuple[float, int, int]]:
+    def _pool(self, log_probs: list[list[float]]) -> list[tuple[float, int, int]]:
         """(-log_prob of the whole, row, rank within the row) of every possible candidate, in order."""
-        pool = []
-        for row, node in enumerate(self.live):
-            so_far = node.log_prob if node is not None else 0.0
-            for rank, log_prob in enumerate(candidates.log_probs[row]):
-                if log_prob <= IMPOSSIBLE:
-                    break
-                pool.append((-(so_far + log_prob), row, rank))
+        totals = [0.0 if node is None else node.log_prob for node in self.live]
+        pool = [
+            (-(so_far + log_prob), row, rank)
+            for row, so_far in enumerate(totals)
+            for rank, log_prob in enumerate(log_probs[row])
+            if log_prob > IMPOSSIBLE
+        ]
         pool.sort()
         return pool
 
@@ -143,16 +148,39 @@ class BeamSearch:
 
     def _end(self, node: Node | None, reason: FinishReason) -> Hypothesis:
         path = node.path() if node is not None else []
-        tokens = tuple([step.token_id for step in path])
         log_prob = node.log_prob if node is not None else 0.0
-        return Hypothesis(
-            token_ids=tokens[:-1] if reason is FinishReason.EOS else tokens,
-            token_log_probs=tuple([step.token_log_prob for step in path]),
-            log_prob=log_prob,
-            score=log_prob / length_penalty(len(path), self.options.length_penalty),
-            finish_reason=reason,
-            attention=stack_attention(path),
+        return hypothesis_of(
+            [step.token_id for step in path],
+            [step.token_log_prob for step in path],
+            log_prob,
+            reason,
+            self.options,
+            stack_attention(path),
         )
+
+
+def hypothesis_of(
+    tokens: Sequence[int],
+    token_log_probs: Sequence[float],
+    log_prob: float,
+    reason: FinishReason,
+    options: DecodingOptions,
+    attention: Floats | None = None,
+) -> Hypothesis:
+    """What has ended, scored.
+
+    Args:
+        tokens, token_log_probs: [summands] EOS last, where it ended there.
+        log_prob: their sum.
+    """
+    return Hypothesis(
+        token_ids=tuple(tokens[:-1] if reason is FinishReason.EOS else tokens),
+        token_log_probs=tuple(token_log_probs),
+        log_prob=log_prob,
+        score=log_prob / length_penalty(len(tokens), options.length_penalty),
+        finish_reason=reason,
+        attention=attention,
+    )
 
 
 def stack_attention(path: list[Node]) -> Floats | None:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import get_args
 
 from runtime.bundle import open_bundle
+from runtime.bundle_stepper import default_precision
 from runtime.errors import UserError
 from runtime.manifest import MANIFEST_NAME, Manifest, Precision, Provider
 from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import Stepper
 from runtime.tokenizer import special_ids
 from training.checkpoint import BEST, LoadedRun, load_run
 from training.evaluation.config import EvaluationConfig
@@ -68,9 +70,14 @@ def open_run(path: Path, checkpoint: str = BEST) -> OpenedModel:
 
 def model_of_run(loaded: LoadedRun) -> TextModel:
     """A run's model on the device of its recipe."""
+    return text_model(loaded, TorchStepper(loaded.model, choose_device(loaded.recipe)))
+
+
+def text_model(loaded: LoadedRun, stepper: Stepper) -> TextModel:
+    """A run's text model around a stepper of its weights."""
     recipe = loaded.recipe
     return TextModel(
-        stepper=TorchStepper(loaded.model, choose_device(recipe)),
+        stepper=stepper,
         source_tokenizer=loaded.source_tokenizer,
         target_tokenizer=loaded.target_tokenizer,
         special_ids=special_ids(loaded.model.start_id),
@@ -90,7 +97,7 @@ def open_bundle_model(path: Path, precision: Precision | None = None, provider: 
     """
     bundle = open_bundle(path)
     manifest = bundle.manifest
-    precision = precision or manifest.default_precision.get(provider, "fp32")
+    precision = precision or default_precision(manifest, provider)
     model = TextModel(
         stepper=OnnxStepper(bundle, precision, provider),
         source_tokenizer=bundle.source_tokenizer,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.comparison import Agreement, relative_error
+from export.comparison import Agreement, distance, relative_error
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,23 @@ def test_one_bit_is_seen() -> None:
     assert agreement.differences(lambda name: 1.0, must_be_invariant=True) == [
         "encoder/memory: not the same bits alone and in company (encoder, in a batch of 3)"
     ]
+
+
+def test_a_distance_is_a_share_of_that_between_sources_at_the_worst_step() -> None:
+    references = [
+        {"step 1/log_probs": np.full((2, 3), -value), "step 2/log_probs": np.full((2, 3), -2 * value)}
+        for value in (1.0, 3.0, 1.0)
+    ]
+    traces = [{key: values + 0.1 for key, values in reference.items()} for reference in references]
+    assert distance("log_probs", references, references) == 0.0
+    assert distance("log_probs", traces, references) == pytest.approx(0.05)
+    traces[0] = {**traces[0], "step 2/log_probs": np.full((2, 3), -14.0)}
+    assert distance("log_probs", traces, references) == pytest.approx((12 + 0.1 + 0.1) / 3 / 4)
+    traces[0] = {**traces[0], "step 1/log_probs": np.full((2, 3), np.nan)}
+    assert distance("log_probs", traces, references) == np.inf
+
+
+def test_what_is_impossible_has_no_distance() -> None:
+    references = [{"step 1/log_probs": np.array([[-1.0, -1e9]])}, {"step 1/log_probs": np.array([[-2.0, -4.0]])}]
+    traces = [{"step 1/log_probs": np.array([[-1.5, -1e9]])}, {"step 1/log_probs": np.array([[-2.5, -4.5]])}]
+    assert distance("log_probs", traces, references) == pytest.approx(0.5)

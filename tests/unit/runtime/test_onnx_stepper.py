@@ -10,7 +10,7 @@ from runtime.bundle import open_bundle
 from runtime.errors import UserError
 from runtime.onnx_session import OnnxSession
 from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import DecoderState, Ids
+from runtime.stepper import DecoderState, Ids, StepOutput
 
 SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 12), 3]
 
@@ -53,7 +53,63 @@ def test_joined_states_are_what_encoding_them_together_gives(tiny_stepper: OnnxS
     assert same(joined, tiny_stepper.encode([SHORT, LONG, SHORT]))
 
 
-def test_a_state_is_never_changed(tiny_stepper: OnnxStepper) -> None:
+def test_those_that_stay_are_not_copied_when_others_leave_and_join(tiny_stepper: OnnxStepper) -> None:
+    many = tiny_stepper.concat([tiny_stepper.encode([LONG] * 6), tiny_stepper.encode([SHORT, LONG])])
+    memory = many.source_tensors["memory"]
+    stayed = tiny_stepper.select(many, ids(0, 1, 2, 4, 5, 6, 7))
+    assert stayed.source_tensors is many.source_tensors
+    newcomers = tiny_stepper.encode([SHORT, LONG])
+    rejoined = tiny_stepper.concat([stayed, newcomers])
+    assert np.shares_memory(rejoined.source_tensors["memory"], memory)
+    assert rejoined.row_sources.tolist() == [0, 1, 2, 4, 5, 6, 7, 3, 8]
+    assert rejoined.source_lengths[[3, 8]].tolist() == newcomers.source_lengths.tolist()
+
+
+def test_places_without_rows_do_not_pile_up(tiny_stepper: OnnxStepper) -> None:
+    state = tiny_stepper.concat([tiny_stepper.encode([LONG] * 4), tiny_stepper.encode([LONG] * 4)])
+    while state.num_rows > 1:
+        state = tiny_stepper.select(state, np.arange(1, state.num_rows))
+        assert state.num_rows >= 0.75 * state.num_sources
+    assert (state.num_rows, state.num_sources) == (1, 1)
+
+
+def test_steps_over_free_and_taken_places_give_the_same_bits(tiny_stepper: OnnxStepper) -> None:
+    """Random leaving, joining and branching of beams; each row beside the same one run alone from the start."""
+    rng = np.random.default_rng(4)
+    state = tiny_stepper.concat([tiny_stepper.encode([SHORT]), tiny_stepper.encode([LONG])])
+    rows: list[tuple[list[int], list[int]]] = [(SHORT, []), (LONG, [])]
+    had_free_places = False
+    for _ in range(40):
+        following = rng.integers(4, 14, len(rows))
+        output, state = tiny_stepper.step(state, following, num_candidates=4, attention=True)
+        had_free_places |= len(set(state.row_sources.tolist())) < state.num_sources
+        assert output.attention is not None
+        for row in rng.choice(len(rows), 2):
+            source, history = rows[row]
+            expected = alone(tiny_stepper, source, [*history, int(following[row])])
+            assert np.array_equal(output.candidate_log_probs[row], expected.candidate_log_probs[0])
+            assert np.array_equal(output.candidate_ids[row], expected.candidate_ids[0])
+            assert expected.attention is not None
+            assert np.array_equal(output.attention[row, : len(source)], expected.attention[0, : len(source)])
+        rows = [(source, [*history, int(symbol)]) for (source, history), symbol in zip(rows, following, strict=True)]
+        kept = np.sort(rng.choice(len(rows), max(1, int(len(rows) * rng.uniform(0.6, 1.2))), replace=True))
+        kept = kept[[len(rows[row][1]) < 8 for row in kept]]
+        state, rows = tiny_stepper.select(state, kept), [rows[row] for row in kept]
+        sources = [SHORT + [3] * int(rng.integers(20)) for _ in range(int(rng.integers(1, 4)))]
+        newcomers = tiny_stepper.encode(sources)
+        state = tiny_stepper.concat([state, newcomers]) if rows else newcomers
+        rows += [(source, []) for source in sources]
+    assert had_free_places
+
+
+def alone(stepper: OnnxStepper, source: list[int], history: list[int]) -> StepOutput:
+    state = stepper.encode([source])
+    for symbol in history:
+        output, state = stepper.step(state, ids(symbol), num_candidates=4, attention=True)
+    return output
+
+
+def test_nothing_but_the_room_of_sources_that_left_is_written_to(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([SHORT, LONG])
     kept = {name: tensor.copy() for name, tensor in {**state.row_tensors, **state.source_tensors}.items()}
     _, stepped = tiny_stepper.step(state, ids(2, 2), num_candidates=3)

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Parity on this machine's GPU, then the time of a step against PyTorch, in under 8 minutes:
+#   benchmarks/gpu.sh            writes benchmarks/results/gpu.json, gpu.md and the pictures
+#   benchmarks/gpu.sh --help     what else there is
+# It needs the repository and an environment with its wheels (`make setup ACCELERATOR=gpu`); PYTHON names another one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ -z "${PYTHON:-}" ]]; then
+  PYTHON=python3
+  [[ ! -x .venv/bin/python ]] || PYTHON=.venv/bin/python
+fi
+exec "$PYTHON" -m benchmarks.gpu "$@"

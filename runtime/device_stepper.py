@@ -1,0 +1,245 @@
+"""The Stepper whose state and candidates stay on the device: ids go up, K candidates per row come down.
+
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
+
+It decodes the same graphs as OnnxStepper and, on the CPU, to the same bits (tests/parity): there it is only tested.
+"""
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runtime import graph_io
+from runtime.bundle import Bundle, BundleRefused
+from runtime.cpu import available_cpus
+from runtime.device_buckets import Captures, StepShape, bucket_count, bucket_width, power_of_two
+from runtime.device_state import HeldTensors, StateScope
+from runtime.device_step import DeviceStep
+from runtime.errors import UserError
+from runtime.manifest import GraphPair, Precision, Provider
+from runtime.onnx_session import BoundSession, OnnxSession
+from runtime.stepper import (
+    DecoderState,
+    Ids,
+    StepOutput,
+    attention_layout,
+    pad_sources,
+    padded_width,
+    select_sources,
+)
+
+_DEVICE = threading.RLock()
+"""While a step is recorded, no other thread may allocate or copy on the device: CUDA would break the recording off.
+Several models in one process share one device, so they take turns."""
+
+
+class DeviceStepper:
+    """Decodes a bundle on a device. One thread at a time may use it; several steppers may share a bundle."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        precision: Precision = "fp32",
+        provider: Provider = "cuda",
+        num_threads: int | None = None,
+        *,
+        cuda_graphs: bool = True,
+        captures: Captures | None = None,
+    ) -> None:
+        """Loads the two graphs.
+
+        Args:
+            num_threads: for the few sizes that are worked out on the CPU; None: all that the quota grants.
+            cuda_graphs: record and replay the steps of shapes that come back; where the graph can't be recorded, a
+                line in the log says so, and steps are run as they are.
+            captures: how many are recorded, and when; None: as device_buckets says.
+
+        Raises:
+            UserError: the bundle has no such precision, or the host no such provider.
+            BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
+        """
+        manifest = bundle.manifest
+        if precision not in manifest.graphs:
+            choices = ", ".join(sorted(manifest.graphs))
+            raise UserError(f"precision {precision} is not in the bundle {manifest.name}; it has {choices}")
+        graphs = manifest.graphs[precision]
+        threads = num_threads or available_cpus()
+        self.precision: Precision = precision
+        self.provider: Provider = provider
+        self._manifest = manifest
+        self._min_queries = graphs.min_queries
+        self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
+        self._layout: tuple[Ids, int, dict[str, Ids]] | None = None
+
+        def load(cuda_graphs: bool) -> BoundSession:
+            session = OnnxSession(
+                bundle.path,
+                graphs.decoder_step,
+                provider=provider,
+                num_threads=threads,
+                cuda_graphs=cuda_graphs and provider == "cuda",
+            )
+            if differences := session.differences():
+                raise BundleRefused(bundle.path, differences)
+            return session.bound()
+
+        with self._turn():
+            encoder = OnnxSession(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
+            if differences := encoder.differences():
+                raise BundleRefused(bundle.path, differences)
+            self._encoder = encoder.bound()
+            self._step = DeviceStep(
+                load,
+                graphs.decoder_step.inputs,
+                {tensor.input: tensor.output for tensor in graphs.state if tensor.output is not None},
+                provider,
+                (Captures() if captures is None else captures) if cuda_graphs else None,
+            )
+            self._rows = _scope(graphs, "row", provider, threads)
+            self._sources = _scope(graphs, "source", provider, threads)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._manifest.target.vocabulary_size
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
+        with self._turn():
+            rows, shared = (scope.new(*source_ids.shape) for scope in (self._rows, self._sources))
+            inputs = {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths}
+            self._encoder.run(self._encoder.bind({}, {**rows.tensors, **shared.tensors}, inputs))
+        return DecoderState(rows, shared, source_lengths, np.arange(len(sources), dtype=np.int64))
+
+    def step(
+        self,
+        state: DecoderState,
+        previous_ids: Ids,
+        *,
+        num_candidates: int,
+        forced_ids: Ids | None = None,
+        banned_ids: Ids | None = None,
+        attention: bool = False,
+    ) -> tuple[StepOutput, DecoderState]:
+        num_rows, width = state.num_rows, _width(state.source_lengths)
+        wanted = min(num_candidates, self.vocabulary_size)
+        shape = self._shape(state, wanted, 0 if banned_ids is None else banned_ids.shape[1])
+        ids = {
+            graph_io.PREVIOUS_IDS: previous_ids,
+            graph_io.FORCED_IDS: forced_ids,
+            graph_io.BANNED_IDS: banned_ids,
+            **self._attention_layout(state, shape.queries),
+        }
+        with self._turn():
+            given = self._row_tensors(state)
+            if not self._rows.fits(given, shape.rows, shape.width):
+                indices = np.arange(num_rows, dtype=np.int64)
+                given = self._rows.reordered([given], indices, shape.rows, shape.width, width)
+            shared = self._held(state.source_tensors)
+            if not self._sources.fits(shared, shape.sources, shape.width):
+                indices = np.arange(state.num_sources, dtype=np.int64)
+                shared = self._sources.reordered([shared], indices, shape.sources, shape.width, width)
+            stepped = self._rows.take(shape.rows, shape.width, (num_rows, width))
+            outputs = self._step.run(shape, ids, shared, given, stepped)
+            output = StepOutput(
+                candidate_ids=outputs[graph_io.CANDIDATE_IDS].read()[:num_rows, :wanted],
+                candidate_log_probs=outputs[graph_io.CANDIDATE_LOG_PROBS].read()[:num_rows, :wanted],
+                forced_log_probs=(
+                    np.zeros(num_rows, np.float32)
+                    if forced_ids is None
+                    else outputs[graph_io.FORCED_LOG_PROBS].read()[:num_rows]
+                ),
+                attention=(
+                    outputs[graph_io.ATTENTION].read()[:num_rows, :width] if attention and self._has_attention else None
+                ),
+            )
+        return output, DecoderState(stepped, shared, state.source_lengths, state.row_sources)
+
+    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+        """The state of `rows` in that order. What stays as it is is shared with `state`, not copied."""
+        if np.array_equal(rows, np.arange(state.num_rows)):
+            return state
+        kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
+        lengths = state.source_lengths if kept is None else state.source_lengths[kept]
+        width = _width(lengths)
+        with self._turn():
+            given, shared = self._row_tensors(state), self._held(state.source_tensors)
+            taken = self._rows.reordered([given], rows, bucket_count(len(rows)), bucket_width(width), width)
+            if kept is not None:
+                shared = self._sources.reordered([shared], kept, bucket_count(len(kept)), bucket_width(width), width)
+        return DecoderState(taken, shared, lengths, row_sources)
+
+    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+        joined = states[0]
+        for state in states[1:]:
+            joined = self._joined(joined, state)
+        return joined
+
+    def _joined(self, first: DecoderState, second: DecoderState) -> DecoderState:
+        lengths = np.concatenate([first.source_lengths, second.source_lengths])
+        width = _width(lengths)
+        with self._turn():
+            rows = [self._row_tensors(state) for state in (first, second)]
+            shared = [self._held(state.source_tensors) for state in (first, second)]
+            row_indices = _behind(first.num_rows, rows[0].count, second.num_rows)
+            source_indices = _behind(first.num_sources, shared[0].count, second.num_sources)
+            return DecoderState(
+                self._rows.reordered(rows, row_indices, bucket_count(len(row_indices)), bucket_width(width), width),
+                self._sources.reordered(
+                    shared, source_indices, bucket_count(len(source_indices)), bucket_width(width), width
+                ),
+                lengths,
+                np.concatenate([first.row_sources, second.row_sources + first.num_sources]),
+            )
+
+    def _shape(self, state: DecoderState, num_candidates: int, num_bans: int) -> StepShape:
+        queries = max(int(np.bincount(state.row_sources).max(initial=0)), self._min_queries)
+        return StepShape(
+            rows=bucket_count(state.num_rows),
+            sources=bucket_count(state.num_sources),
+            width=bucket_width(_width(state.source_lengths)),
+            queries=power_of_two(queries),
+            candidates=min(power_of_two(num_candidates), self.vocabulary_size),
+            bans=power_of_two(num_bans),
+        )
+
+    def _attention_layout(self, state: DecoderState, queries: int) -> dict[str, Ids]:
+        """source_rows [B, M] and row_slots [R], worked out anew only when the rows have changed."""
+        if not self._has_attention:
+            return {}
+        # Arrays of a state are never written to: the same one means the same rows.
+        if self._layout is None or self._layout[0] is not state.row_sources or self._layout[1] != queries:
+            source_rows, row_slots = attention_layout(state.row_sources, state.num_sources, queries)
+            layout = {graph_io.SOURCE_ROWS: source_rows, graph_io.ROW_SLOTS: row_slots}
+            self._layout = (state.row_sources, queries, layout)
+        return self._layout[2]
+
+    def _row_tensors(self, state: DecoderState) -> HeldTensors:
+        """The state's rows on the device, where they are but for a state that somebody gave arrays."""
+        if isinstance(state.row_tensors, HeldTensors):
+            return state.row_tensors
+        return self._rows.of_arrays(state.row_tensors, _width(state.source_lengths))
+
+    def _held(self, tensors: Mapping[str, Any]) -> HeldTensors:
+        assert isinstance(tensors, HeldTensors), "a state of another stepper"
+        return tensors
+
+    def _turn(self) -> contextlib.AbstractContextManager[object]:
+        return _DEVICE if self.provider == "cuda" else contextlib.nullcontext()
+
+
+def _scope(graphs: GraphPair, scope: str, provider: Provider, num_threads: int) -> StateScope:
+    names = [tensor.input for tensor in graphs.state if tensor.scope == scope]
+    specs = {spec.name: spec for spec in graphs.decoder_step.inputs}
+    return StateScope([specs[name] for name in names], provider, num_threads)
+
+
+def _width(lengths: Ids) -> int:
+    return padded_width(int(lengths.max(initial=0)))
+
+
+def _behind(first: int, first_count: int, second: int) -> Ids:
+    """Indices of `first` entries of a part with `first_count`, and of `second` of the part behind it."""
+    return np.concatenate([np.arange(first), first_count + np.arange(second)]).astype(np.int64)

@@ -1,0 +1,109 @@
+"""Source tensors with room for newcomers, so that who joins or leaves does not move those that stay. CPU only.
+
+Shapes: N slots, S source positions. Memory and keys are most of a decoder's state, and never change. Each source has a
+slot; one that leaves leaves its slot free, a newcomer is written into a free slot or into the spare room behind the
+last. What is computed over free slots is wasted: when they, and positions that no source is long enough for, make up
+more than a part of all, those that stay are moved together.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.stepper import Ids, padded_width
+
+Array = NDArray[Any]
+
+MIN_USED = 0.75
+"""Of the cells (slots x positions): with less in use, moving together costs less than a few steps over the waste."""
+
+GROWTH = 1.5
+"""Slots that new arrays have per source in them: room that nobody has written to takes no memory."""
+
+
+class SourceSlabs:
+    """Arrays [capacity, S, ...] of which the first `num_slots` are in use, or free again.
+
+    Attributes:
+        lengths: [capacity] valid positions of each slot; of a free one, what it last had.
+        width: S.
+    """
+
+    def __init__(self, like: Mapping[str, Array], axes: Mapping[str, int | None], num_sources: int, width: int) -> None:
+        """Arrays with room for `num_sources` and more, and nothing in them.
+
+        Args:
+            like: tensors of the same names, types and other sizes.
+            axes: name -> the axis that runs over positions; None: none does.
+        """
+        self._axes = axes
+        self.width = width
+        self.num_slots = 0
+        capacity = int(num_sources * GROWTH)
+        self.lengths: Ids = np.zeros(capacity, np.int64)
+        self._slabs = {
+            name: np.empty(self._shape(name, tensor, capacity), tensor.dtype) for name, tensor in like.items()
+        }
+
+    def tensors(self) -> dict[str, Array]:
+        """By name [N, S, ...], not copied."""
+        return {name: slab[: self.num_slots] for name, slab in self._slabs.items()}
+
+    def takes(self, num_free: int, lengths: Ids) -> bool:
+        """Whether newcomers of these lengths find room, where so many slots are free."""
+        num_needed = self.num_slots + len(lengths) - num_free
+        return num_needed <= len(self.lengths) and int(lengths.max()) <= self.width
+
+    def write(self, tensors: Mapping[str, Array], lengths: Ids, free: Ids) -> Ids:
+        """Copies sources into free slots, and behind the last; returns the slots [number of sources].
+
+        Positions that the tensors lack are set to zero, which for a mask is invalid.
+        """
+        num_new = max(0, len(lengths) - len(free))
+        slots = np.concatenate([free[: len(lengths)], np.arange(self.num_slots, self.num_slots + num_new)])
+        self.num_slots += num_new
+        for name, tensor in tensors.items():
+            slab, axis = self._slabs[name], self._axes[name]
+            if axis is None:
+                slab[slots] = tensor
+                continue
+            width = min(self.width, tensor.shape[axis])
+            before: tuple[Any, ...] = (slots, *(slice(None),) * (axis - 1))
+            slab[(*before, slice(width))] = narrowed(tensor, axis, width)
+            if width < self.width:
+                slab[(*before, slice(width, None))] = 0
+        self.lengths[slots] = lengths
+        return slots
+
+    def _shape(self, name: str, tensor: Array, capacity: int) -> list[int]:
+        shape, axis = [capacity, *tensor.shape[1:]], self._axes[name]
+        if axis is not None:
+            shape[axis] = self.width
+        return shape
+
+
+def used_part(lengths: Ids, num_slots: int, width: int) -> float:
+    """How much of the cells is in use by sources of these lengths (at least one)."""
+    return len(lengths) * padded_width(int(lengths.max())) / (num_slots * width)
+
+
+def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
+    """The tensor's first `width` positions, not copied; all of it where it has none."""
+    return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
+
+
+def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
+    """The rows of all tensors, at `width` source positions; new ones are zero, which for a mask is invalid."""
+    if axis is None:
+        return np.concatenate(tensors)
+    shape = list(tensors[0].shape)
+    shape[0], shape[axis] = sum(map(len, tensors)), width
+    rows = np.zeros(shape, tensors[0].dtype)
+    begin = 0
+    for tensor in tensors:
+        place = narrowed(rows[begin : begin + len(tensor)], axis, tensor.shape[axis])
+        place[...] = narrowed(tensor, axis, width)
+        begin += len(tensor)
+    return rows

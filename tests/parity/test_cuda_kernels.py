@@ -1,0 +1,72 @@
+"""Without a GPU: every operator of a step has a CUDA kernel for its types, so no tensor would have to leave the device.
+
+The table is of onnxruntime's own list (docs/OperatorKernels.md, CUDA execution provider), of the operators that the
+graphs use. Whether a session really copies nothing is seen on a GPU (test_cuda.py).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from export.fp16.conversion import convert
+from export.graphs import trace_graphs
+from runtime.device_graphs import StateLayout, reordering_graph
+from tests.bundles import tiny_model
+
+FLOATS = {"float32", "float16"}
+MOVED = FLOATS | {"int64", "int32", "bool"}
+KERNELS: dict[str, set[str]] = {
+    **dict.fromkeys(("Gemm", "MatMul", "Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Exp"), FLOATS),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "ReduceSum", "TopK"), FLOATS | {"int64"}),
+    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements", "Slice", "Split", "Concat", "Reshape", "Transpose",
+                     "Squeeze", "Unsqueeze", "Expand", "Identity", "Shape", "Cast"), MOVED),
+    "Less": FLOATS | {"int64"},
+    "Clip": FLOATS | {"int64"},
+    "Pad": FLOATS | {"bool"},
+    # Its condition is its first input.
+    "Where": {"bool"},
+}  # fmt: skip
+
+MODELS: list[dict[str, Any]] = [
+    {"attention_score": "general", "decoder_input_feeding": True, "decoder_num_layers": 2},
+    {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_query": "previous"},
+    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_joining": "maxout"},
+    {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
+]
+
+
+@pytest.mark.parametrize("options", MODELS, ids=lambda options: options["attention_score"])
+def test_every_operator_of_a_step_has_a_kernel(options: dict[str, Any]) -> None:
+    pair = trace_graphs(tiny_model(**options))
+    for precision, graphs in (("fp32", pair), ("fp16", convert(pair).graphs)):
+        missing = set(without_kernel(graphs.decoder_step.model))
+        assert not missing, f"{precision}: {sorted(missing)}"
+
+
+def test_reordering_has_kernels_too() -> None:
+    layouts = [
+        StateLayout(name=dtype, dtype=dtype, rank=2, position_axis=1) for dtype in ("float32", "float16", "bool")
+    ]
+    assert not set(without_kernel(onnx.load_from_string(reordering_graph(layouts, 2))))
+
+
+def test_the_table_is_looked_up() -> None:
+    """That the tests above can fail."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["R"])
+    graph = helper.make_graph([helper.make_node("Mod", ["x", "x"], ["y"], fmod=1)], "test", [value], [])
+    assert set(without_kernel(helper.make_model(graph))) == {"Mod of float32"}
+
+
+def without_kernel(model: onnx.ModelProto) -> Iterator[str]:
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    elements = {tensor.name: tensor.data_type for tensor in graph.initializer} | {
+        value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)
+    }
+    for node in graph.node:
+        dtype = str(np.dtype(helper.tensor_dtype_to_np_dtype(elements[node.input[0]])))
+        if dtype not in KERNELS.get(node.op_type, set()):
+            yield f"{node.op_type} of {dtype}"

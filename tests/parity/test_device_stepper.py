@@ -1,0 +1,159 @@
+"""The stepper that keeps its state on the device: bit for bit OnnxStepper, in every company, recorded or not.
+
+On the CPU provider, where the bits must be equal; what only a GPU can show stands in test_cuda.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.bundle import Bundle, open_bundle
+from runtime.decoding.offline import decode_all, score_all
+from runtime.decoding.options import DecodingOptions
+from runtime.device_buckets import Captures
+from runtime.device_stepper import DeviceStepper
+from runtime.onnx_session import Binding, BoundSession
+from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import DecoderState, StepOutput
+from tests.bundles import tiny_bundle
+
+MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {},
+    "gru-unequal-sizes": {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8,
+                          "attention_value_size": 10, "decoder_num_layers": 2},
+    "rnn-coverage": {"cell": "rnn", "attention_score": "additive", "attention_coverage": True},
+    "no-attention": {"attention_score": "none", "decoder_source_vector": True},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_bundle_path: Path) -> Bundle:
+    options = MODELS[request.param]
+    if not options:
+        return open_bundle(tiny_bundle_path)
+    return open_bundle(tiny_bundle(tmp_path_factory.mktemp("device") / "bundle", weight_bound=0.7, **options))
+
+
+class Replaying:
+    """What CUDA does with a recorded run: whatever the caller binds, the tensors of the recording are used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recorded: dict[tuple[int, int], Binding] = {}
+        self.replays = 0
+        run = BoundSession.run
+
+        def replaying(session: BoundSession, binding: Binding, capture: int | None = None) -> None:
+            if capture is not None:
+                self.replays += (id(session), capture) in self.recorded
+                binding = self.recorded.setdefault((id(session), capture), binding)
+            run(session, binding)
+
+        monkeypatch.setattr(BoundSession, "run", replaying)
+
+
+@pytest.fixture
+def replaying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replaying]:
+    yield Replaying(monkeypatch)
+
+
+def sources_of(random: np.random.Generator, count: int, longest: int = 40) -> list[list[int]]:
+    return [random.integers(4, 14, length).tolist() for length in random.integers(1, longest, count)]
+
+
+def assert_same(found: StepOutput, expected: StepOutput) -> None:
+    assert np.array_equal(found.candidate_ids, expected.candidate_ids)
+    assert found.candidate_log_probs.tobytes() == expected.candidate_log_probs.tobytes()
+    assert found.forced_log_probs.tobytes() == expected.forced_log_probs.tobytes()
+    assert (found.attention is None) == (expected.attention is None)
+    if found.attention is not None and expected.attention is not None:
+        assert found.attention.tobytes() == expected.attention.tobytes()
+
+
+def test_every_step_has_the_same_bits(bundle: Bundle) -> None:
+    """Joins, leaves, reorderings, bans, forced symbols, attention, and any number of candidates."""
+    random = np.random.default_rng(5)
+    device, plain = DeviceStepper(bundle, provider="cpu", captures=Captures(after=1)), OnnxStepper(bundle)
+    first = sources_of(random, 3)
+    states: list[DecoderState] = [device.encode(first), plain.encode(first)]
+    for number in range(12):
+        if number % 3 == 2:
+            joining = sources_of(random, int(random.integers(1, 6)), longest=10 + 5 * number)
+            states = [stepper.concat([state, stepper.encode(joining)])
+                      for stepper, state in zip((device, plain), states, strict=True)]  # fmt: skip
+        num_rows = states[0].num_rows
+        assert num_rows == states[1].num_rows
+        ids = {
+            "forced_ids": random.integers(-1, device.vocabulary_size, num_rows) if number % 2 else None,
+            "banned_ids": random.integers(-1, 16, (num_rows, number % 4)) if number % 4 else None,
+        }
+        previous = random.integers(4, 16, num_rows)
+        asked = {"num_candidates": int(random.integers(1, 40)), "attention": number % 3 != 1, **ids}
+        stepped = [stepper.step(state, previous, **asked)
+                   for stepper, state in zip((device, plain), states, strict=True)]  # fmt: skip
+        assert_same(stepped[0][0], stepped[1][0])
+        rows = random.integers(0, num_rows, int(random.integers(1, 2 * num_rows + 1)))
+        # A source's rows stand together, as a search keeps them.
+        rows = rows[np.argsort(stepped[1][1].row_sources[rows], kind="stable")]
+        states = [stepper.select(state, rows)
+                  for stepper, (_, state) in zip((device, plain), stepped, strict=True)]  # fmt: skip
+    for name, tensor in states[1].row_tensors.items():
+        # Coverage is 0 / 0 where a source has no position.
+        assert np.array_equal(np.asarray(states[0].row_tensors[name]), tensor, equal_nan=True), name
+
+
+@pytest.mark.parametrize("beam_size", [1, 4, 5])
+def test_decodings_are_the_same_when_steps_are_replayed(bundle: Bundle, beam_size: int, replaying: Replaying) -> None:
+    """A replay reads and writes the buffers that were recorded: it must never stand for another step's."""
+    random = np.random.default_rng(beam_size)
+    sources = sources_of(random, 30)
+    options = DecodingOptions(beam_size=beam_size, max_length=24, attention=True)
+    ids = bundle.manifest.special_ids
+    device = DeviceStepper(bundle, provider="cpu", captures=Captures(after=0))
+    for max_rows in (7 * beam_size, 16 * beam_size, 7 * beam_size):
+        found = decode_all(device, sources, options, ids, max_rows=max_rows)
+        expected = decode_all(OnnxStepper(bundle), sources, options, ids, max_rows=max_rows)
+        assert [one.token_ids for hypotheses in found for one in hypotheses] == [
+            one.token_ids for hypotheses in expected for one in hypotheses
+        ]
+        assert [one.token_log_probs for hypotheses in found for one in hypotheses] == [
+            one.token_log_probs for hypotheses in expected for one in hypotheses
+        ]
+    assert replaying.replays > 20
+
+
+def test_scores_are_the_same(bundle: Bundle) -> None:
+    random = np.random.default_rng(2)
+    pairs = [(source, random.integers(4, 16, 9).tolist()) for source in sources_of(random, 12)]
+    ids = bundle.manifest.special_ids
+    device = DeviceStepper(bundle, provider="cpu", cuda_graphs=False)
+    assert score_all(device, pairs, ids) == score_all(OnnxStepper(bundle), pairs, ids)
+
+
+def test_one_recording_for_two_orientations_would_be_noticed(
+    tiny_bundle_path: Path, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the test above can fail: numbers by shape alone, as in onnxruntime-genai's issue 2446."""
+    bundle = open_bundle(tiny_bundle_path)
+    by_set = Captures.number
+    monkeypatch.setattr(Captures, "number", lambda captures, key: by_set(captures, key[0]))
+    sources = sources_of(np.random.default_rng(1), 8)
+    options, ids = DecodingOptions(beam_size=1, max_length=24), bundle.manifest.special_ids
+    device = DeviceStepper(bundle, provider="cpu", captures=Captures(after=0))
+    assert decode_all(device, sources, options, ids) != decode_all(OnnxStepper(bundle), sources, options, ids)
+
+
+def test_a_state_that_is_held_is_never_written_over(tiny_bundle_path: Path, replaying: Replaying) -> None:
+    device = DeviceStepper(open_bundle(tiny_bundle_path), provider="cpu", captures=Captures(after=0))
+    state = device.encode([[4, 5, 6], [7, 8]])
+    held: list[tuple[DecoderState, dict[str, Any]]] = []
+    for step in range(9):
+        _, state = device.step(state, np.array([4 + step % 3, 5]), num_candidates=2)
+        if step % 2:
+            state = device.select(state, np.array([1, 0]))
+        held.append((state, {name: np.asarray(tensor) for name, tensor in state.row_tensors.items()}))
+    for state, then in held:
+        for name, tensor in state.row_tensors.items():
+            assert np.array_equal(np.asarray(tensor), then[name])

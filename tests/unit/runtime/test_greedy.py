@@ -1,0 +1,98 @@
+"""Greedy requests as arrays, against the search that they stand for."""
+
+import random
+
+import numpy as np
+
+from runtime.decoding.batch import BatchRequest, RunningBatch
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.greedy import GreedyRows, is_greedy
+from runtime.decoding.hypothesis import Hypothesis
+from runtime.decoding.options import DecodingOptions
+from runtime.decoding.search import Candidates
+from runtime.stepper import Ids
+from tests.fakes import SPECIAL_IDS, FakeStepper
+
+
+def random_options(rng: random.Random) -> DecodingOptions:
+    max_length = rng.randrange(0, 9)
+    return DecodingOptions(
+        max_length=max_length,
+        min_length=rng.randrange(0, max_length + 1) if rng.random() < 0.4 else 0,
+        length_penalty=rng.choice([0.0, 0.6, 1.0]),
+        patience=rng.choice([0.5, 2.0]),
+        suppress_unk=rng.random() < 0.3,
+    )
+
+
+def test_only_beams_of_one_without_attention_are_greedy() -> None:
+    fresh = BeamSearch.start(DecodingOptions(max_length=3), SPECIAL_IDS)
+    assert is_greedy(fresh)
+    assert not is_greedy(fresh.advance(Candidates([[5]], [[-1.0]], [0.0], None)))
+    for options in (DecodingOptions(max_length=3, beam_size=2), DecodingOptions(max_length=3, attention=True)):
+        assert not is_greedy(BeamSearch.start(options, SPECIAL_IDS))
+
+
+def test_every_step_is_that_of_the_search() -> None:
+    """Random candidates for many requests that come and go, each advanced in both ways, to the last bit."""
+    rng, numbers = random.Random(2), np.random.default_rng(2)
+    greedy: GreedyRows[int] = GreedyRows()
+    searches: dict[int, BeamSearch] = {}
+    finished: dict[int, tuple[Hypothesis, ...]] = {}
+    for key in range(300):
+        searches[key] = BeamSearch.start(random_options(rng), SPECIAL_IDS)
+        greedy.join([key], [searches[key]], [len(greedy.keys)])
+        if rng.random() < 0.6:
+            continue
+        gone = {other for other in greedy.keys if rng.random() < 0.02}
+        greedy.remove(gone)
+        # Wherever the batch has put the rows.
+        greedy.rows = numbers.permutation(len(greedy.keys) + 3)[: len(greedy.keys)]
+        expected_bans = [searches[other].banned_ids for other in greedy.keys]
+        banned = greedy.banned_ids()
+        found = [()] * len(greedy.keys) if banned is None else [tuple(ids[ids >= 0].tolist()) for ids in banned]
+        assert found == expected_bans
+        ids: Ids = numbers.integers(3, 8, (len(greedy.keys) + 3, 2))
+        log_probs = -numbers.random((len(greedy.keys) + 3, 2), np.float32)
+        before = dict(zip(greedy.keys, greedy.rows.tolist(), strict=True))
+        ended = dict(greedy.advance(ids[greedy.rows, 0], log_probs[greedy.rows, 0]))
+        for other, row in before.items():
+            one = Candidates([ids[row].tolist()], [log_probs[row].tolist()], [0.0], None)
+            search = searches[other] = searches[other].advance(one)
+            assert search.done == (other in ended)
+            if search.done:
+                assert ended[other] == search.hypotheses()
+        assert greedy.keys == [other for other in before if other not in ended]
+        fed = [searches[other].previous_ids for other in greedy.keys]
+        assert greedy.keys == [] or [(symbol,) for symbol in greedy.previous_ids.tolist()] == fed
+        finished |= ended
+    assert len(finished) > 200
+
+
+def test_when_all_have_left_others_may_come() -> None:
+    greedy: GreedyRows[str] = GreedyRows()
+    for key, most in (("long", 5000), ("short", 2)):
+        greedy.join([key], [BeamSearch.start(DecodingOptions(max_length=most), SPECIAL_IDS)], [0])
+        ((ended, (hypothesis,)),) = greedy.advance(np.array([3]), np.array([-0.5], np.float32))
+        assert (ended, hypothesis.token_ids, hypothesis.token_log_probs) == (key, (), (-0.5,))
+
+
+def test_greedy_requests_leave_and_join_among_others() -> None:
+    """Rows of greedy requests stand first; the answer of either kind does not depend on that."""
+    stepper = FakeStepper(vocabulary_size=8)
+    batch: RunningBatch[int] = RunningBatch(stepper)
+    options = [DecodingOptions(max_length=6, beam_size=1 + 2 * (key % 2), attention=key % 3 == 0) for key in range(30)]
+    results: dict[int, tuple[Hypothesis, ...]] = {}
+    for key, option in enumerate(options):
+        batch.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        results.update(batch.step().finished)
+    while batch.keys:
+        results.update(batch.step().finished)
+    for key, option in enumerate(options):
+        alone: RunningBatch[int] = RunningBatch(stepper)
+        alone.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        expected: dict[int, tuple[Hypothesis, ...]] = {}
+        while alone.keys:
+            expected.update(alone.step().finished)
+        assert [h.token_log_probs for h in results[key]] == [h.token_log_probs for h in expected[key]]
+        assert [h.token_ids for h in results[key]] == [h.token_ids for h in expected[key]]
