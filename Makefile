@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow lint types format protos constraints docker-lint clean
+.PHONY: help setup demo serve test test-slow bench bench-peers lint types format protos constraints docker-lint clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ test: setup ## Lint, types, and the tests without `slow` and `cuda`
 
 test-slow: setup ## What needs long, the network, apt or a GPU
 	@$(BIN)/python -m pytest -m 'slow or cuda'
+
+bench: setup ## Measure decoding and serving on this machine, which should do nothing else (half an hour)
+	@$(BIN)/python -m benchmarks
+
+bench-peers: setup ## The same work beside what one would take instead (a quarter of an hour, and its installation)
+	@$(BIN)/python -m benchmarks.peers
 
 lint: setup ## ruff, with its fixes shown
 	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .

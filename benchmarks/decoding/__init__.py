@@ -1,0 +1,1 @@
+"""Decoding without a server: every system in processes of its own, on the same sentences, in turns."""

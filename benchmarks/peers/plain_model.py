@@ -1,0 +1,116 @@
+"""The model as one would write it who has not thought of serving yet: torch's own layers, the same sizes.
+
+Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V vocabulary, K candidates.
+"""
+
+from pathlib import Path
+
+import onnx
+import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from torch import Tensor, nn
+
+from benchmarks.training.workload import Workload
+
+NUM_CANDIDATES = 4
+SEED = 1
+
+State = tuple[Tensor, Tensor, Tensor]
+"""hidden and cell states [L, B, H], and the attentional vector [B, H] that is fed to the next step."""
+
+
+class Encoder(nn.Module):
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        size = workload.hidden_size
+        self.embeddings = nn.Embedding(workload.vocabulary_size, workload.embedding_size)
+        self.lstm = nn.LSTM(
+            workload.embedding_size, size // 2, workload.num_layers, batch_first=True, bidirectional=True
+        )
+        self.bridge_hidden = nn.Linear(size, size)
+        self.bridge_cell = nn.Linear(size, size)
+        self.keys = nn.Linear(size, size, bias=False)
+
+    def forward(self, source_ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Memory and keys [B, S, H], first hidden and cell states [L, B, H], of sentences of one length [B, S]."""
+        memory, (hidden, cell) = self.lstm(self.embeddings(source_ids))
+        joined = [torch.cat([state[0::2], state[1::2]], 2) for state in (hidden, cell)]
+        return memory, self.keys(memory), torch.tanh(self.bridge_hidden(joined[0])), self.bridge_cell(joined[1])
+
+
+class Step(nn.Module):
+    """One step of Luong et al. 2015: general attention, input feeding."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        size = workload.hidden_size
+        self.embeddings = nn.Embedding(workload.vocabulary_size, workload.embedding_size)
+        widths = [workload.embedding_size + size, *[size] * (workload.num_layers - 1)]
+        self.cells = nn.ModuleList(nn.LSTMCell(width, size) for width in widths)
+        self.combine = nn.Linear(2 * size, size)
+        self.output = nn.Linear(size, workload.vocabulary_size)
+
+    def forward(
+        self, previous_ids: Tensor, hidden: Tensor, cell: Tensor, feeding: Tensor, memory: Tensor, keys: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """log-probabilities and ids of the best [B, K], and the next state."""
+        output = torch.cat([self.embeddings(previous_ids), feeding], 1)
+        states = []
+        for number, layer in enumerate(self.cells):
+            output, memorized = layer(output, (hidden[number], cell[number]))
+            states.append((output, memorized))
+        hidden, cell = (torch.stack(parts) for parts in zip(*states, strict=True))
+        output = output.unsqueeze(1)
+        weights = torch.softmax(output @ keys.transpose(1, 2), 2)
+        feeding = torch.tanh(self.combine(torch.cat([weights @ memory, output], 2))).squeeze(1)
+        log_probs, ids = torch.log_softmax(self.output(feeding), 1).topk(NUM_CANDIDATES, 1)
+        return log_probs, ids, hidden, cell, feeding
+
+
+def plain_model(workload: Workload) -> tuple[Encoder, Step]:
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        return Encoder(workload).eval(), Step(workload).eval()
+
+
+def export_plain(workload: Workload, folder: Path) -> None:
+    """Writes fp32 graphs as torch.onnx makes them, and int8 ones as onnxruntime's `quantize_dynamic` makes of those."""
+    encoder, step = plain_model(workload)
+    batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
+    source_ids = torch.ones(3, workload.num_tokens, dtype=torch.int64)
+    memory, keys, hidden, cell = encoder(source_ids)
+    fp32, int8 = folder / "fp32", folder / "int8"
+    for made in (fp32, int8):
+        made.mkdir(parents=True)
+    torch.onnx.export(
+        encoder,
+        (source_ids,),
+        fp32 / "encoder.onnx",
+        input_names=["source_ids"],
+        output_names=["memory", "keys", "hidden", "cell"],
+        dynamic_shapes=({0: batch, 1: width},),
+        external_data=False,
+    )
+    torch.onnx.export(
+        step,
+        (torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys),
+        fp32 / "step.onnx",
+        input_names=["previous_ids", "hidden", "cell", "feeding", "memory", "keys"],
+        output_names=["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"],
+        dynamic_shapes=({0: batch}, {1: batch}, {1: batch}, {0: batch}, {0: batch, 1: width}, {0: batch, 1: width}),
+        external_data=False,
+    )
+    for name in ("encoder.onnx", "step.onnx"):
+        # What shape inference left of the example's sizes contradicts the dynamic ones: quantize_dynamic stops at it.
+        _forget_shapes(fp32 / name)
+        quantize_dynamic(fp32 / name, int8 / name, weight_type=QuantType.QInt8)
+
+
+def _forget_shapes(path: Path) -> None:
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+
+
+def plain_parameters(workload: Workload) -> int:
+    return sum(parameter.numel() for module in plain_model(workload) for parameter in module.parameters())

@@ -1,0 +1,110 @@
+"""What serving costs beside decoding: processor time per sentence, and latency on an idle server."""
+
+import statistics
+from contextlib import ExitStack
+from dataclasses import replace
+
+from benchmarks.command import Context
+from benchmarks.decoding.job import Job
+from benchmarks.decoding.pool import Pool
+from benchmarks.decoding.system import attendant, bare_graphs
+from benchmarks.results import Cell, Part
+from benchmarks.serving.attendant_server import BULK, attendant_server
+from benchmarks.serving.generator import Load
+from benchmarks.serving.load import LoadGenerator
+from benchmarks.serving.served import Served, mean_between
+
+NUM_WORKERS = 2
+UNARY_CLIENTS = 64
+BULK_IN_FLIGHT = 2048
+MS = 1e3
+
+
+def overhead(context: Context) -> Part:
+    """Server's own CPU per unary call and per bulk item, above decoding as many rows at a time in process."""
+    loads = {
+        "unary": Load(kind="closed", num_clients=UNARY_CLIENTS, seconds=context.visit_seconds),
+        "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
+    }
+    served: dict[str, list[float]] = {kind: [] for kind in loads}
+    speeds: dict[str, list[float]] = {kind: [] for kind in loads}
+    beside: dict[str, list[float]] = {kind: [] for kind in loads}
+    rows_of: dict[str, int] = {}
+    with ExitStack() as exits:
+        server = exits.enter_context(Served(attendant_server(context, num_workers=NUM_WORKERS)))
+        generators = {
+            "unary": exits.enter_context(LoadGenerator(server)),
+            "bulk": exits.enter_context(LoadGenerator(server, BULK)),
+        }
+        system = attendant(context.bundle, "int8", num_workers=NUM_WORKERS, num_threads=1)
+        pool = exits.enter_context(Pool(system))
+        for kind, load in loads.items():
+            before = server.metrics()
+            generators[kind].run(load)
+            rows_of[kind] = max(1, round(mean_between("attendant_step_rows", before, server.metrics())))
+            pool.run(_job(context, rows_of[kind]))
+        for number in range(context.num_rounds):
+            for kind, load in loads.items():
+                report = generators[kind].run(load)
+                served[kind].append(report.cpu_per_answer)
+                speeds[kind].append(report.speed)
+                job = replace(_job(context, rows_of[kind]), seed=number)
+                beside[kind].append(pool.run(job).cpu_seconds / job.num_sentences)
+    rows: list[list[Cell]] = []
+    figures: dict[str, float] = {}
+    for kind, name in (("unary", f"unary calls, {UNARY_CLIENTS} clients"), ("bulk", "one bulk stream")):
+        differences = [MS * (one - other) for one, other in zip(served[kind], beside[kind], strict=True)]
+        difference = statistics.median(differences)
+        whole, inside, speed = (statistics.median(values[kind]) for values in (served, beside, speeds))
+        rows.append([name, speed, str(rows_of[kind]), MS * whole, MS * inside, difference])
+        figures |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": MS * whole, f"{kind}_speed": speed}
+    return Part(
+        title="What serving costs",
+        about=(
+            "Processor time of all the server's processes per sentence, against decoding in process with as many rows "
+            "at a time as the server's steps had on average; in turns, medians of the rounds."
+        ),
+        columns=["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"],
+        rows=rows,
+        figures=figures,
+    )
+
+
+def idle_latency(context: Context) -> Part:
+    """One client of an idle server, against the bare graphs of one sentence, with as many threads."""
+    rows: list[list[Cell]] = []
+    figures: dict[str, float] = {}
+    for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
+        server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
+        system = bare_graphs(context.bundle, "int8", num_workers=1, num_threads=num_threads)
+        load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
+        job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
+        served, bare = [], []
+        with Served(server) as running, LoadGenerator(running) as generator, Pool(system) as pool:
+            generator.run(load)
+            pool.run(job)
+            for _ in range(context.num_rounds):
+                served.append(generator.run(load).latency(50))
+                bare.append(statistics.median(pool.run(job).latencies))
+        ours, limit = MS * statistics.median(served), MS * statistics.median(bare)
+        rows.append([f"--workers {num_workers} --threads {num_workers * num_threads}", ours, limit, ours / limit])
+        if num_workers == NUM_WORKERS:
+            figures |= {"served_ms": ours, "bare_ms": limit}
+    return Part(
+        title="One request on an idle server",
+        about="Median latency of a unary call, beside the bare graphs of the same work on an engine's threads.",
+        columns=["server", "served ms", "bare graphs ms", "ratio"],
+        rows=rows,
+        figures=figures,
+    )
+
+
+def _job(context: Context, batch_size: int) -> Job:
+    workload = context.workload
+    num_sentences = NUM_WORKERS * batch_size * max(1, round(context.visit_seconds * 512 / batch_size))
+    return Job(
+        num_sentences=8 if context.quick else num_sentences,
+        num_tokens=workload.num_tokens,
+        vocabulary_size=workload.vocabulary_size,
+        batch_size=batch_size,
+    )

@@ -1,0 +1,23 @@
+"""Our own server, switched to request-level batching: python -m benchmarks.serving.request_level BUNDLE OPTIONS...
+
+It takes the server's options. A batch is formed of who waits, and nobody joins until all of it has ended; all else is
+the same. Those of a batch that end earlier leave, and are answered, at once. One worker: it runs in this process.
+"""
+
+import server.engine.engine
+from runtime.command import exit_command
+from server.__main__ import main
+from server.engine.request import EngineRequest, Priority
+from server.engine.scheduler import Scheduler
+
+
+class RequestLevelScheduler(Scheduler):
+    """Admits only when nothing runs."""
+
+    def admit(self, priority: Priority) -> list[EngineRequest]:
+        return [] if self.num_running else super().admit(priority)
+
+
+if __name__ == "__main__":
+    server.engine.engine.Scheduler = RequestLevelScheduler  # type: ignore[attr-defined]
+    exit_command("benchmarks.serving.request_level", main)
