@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.decoding.job import READY, Answer, Job, share
-from benchmarks.decoding.system import ROOT, System
+from benchmarks.decoding.system import KEEP_MEMORY, ROOT, System
 
 END_SECONDS = 10.0
 LAST_LINES = 3
@@ -87,7 +87,7 @@ class _Worker:
         self._process = subprocess.Popen(
             system.command,
             cwd=ROOT,
-            env=os.environ | dict.fromkeys(THREAD_VARIABLES, "1") | dict(system.environment),
+            env=os.environ | KEEP_MEMORY | dict.fromkeys(THREAD_VARIABLES, "1") | dict(system.environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -4,8 +4,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).parents[2]
+
+KEEP_MEMORY: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""glibc keeps what is freed, in every system alike: CTranslate2 needs a quarter less processor time so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The peers' environments: each from PyPI into a folder of its own, made once and kept."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ class PeerEnvironment:
 
     Attributes:
         requirements: as pip takes them.
-        interpreters: the first of these that is here and starts makes the environment; none: this Python.
+        interpreters: the first of these that is here and starts makes the environment; none: this Python. A name is
+            looked for on the path, then among pyenv's versions.
     """
 
     name: str
@@ -47,11 +49,15 @@ class PeerEnvironment:
         if not self.interpreters:
             return sys.executable
         for name in self.interpreters:
-            path = shutil.which(name)
-            # A launcher of several versions may be on the path and have none of this one.
-            if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
-                return path
+            for path in (shutil.which(name), *map(str, sorted(_pyenv().glob(f"versions/*/bin/{name}")))):
+                # A launcher of several versions may be on the path and have none of this one.
+                if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                    return path
         raise InstallationFailed(f"it needs one of {', '.join(self.interpreters)}, and none is here")
+
+
+def _pyenv() -> Path:
+    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
 
 
 def _run(command: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Decoding in process beside the peers: the parts of the results."""
 
+import itertools
 from collections.abc import Iterable
 
 from benchmarks.command import Context
@@ -7,6 +8,7 @@ from benchmarks.decoding.job import Job
 from benchmarks.decoding.measurement import Measurement, measure
 from benchmarks.decoding.system import System
 from benchmarks.peers.candidates import Candidate, ctranslate2, ours, plain, toolkits
+from benchmarks.peers.marian import marian
 from benchmarks.results import Cell, Part
 from benchmarks.training.environment import InstallationFailed
 
@@ -16,10 +18,9 @@ NUM_ALONE = 20
 
 
 def greedy(context: Context) -> Part:
-    candidates = [*ours(context, best=True), *plain(context), *ctranslate2(context), *toolkits(context)]
     return _throughput(
         context,
-        candidates,
+        _all(context),
         beam_size=1,
         title="Greedy, in process",
         about="Sentences per second, each system at its best setting of those tried.",
@@ -27,10 +28,9 @@ def greedy(context: Context) -> Part:
 
 
 def beam(context: Context) -> Part:
-    candidates = [*ours(context, best=True), *plain(context), *ctranslate2(context), *toolkits(context)]
     return _throughput(
         context,
-        candidates,
+        _all(context),
         beam_size=BEAM_SIZE,
         title=f"Beam {BEAM_SIZE}, in process",
         about="As before, with a beam. The best hypothesis is returned.",
@@ -39,10 +39,8 @@ def beam(context: Context) -> Part:
 
 def single(context: Context) -> Part:
     """One sentence at a time, on one thread."""
-    candidates = [*ours(context, best=False), *plain(context, alone=True), *ctranslate2(context, alone=True)]
     job = _job(context, num_sentences=NUM_ALONE, batch_size=1)
-    seconds = context.visit_seconds / 4
-    found = measured(context, [*candidates, *toolkits(context, alone=True)], job, seconds)
+    found = measured(context, _all(context, alone=True), job, context.visit_seconds / 4)
     rows: list[list[Cell]] = []
     figures: dict[str, float] = {}
     for key, name, measurement, problem in found:
@@ -58,6 +56,11 @@ def single(context: Context) -> Part:
         rows=rows,
         figures=figures,
     )
+
+
+def _all(context: Context, *, alone: bool = False) -> list[Candidate]:
+    peers = (peer(context, alone=alone) for peer in (plain, ctranslate2, toolkits, marian))
+    return [*ours(context, best=not alone), *itertools.chain.from_iterable(peers)]
 
 
 def _throughput(context: Context, candidates: Iterable[Candidate], *, beam_size: int, title: str, about: str) -> Part:

@@ -21,11 +21,10 @@ from benchmarks.peers.plain_loop import PlainLoop
 def instance(folder: str, num_steps: int) -> Any:
     loop = PlainLoop(folder, 1)
 
-    @batch
     def infer(source_ids: np.ndarray) -> dict[str, np.ndarray]:
         return {"target_ids": loop.decode(source_ids, num_steps, 1)}
 
-    return infer
+    return batch(infer)
 
 
 def main(folder: str, num_steps: int, num_instances: int, batch_size: int, port: int) -> None:

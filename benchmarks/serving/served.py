@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.decoding.system import ROOT
+from benchmarks.decoding.system import KEEP_MEMORY, ROOT
 from benchmarks.serving.processes import cpu_seconds, resident_bytes, tree
 
 START_SECONDS = 180.0
@@ -70,7 +70,7 @@ class Served:
         self._process = subprocess.Popen(
             self.system.command,
             cwd=ROOT,
-            env=os.environ | dict(self.system.environment),
+            env=os.environ | KEEP_MEMORY | dict(self.system.environment),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

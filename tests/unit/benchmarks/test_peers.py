@@ -11,6 +11,7 @@ from benchmarks.decoding.job import Job, sentences
 from benchmarks.peers.candidates import Candidate
 from benchmarks.peers.environment import PeerEnvironment
 from benchmarks.peers.in_process import measured
+from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_loop import BOS_ID, PlainLoop
 from benchmarks.peers.plain_model import export_plain, plain_model
 from benchmarks.training.environment import InstallationFailed
@@ -20,6 +21,17 @@ from benchmarks.training.workload import QUICK
 def test_an_interpreter_that_is_not_here_is_named(tmp_path: Path) -> None:
     environment = PeerEnvironment(name="peer", requirements=("peer==1",), interpreters=("python2.4", "python9.9"))
     with pytest.raises(InstallationFailed, match=r"it needs one of python2\.4, python9\.9, and none is here"):
+        environment.install(tmp_path)
+
+
+def test_an_interpreter_that_only_pyenv_has_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "pyenv" / "versions" / "9.9.1" / "bin" / "python9.9"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { echo "asked for $2"; exit 1; }\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    environment = PeerEnvironment(name="peer", requirements=("peer==1",), interpreters=("python2.4", "python9.9"))
+    with pytest.raises(InstallationFailed, match="asked for venv"):
         environment.install(tmp_path)
 
 
@@ -61,3 +73,30 @@ def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
     assert loop.decode(sources, 5, 4).shape == (3, 5)
     np.testing.assert_array_equal(loop.decode(sources[1:2], 5, 4), loop.decode(sources, 5, 4)[1:2])
     assert PlainLoop(str(tmp_path / "int8"), 1).decode(sources, 5, 1).shape == (3, 5)
+
+
+def test_marian_is_as_wide_as_its_parameters_permit() -> None:
+    def parameters(width: int) -> int:
+        return num_parameters(shapes_of(8000, 256, width, 2))
+
+    for width in (BLOCK, 3 * BLOCK, 8 * BLOCK):
+        assert narrowed(8000, 256, 2, parameters(width)) == width
+        assert narrowed(8000, 256, 2, parameters(width) + 1) == width
+    assert narrowed(8000, 256, 2, parameters(3 * BLOCK) - 1) == 2 * BLOCK
+    assert narrowed(8000, 256, 2, 1) == BLOCK, "never narrower than one block"
+
+
+def test_marians_parameters_are_those_of_its_layers() -> None:
+    shapes = shapes_of(vocabulary=100, embedding=64, width=128, num_layers=2)
+    cell = 4 * 128
+    layers = {
+        "Wemb": 2 * 100 * 64,
+        "encoder_bi": 2 * (64 + 128 + 1) * cell + 2 * (128 + 128 + 1) * cell,
+        "decoder_cell": (64 + 128 + 1) * cell + (256 + 128 + 1) * cell,
+        "decoder_l2": (128 + 128 + 1) * cell,
+        "att": 128 * 256 + 256 * 256 + 256 + 256,
+        "decoder_ff": (256 + 1) * 128 + (64 + 128 + 256 + 3) * 64 + (64 + 1) * 100,
+    }
+    for part, size in layers.items():
+        assert sum(a * b for name, (a, b) in shapes.items() if part in name) == size, part
+    assert num_parameters(shapes) == sum(layers.values())
