@@ -1,6 +1,5 @@
 """From fp32 graphs to a published bundle: written aside, verified by what serves it, renamed."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,13 +11,15 @@ from export.exportable import Exportable
 from export.fp16.certification import certify_half
 from export.fp16.conversion import convert
 from export.golden import NUM_TRIED, choose_golden
+from export.graph_files import write_pair
 from export.int8.certification import certify
 from export.int8.quantization import quantize
 from export.plan import FULL_PLAN, VerificationPlan
 from export.probes import random_source
 from export.publication import published
 from export.quality import preferred_precision
-from export.traced import TracedGraph, TracedPair
+from export.shortlist.full_vocabulary import full_vocabulary
+from export.traced import TracedPair
 from export.verification import Say, say_nothing
 from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
 from runtime.bundle_stepper import BundleStepper
@@ -32,12 +33,15 @@ from runtime.manifest import (
     Evaluation,
     FileEntry,
     GraphPair,
-    GraphSpec,
     Manifest,
     Precision,
+    ShortlistSpec,
 )
 from runtime.onnx_stepper import OnnxStepper
+from runtime.shortlist import Shortlist
 from runtime.stepper import Stepper
+
+SHORTLIST_NAME = "shortlist.bin"
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -50,6 +54,7 @@ def write_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
+    shortlist: Shortlist | None = None,
     measure: Measure | None = None,
     say: Say = say_nothing,
 ) -> Bundle:
@@ -57,6 +62,7 @@ def write_bundle(
 
     Args:
         precisions: fp32, which the others are made of and certified by, among them.
+        shortlist: of target symbols, which the int8 step looks at instead of all; None: there is none.
         measure: takes the quality of every precision; None: nothing is measured.
 
     Raises:
@@ -65,7 +71,7 @@ def write_bundle(
             a request's company. Nothing is left behind.
     """
     with published(output, force=force) as folder:
-        _Draft(exportable, folder, plan, say).write(precisions, measure)
+        _Draft(exportable, folder, plan, say, shortlist).write(precisions, measure)
         say("opening the bundle as a server does")
         _open_as_served(folder)
     return open_bundle(output)
@@ -79,6 +85,7 @@ class _Draft:
     folder: Path
     plan: VerificationPlan
     say: Say
+    shortlist: Shortlist | None = None
     graphs: dict[Precision, GraphPair] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     golden: list[GoldenExample] = field(default_factory=list)
@@ -108,13 +115,41 @@ class _Draft:
 
     def _add_int8(self, plain: TracedPair, reference: OnnxStepper) -> OnnxStepper:
         self.say("quantizing to int8")
-        quantized = quantize(plain)
-        stepper = self._add("int8", quantized.graphs)
         sources = self.exportable.encoder_sources()
-        self.certificates.append(
-            certify(self._manifest(), stepper, reference, quantized.arithmetic, sources, plan=self.plan, say=self.say)
-        )
+        if self.shortlist is None:
+            quantized = quantize(plain)
+            stepper = self._add("int8", quantized.graphs)
+            self.certificates.append(
+                certify(
+                    self._manifest(), stepper, reference, quantized.arithmetic, sources, plan=self.plan, say=self.say
+                )
+            )
+            return stepper
+        quantized = quantize(plain, self.shortlist.size)
+        stepper = self._add("int8", quantized.graphs, self._write_shortlist(self.shortlist))
+        with full_vocabulary(self._draft_bundle(), plain) as (full, full_stepper):
+            self.certificates.append(
+                certify(
+                    full.manifest,
+                    full_stepper,
+                    reference,
+                    quantized.arithmetic,
+                    sources,
+                    listed_stepper=stepper,
+                    plan=self.plan,
+                    say=self.say,
+                )
+            )
         return stepper
+
+    def _write_shortlist(self, shortlist: Shortlist) -> ShortlistSpec:
+        (self.folder / SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
+        return ShortlistSpec(
+            file=SHORTLIST_NAME,
+            size=shortlist.size,
+            num_leading=shortlist.num_leading,
+            num_candidates=shortlist.candidates.shape[1],
+        )
 
     def _add_fp16(self, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
         """On a GPU where there is one. On the CPU it is too slow to be measured, and its quality would be another's."""
@@ -136,15 +171,9 @@ class _Draft:
         )
         return stepper
 
-    def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
+    def _add(self, precision: Precision, pair: TracedPair, shortlist: ShortlistSpec | None = None) -> OnnxStepper:
         """Writes the graphs and loads them."""
-        (self.folder / precision).mkdir()
-        self.graphs[precision] = GraphPair(
-            encoder=self._write_graph(pair.encoder, f"{precision}/encoder.onnx"),
-            decoder_step=self._write_graph(pair.decoder_step, f"{precision}/decoder_step.onnx"),
-            state=pair.state,
-            min_queries=pair.min_queries,
-        )
+        self.graphs[precision] = write_pair(self.folder, precision, pair, shortlist)
         return OnnxStepper(self._draft_bundle(), precision)
 
     def _draft_bundle(self) -> Bundle:
@@ -155,17 +184,6 @@ class _Draft:
             source_tokenizer=self.exportable.source_tokenizer,
             target_tokenizer=self.exportable.target_tokenizer,
             golden=(),
-        )
-
-    def _write_graph(self, graph: TracedGraph, file: str) -> GraphSpec:
-        content = graph.to_bytes()
-        (self.folder / file).write_bytes(content)
-        return GraphSpec(
-            file=file,
-            sha256=hashlib.sha256(content).hexdigest(),
-            opset=graph.opset,
-            inputs=graph.inputs,
-            outputs=graph.outputs,
         )
 
     def _choose_golden(self, stepper: BundleStepper) -> None:

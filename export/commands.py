@@ -15,21 +15,26 @@ from export.from_run import bundle_name, exportable_run
 from export.inspection import describe
 from export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run
 from export.recheck import recheck
+from export.shortlist.tables import shortlist_of_run
+from export.verification import Say
 from runtime.bundle import open_bundle
 from runtime.errors import UserError
 from runtime.manifest import MANIFEST_NAME, Manifest
+from runtime.shortlist import Shortlist
 from training.checkpoint import load_run
 
 
 def export(options: argparse.Namespace) -> None:
     """Publishes a bundle and prints what it is, a line per precision."""
-    exportable, measurement = (_of_bundle if (options.origin / MANIFEST_NAME).is_file() else _of_run)(options)
+    is_bundle = (options.origin / MANIFEST_NAME).is_file()
     with Status() as status:
+        exportable, measurement, shortlist = (_of_bundle if is_bundle else _of_run)(options, status.say)
         bundle = write_bundle(
             exportable,
             options.output,
             precisions=options.precision,
             force=options.force,
+            shortlist=shortlist,
             measure=None if measurement is None else measurement.taking(status.say),
             say=status.say,
         )
@@ -37,20 +42,25 @@ def export(options: argparse.Namespace) -> None:
     print("\n".join(_summaries(bundle.manifest)))
 
 
-def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+def _of_run(options: argparse.Namespace, say: Say) -> tuple[Exportable, Measurement | None, Shortlist | None]:
     run = load_run(options.origin, options.checkpoint or "best")
     measurement = measurement_of_run(run, options.data) if _measures(options) else None
-    return exportable_run(run, options.name), measurement
+    shortlist = None if options.shortlist is None else shortlist_of_run(run, options.shortlist, say)
+    return exportable_run(run, options.name), measurement, shortlist
 
 
-def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+def _of_bundle(options: argparse.Namespace, say: Say) -> tuple[Exportable, Measurement | None, Shortlist | None]:
     if options.checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
+    if options.shortlist is not None:
+        raise UserError(
+            f"--shortlist is learned from training pairs, which the bundle {options.origin} has not: export its run"
+        )
     bundle = open_bundle(options.origin)
     name = None if options.name is None else bundle_name(options.name, "")
     measured = _measures(options) and options.data is not None
     measurement = measurement_of_bundle(options.origin, options.data) if measured else None
-    return exportable_bundle(bundle, name), measurement
+    return exportable_bundle(bundle, name), measurement, None
 
 
 def _measures(options: argparse.Namespace) -> bool:

@@ -136,7 +136,7 @@ def play(
             attention=True,
         )
         values = {
-            "log_probs": _by_id(output.candidate_ids, output.candidate_log_probs),
+            "log_probs": _by_id(output.candidate_ids, output.candidate_log_probs, stepper.vocabulary_size),
             "forced_log_probs": output.forced_log_probs,
             **_arrays(state.row_tensors),
         }
@@ -180,9 +180,12 @@ def _record_rows(
             trace[f"{moment}/{name}"] = own[:, : state.source_lengths[source]] if name in positional else own
 
 
-def _by_id(candidate_ids: Ids, log_probs: Array) -> Array:
-    """[R, V] log-probabilities in the vocabulary's order: the order of equal ones is not compared."""
-    ordered = np.empty_like(log_probs)
+def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:
+    """[R, V] log-probabilities in the vocabulary's order: the order of equal ones is not compared.
+
+    -inf where a symbol is no candidate, since it is not in the source's list.
+    """
+    ordered = np.full((len(log_probs), vocabulary_size), -np.inf, log_probs.dtype)
     np.put_along_axis(ordered, candidate_ids, log_probs, axis=1)
     return ordered
 

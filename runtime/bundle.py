@@ -153,6 +153,8 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
                 yield f"{graph.file}: not listed in {MANIFEST_NAME}"
             elif entry.sha256 != graph.sha256:
                 yield f"{graph.file}: sha256 stands as {graph.sha256} in graphs and {entry.sha256} in files"
+        if pair.shortlist is not None and pair.shortlist.file not in manifest.files:
+            yield f"{pair.shortlist.file}: not listed in {MANIFEST_NAME}"
         yield from contract_differences(pair)
     for provider, precision in manifest.default_precision.items():
         if precision not in manifest.graphs:

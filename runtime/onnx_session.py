@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import onnxruntime as ort
 
 from runtime.errors import UserError
 from runtime.manifest import GraphSpec, Provider, TensorSpec
+from runtime.runs_in_place import RunsInPlace, Shape
 
 Array = NDArray[Any]
 Graph = Path | bytes
@@ -41,6 +42,7 @@ ERROR = 3
 DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
     "tensor(int64)": "int64",
     "tensor(bool)": "bool",
     "tensor(uint8)": "uint8",
@@ -51,12 +53,20 @@ class OnnxSession:
     """A graph that really has the inputs and outputs its specification names, on the provider that was asked for."""
 
     def __init__(
-        self, folder: Path, spec: GraphSpec, *, provider: Provider, num_threads: int, cuda_graphs: bool = False
+        self,
+        folder: Path,
+        spec: GraphSpec,
+        *,
+        provider: Provider,
+        num_threads: int,
+        cuda_graphs: bool = False,
+        copied: Collection[str] = (),
     ) -> None:
         """Loads `folder / spec.file`.
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
+            copied: small inputs that are other arrays at each run; see runtime/runs_in_place.py.
 
         Raises:
             UserError: the provider is not there, or the file is no graph that onnxruntime runs.
@@ -64,10 +74,20 @@ class OnnxSession:
         self.spec = spec
         self.provider: Provider = provider
         self._session = _load(spec.file, folder / spec.file, provider, num_threads, cuda_graphs=cuda_graphs)
+        self._in_place: RunsInPlace | None = None
+        if provider == "cpu":
+            self._in_place = RunsInPlace(self._session, {one.name: one.dtype for one in spec.outputs}, copied)
 
-    def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
-        """The named outputs, in order."""
-        return list(self._session.run(outputs, inputs))
+    def run(self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
+        """The named outputs, in order.
+
+        Args:
+            outputs: with their shapes, where they are known: then a run like the one before costs less. Inputs that
+                are not `copied` then have to be contiguous.
+        """
+        if isinstance(outputs, Mapping) and self._in_place is not None:
+            return self._in_place.run(outputs, inputs)
+        return list(self._session.run(list(outputs), inputs))
 
     def differences(self) -> list[str]:
         """How the session's real inputs and outputs differ from the manifest's; one line each."""

@@ -5,8 +5,9 @@ State tensors are numpy arrays. Nothing here knows the architecture: which tenso
 what, stands in the manifest. Joined states have room for newcomers (runtime/source_slabs.py).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from runtime import graph_io
 from runtime.bundle import Bundle, BundleRefused
 from runtime.cpu import available_cpus
 from runtime.errors import UserError
-from runtime.manifest import Precision, Provider
+from runtime.manifest import Precision, Provider, ShortlistSpec
 from runtime.onnx_session import Array, OnnxSession, as_input
+from runtime.runs_in_place import Shape
+from runtime.shortlist import Shortlist, ShortlistLayout
 from runtime.source_slabs import MIN_USED, SourceSlabs, joined, narrowed, used_part
 from runtime.stepper import (
     DecoderState,
@@ -29,12 +32,22 @@ from runtime.stepper import (
 
 NO_ID = -1
 
+CHANGING = (
+    graph_io.PREVIOUS_IDS,
+    graph_io.FORCED_IDS,
+    graph_io.BANNED_IDS,
+    graph_io.FORCED_PLACES,
+    graph_io.OUTSIDE_PLACES,
+    graph_io.BANNED_PLACES,
+)
+"""What is new at every step, and small."""
+
 
 @dataclass(frozen=True, slots=True)
 class _RoomyState(DecoderState):
     """A state whose source tensors are the beginnings of slabs; places of sources without rows are free."""
 
-    slabs: SourceSlabs
+    slabs: SourceSlabs = field(kw_only=True)
 
     @property
     def source_width(self) -> int:
@@ -59,7 +72,8 @@ class OnnxStepper:
 
         Raises:
             UserError: the bundle has no such precision, or the host no such provider.
-            BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
+            BundleRefused: the graphs' real inputs or outputs, or the shortlist's tables, differ from the manifest;
+                one line each.
         """
         manifest = bundle.manifest
         if precision not in manifest.graphs:
@@ -71,7 +85,9 @@ class OnnxStepper:
         self.provider: Provider = provider
         self._manifest = manifest
         self._encoder = OnnxSession(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
-        self._step = OnnxSession(bundle.path, graphs.decoder_step, provider=provider, num_threads=threads)
+        self._step = OnnxSession(
+            bundle.path, graphs.decoder_step, provider=provider, num_threads=threads, copied=CHANGING
+        )
         if differences := [*self._encoder.differences(), *self._step.differences()]:
             raise BundleRefused(bundle.path, differences)
         self._row_names = [tensor.input for tensor in graphs.state if tensor.scope == "row"]
@@ -82,14 +98,17 @@ class OnnxStepper:
         self._position_axes = {
             spec.name: graph_io.position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state
         }
+        # Lists of symbols, where the step does not look at the whole vocabulary; one per source, like memory.
+        self._shortlist = None if graphs.shortlist is None else _read_shortlist(bundle, graphs.shortlist)
+        if self._shortlist is not None:
+            self._position_axes[graph_io.SHORTLIST_IDS] = None
+        self._shortlist_layout = ShortlistLayout(self.vocabulary_size)
+        self._max_candidates = self.vocabulary_size if self._shortlist is None else self._shortlist.size
         self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
-        self._names = [
-            graph_io.CANDIDATE_LOG_PROBS,
-            graph_io.CANDIDATE_IDS,
-            graph_io.FORCED_LOG_PROBS,
-            *self._next.values(),
-        ]
-        self._nothing = np.empty((0, 1), np.int64)
+        self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
+        # What the last step computed: the next one does, too, as long as the rows are the same.
+        self._asked: tuple[int, int, int, bool] | None = None
+        self._shapes: dict[str, Shape] = {}
         # The layout of the last step: it is the same one until somebody joins or leaves.
         self._laid_out: tuple[Ids, int] = (np.empty(0, np.int64), 0)
         self._layout: tuple[Ids, Ids] = self._laid_out[:1] * 2
@@ -103,11 +122,15 @@ class OnnxStepper:
         names = [*self._row_names, *self._source_names]
         values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})
         tensors = dict(zip(names, values, strict=True))
+        source_tensors = {name: tensors[name] for name in self._source_names}
+        if self._shortlist is not None:
+            source_tensors[graph_io.SHORTLIST_IDS] = self._shortlist.lists(sources)
         return DecoderState(
             row_tensors={name: tensors[name] for name in self._row_names},
-            source_tensors={name: tensors[name] for name in self._source_names},
+            source_tensors=source_tensors,
             source_lengths=source_lengths,
             row_sources=np.arange(len(sources), dtype=np.int64),
+            min_queries=self._min_queries,
         )
 
     def step(
@@ -120,32 +143,29 @@ class OnnxStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        if forced_ids is None or banned_ids is None:
-            nothing = self._nothing_for(state.num_rows)
-            forced_ids = nothing[:, 0] if forced_ids is None else forced_ids
-            banned_ids = nothing if banned_ids is None else banned_ids
-        inputs: dict[str, Array] = {
-            graph_io.PREVIOUS_IDS: as_input(previous_ids, np.int64),
-            graph_io.FORCED_IDS: as_input(forced_ids, np.int64),
-            graph_io.BANNED_IDS: as_input(banned_ids, np.int64),
-            graph_io.NUM_CANDIDATES: np.array([min(num_candidates, self.vocabulary_size)], np.int64),
-            **state.row_tensors,
-            **state.source_tensors,
-        }
+        num_rows = state.num_rows
+        inputs: dict[str, Array] = {**state.row_tensors, **state.source_tensors}
+        inputs[graph_io.PREVIOUS_IDS] = as_input(previous_ids, np.int64)
+        if self._shortlist is not None:
+            lists = state.source_tensors[graph_io.SHORTLIST_IDS]
+            inputs |= self._shortlist_layout.inputs(lists, state.row_sources, forced_ids, banned_ids)
+        else:
+            inputs[graph_io.FORCED_IDS] = _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64)
+            inputs[graph_io.BANNED_IDS] = _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64)
+        num_candidates = min(num_candidates, self._max_candidates)
+        inputs[graph_io.NUM_CANDIDATES] = _number(num_candidates)
         wants_attention = attention and self._has_attention
-        names = self._names
         if self._has_attention:
             inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layout_of(state)
-        if wants_attention:
-            names = [*names, graph_io.ATTENTION]
-        log_probs, ids, forced_log_probs, *others = self._step.run(names, inputs)
+        outputs = self._shapes_of(state, num_candidates, wants_attention)
+        log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs)
         output = StepOutput(ids, log_probs, forced_log_probs, others[-1] if wants_attention else None)
         row_tensors = dict(state.row_tensors)
         row_tensors.update(zip(self._next, others, strict=False))
+        stays = state.source_tensors, state.source_lengths, state.row_sources, self._min_queries
         if isinstance(state, _RoomyState):
-            tensors, lengths = state.source_tensors, state.source_lengths
-            return output, _RoomyState(row_tensors, tensors, lengths, state.row_sources, state.slabs)
-        return output, DecoderState(row_tensors, state.source_tensors, state.source_lengths, state.row_sources)
+            return output, _RoomyState(row_tensors, *stays, slabs=state.slabs)
+        return output, DecoderState(row_tensors, *stays)
 
     def select(self, state: DecoderState, rows: Ids) -> DecoderState:
         """The state of `rows` in that order. What stays as it is is shared with `state`, not copied.
@@ -188,6 +208,7 @@ class OnnxStepper:
             source_tensors=slabs.tensors(),
             source_lengths=slabs.lengths[: slabs.num_slots].copy(),
             row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
+            min_queries=self._min_queries,
             slabs=slabs,
         )
 
@@ -205,6 +226,7 @@ class OnnxStepper:
             source_tensors=slabs.tensors(),
             source_lengths=slabs.lengths[: slabs.num_slots].copy(),
             row_sources=slots[state.row_sources[rows]],
+            min_queries=self._min_queries,
             slabs=slabs,
         )
 
@@ -229,8 +251,38 @@ class OnnxStepper:
             self._laid_out = state.row_sources, state.num_sources
         return self._layout
 
-    def _nothing_for(self, num_rows: int) -> Ids:
-        """[R, 1] no symbol for any row."""
-        if len(self._nothing) < num_rows:
-            self._nothing = np.full((num_rows, 1), NO_ID, np.int64)
-        return self._nothing[:num_rows]
+    def _shapes_of(self, state: DecoderState, num_candidates: int, attention: bool) -> Mapping[str, Shape]:
+        """What a step computes, by name, with its shape."""
+        num_rows = state.num_rows
+        width = state.source_width if attention or self._has_wide_rows else 0
+        asked = num_rows, num_candidates, width, attention
+        if asked != self._asked:
+            candidates = num_rows, num_candidates
+            self._asked = asked
+            self._shapes = {
+                graph_io.CANDIDATE_LOG_PROBS: candidates,
+                graph_io.CANDIDATE_IDS: candidates,
+                graph_io.FORCED_LOG_PROBS: (num_rows,),
+                **{output: state.row_tensors[name].shape for name, output in self._next.items()},
+            }
+            if attention:
+                self._shapes[graph_io.ATTENTION] = num_rows, width
+        return self._shapes
+
+
+@functools.lru_cache(maxsize=16)
+def _number(value: int) -> Ids:
+    return np.array([value], np.int64)
+
+
+@functools.lru_cache(maxsize=16)
+def _no_ids(*shape: int) -> Ids:
+    return np.full(shape, NO_ID, np.int64)
+
+
+def _read_shortlist(bundle: Bundle, spec: ShortlistSpec) -> Shortlist:
+    sizes = bundle.manifest.source.vocabulary_size, bundle.manifest.target.vocabulary_size
+    try:
+        return Shortlist.from_bytes((bundle.path / spec.file).read_bytes(), spec, *sizes)
+    except ValueError as error:
+        raise BundleRefused(bundle.path, [f"{spec.file}: {error}"]) from error

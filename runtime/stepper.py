@@ -37,12 +37,14 @@ class DecoderState:
         source_lengths: [B] valid positions of each source.
         row_sources: [R] the source that each row decodes. A source without rows has left: its place is free, and what
             stands there means nothing.
+        min_queries: with which each source queries its memory at least; see `attention_layout`.
     """
 
     row_tensors: Mapping[str, Any]
     source_tensors: Mapping[str, Any]
     source_lengths: Ids
     row_sources: Ids
+    min_queries: int = MIN_QUERIES_PER_SOURCE
 
     @property
     def num_rows(self) -> int:
@@ -99,7 +101,7 @@ class Stepper(Protocol):
 
         Args:
             previous_ids: [R] the start symbol on a row's first step.
-            num_candidates: K; clipped to V.
+            num_candidates: K; clipped to the symbols that there are: V, or a source's list of them.
             forced_ids: [R] symbols whose log-probability is wanted; -1: none.
             banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
         """
@@ -187,5 +189,5 @@ def attention_cells(state: DecoderState) -> tuple[int, int]:
     """(useful, computed) cells of one step's attention: row x source position, against the padded grid."""
     useful = int(state.source_lengths[state.row_sources].sum())
     widest = int(np.bincount(state.row_sources).max())
-    queries = max(widest, MIN_QUERIES_PER_SOURCE)
+    queries = max(widest, state.min_queries)
     return useful, state.num_sources * queries * state.source_width

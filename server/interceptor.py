@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
+from server.counter import Counter, CounterChild
 from server.histogram import Histogram
 from server.metrics import REQUEST_BUCKETS
 
@@ -32,7 +33,6 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         self._seconds = Histogram(
             "grpc_server_handling_seconds", "Duration of RPCs.", LABELS, registry=registry, buckets=REQUEST_BUCKETS
         )
-        self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
         # Path -> handler, for the paths that a service has: they are few, and don't change once a server runs.
         self._handlers: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         return handle
 
     @staticmethod
-    def _incoming(request: Any, received: Counter, streams_in: bool) -> Any:
+    def _incoming(request: Any, received: CounterChild, streams_in: bool) -> Any:
         if not streams_in:
             received.inc()
             return request
@@ -106,7 +106,7 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
     @contextmanager
     def _watching(self, rpc: _Rpc, context: Any) -> Iterator[None]:
         began = time.monotonic()
-        self._child(self._started, *rpc).inc()
+        self._started.labels(*rpc).inc()
         failed_as = "OK"
         try:
             yield
@@ -121,15 +121,8 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         finally:
             # Set where the RPC was aborted; None where it was not.
             code = context.code()
-            self._child(self._handled, *rpc, code.name if code else failed_as).inc()
+            self._handled.labels(*rpc, code.name if code else failed_as).inc()
             self._seconds.labels(*rpc).observe(time.monotonic() - began)
-
-    def _child(self, counter: Counter, *labels: str) -> Counter:
-        """As `counter.labels`, which locks and checks at each call; there are few of these, and they stay."""
-        child = self._children.get((counter, labels))
-        if child is None:
-            child = self._children[counter, labels] = counter.labels(*labels)
-        return child
 
 
 def cancellation_code(context: Any) -> str:

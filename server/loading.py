@@ -106,6 +106,7 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
         raise BundleRefused(bundle.path, differences)
     limits = limits_in_force(bundle.manifest, config.max_rows)
     _warm_up(bundle, stepper, limits)
+    shortlist = bundle.manifest.graphs[precision].shortlist
     log.info(
         "bundle checked",
         extra={
@@ -114,6 +115,8 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
             "precision": precision,
             "provider": config.provider,
             "golden_examples": len(bundle.golden),
+            # Target symbols that a step looks at, where not at all of them.
+            **({} if shortlist is None else {"shortlist": shortlist.size}),
             "threads": threads,
             "seconds": round(time.monotonic() - began, 3),
         },

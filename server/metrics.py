@@ -9,17 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 
 from runtime.decoding.hypothesis import FinishReason, Hypothesis
 from runtime.stepper import Floats
 from runtime.tokenizer import UNK_ID
+from server.counter import Counter
 from server.engine.request import RequestStats, StepStats
 from server.histogram import Histogram
 
@@ -37,11 +32,12 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self._ended: dict[tuple[str, str, str], Counter] = {}
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        counter = partial(Counter, namespace="attendant", registry=registry)
         gauge = partial(Gauge, namespace="attendant", registry=registry)
+
+        def counter(name: str, about: str, labels: Sequence[str]) -> Counter:
+            return Counter(f"attendant_{name}", about, labels, registry=registry)
 
         def histogram(name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ("model",)) -> Histogram:
             return Histogram(f"attendant_{name}", about, labels, registry=registry, buckets=buckets)
@@ -128,11 +124,7 @@ class Metrics:
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        # `labels` locks and checks at each call; there are few of these, and they stay.
-        counter = self._ended.get((model, method, code))
-        if counter is None:
-            counter = self._ended[model, method, code] = self.requests.labels(model, method, code)
-        counter.inc()
+        self.requests.labels(model, method, code).inc()
         self.request_seconds.labels(model, method).observe(seconds)
 
     def of_model(self, model: str) -> "ModelMetrics":

@@ -13,6 +13,7 @@ from export.comparison import Agreement, distance
 from export.decodings import MAX_LINES, company_differences, decoding_options
 from export.plan import FULL_PLAN, INT8_DISTANCE, INT8_TOLERANCE, VerificationPlan
 from export.probes import Trace, play, write_scripts
+from export.shortlist.comparison import compare_lists, list_errors
 from export.verification import (
     Say,
     certificate,
@@ -36,6 +37,7 @@ def certify(
     arithmetic: Mapping[str, str],
     real_sources: Sequence[Sequence[int]],
     *,
+    listed_stepper: BundleStepper | None = None,
     plan: VerificationPlan = FULL_PLAN,
     say: Say = say_nothing,
 ) -> Certificate:
@@ -43,12 +45,15 @@ def certify(
 
     Args:
         manifest: of the bundle that both run.
+        stepper: of the whole vocabulary.
         arithmetic: what the quantization did.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
+        listed_stepper: what is to be served, where that looks at lists of symbols: it is held against `stepper`, and
+            decodes in its place.
 
     Raises:
-        VerificationFailed: a source got other bits in company, or log-probabilities are off by more than rounding to
-            int8 explains.
+        VerificationFailed: a source got other bits in company, log-probabilities are off by more than rounding to int8
+            explains, or those of lists are not those of the whole vocabulary.
     """
     random = np.random.default_rng(0)
     scripts = write_scripts(plan, manifest, real_sources, random)
@@ -63,15 +68,23 @@ def certify(
     first_lines = first.differences(_allowed, must_be_invariant=False)
     if lines := [*first_lines, *far_off(found, expected), *agreement.variation_lines()]:
         raise VerificationFailed(refusal(stepper), lines)
+    served = stepper
+    if listed_stepper is not None:
+        say("playing each source, alone and in batches, over its list of symbols")
+        lists, lines = compare_lists(plan, listed_stepper, scripts, found, positional, random)
+        if lines:
+            raise VerificationFailed(refusal(listed_stepper), lines)
+        agreement.errors |= list_errors(lists)
+        served = listed_stepper
     say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
     sources = decoded_sources(plan, manifest, real_sources, random)
     num_identical, company_lines = 0, []
     for options in decoding_options(plan, manifest):
-        decoded = decode_all(stepper, sources, options, manifest.special_ids)
+        decoded = decode_all(served, sources, options, manifest.special_ids)
         expected_hypotheses = decode_all(reference, sources, options, manifest.special_ids)
         pairs = zip(decoded, expected_hypotheses, strict=True)
         num_identical += sum(ours[0].token_ids == theirs[0].token_ids for ours, theirs in pairs)
-        company_lines += company_differences(plan, manifest, stepper, sources, options, decoded)
+        company_lines += company_differences(plan, manifest, served, sources, options, decoded)
     if company_lines:
         raise VerificationFailed(refusal(stepper), company_lines[:MAX_LINES])
     num_compared = len(sources) * len(plan.beam_sizes)

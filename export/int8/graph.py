@@ -72,11 +72,15 @@ class GraphEditor:
 
     def constant(self, value: str) -> Array | None:
         """The values of a constant; None: it is computed or given."""
-        if value not in self._initializers:
-            return None
-        if value not in self._constants:
-            self._constants[value] = numpy_helper.to_array(self._initializers[value])
-        return self._constants[value]
+        if value in self._constants:
+            return self._constants[value]
+        if value in self._initializers:
+            found: Array | None = numpy_helper.to_array(self._initializers[value])
+        else:
+            found = self._sum_of_constants(value)
+        if found is not None:
+            self._constants[value] = found
+        return found
 
     def add_constant(self, values: Array | np.generic, name: str) -> str:
         """A new constant; `name` is made unique."""
@@ -176,6 +180,13 @@ class GraphEditor:
         self.graph.node.extend(kept)
         for tensor in [one for one in self.graph.initializer if one.name not in read]:
             self.graph.initializer.remove(tensor)
+
+    def _sum_of_constants(self, value: str) -> Array | None:
+        """The exporter computes what follows from constants, but not where they are large: a bias of many symbols."""
+        node = self.made_by(value, "Add")
+        parts = [] if node is None else [self.constant(name) for name in node.input]
+        known = [part for part in parts if part is not None]
+        return np.asarray(known[0] + known[1]) if len(known) == 2 else None
 
     def _reroute(self, old: str, new: str) -> None:
         for node in self.graph.node:

@@ -20,6 +20,7 @@ from export.int8.graph import CONTRIBUTED, GraphEditor
 from export.int8.products import replace_products
 from export.int8.recurrent import replace_recurrent
 from export.int8.state import RowTensor, plan_rows, read_rows, store_rows, write_rows
+from export.shortlist.output import replace_output
 from export.traced import TracedGraph, TracedPair
 from runtime.manifest import StateTensor, TensorSpec
 
@@ -40,15 +41,19 @@ class QuantizedPair:
     arithmetic: Mapping[str, str]
 
 
-def quantize(pair: TracedPair) -> QuantizedPair:
-    """The int8 graphs of fp32 graphs, which stay as they are."""
+def quantize(pair: TracedPair, shortlist_size: int | None = None) -> QuantizedPair:
+    """The int8 graphs of fp32 graphs, which stay as they are.
+
+    Args:
+        shortlist_size: the step looks at lists of so many symbols per source; None: at all.
+    """
     encoder, step = _copy(pair.encoder.model), _copy(pair.decoder_step.model)
     plain_step = GraphEditor(pair.decoder_step.model)
     encoder_bounds = Bounds(GraphEditor(pair.encoder.model))
     step_bounds = _step_bounds(plain_step, encoder_bounds, pair.state)
     rows = plan_rows(plain_step, step_bounds, pair.state)
     stored, arithmetic = _quantize_encoder(encoder, encoder_bounds, find_attention(plain_step), rows)
-    arithmetic |= _quantize_step(step, step_bounds, stored, rows)
+    arithmetic |= _quantize_step(step, step_bounds, stored, rows, shortlist_size)
     arithmetic |= {name: codes.description for name, codes in stored.items()}
     arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
     if "keys" in {tensor.input for tensor in pair.state} - stored.keys():
@@ -86,14 +91,20 @@ def _quantize_encoder(
 
 
 def _quantize_step(
-    model: onnx.ModelProto, bounds: Bounds, stored: Mapping[str, StoredCodes], rows: Sequence[RowTensor]
+    model: onnx.ModelProto,
+    bounds: Bounds,
+    stored: Mapping[str, StoredCodes],
+    rows: Sequence[RowTensor],
+    shortlist_size: int | None,
 ) -> dict[str, str]:
     editor = GraphEditor(model)
     activations = Activations(editor, bounds)
-    replace_top(editor)
+    if shortlist_size is None:
+        replace_top(editor)
     replace_attention(editor, activations, stored)
     read_rows(editor, activations, rows)
-    arithmetic = replace_products(editor, activations)
+    of_lists = {} if shortlist_size is None else replace_output(editor, activations, shortlist_size)
+    arithmetic = replace_products(editor, activations) | of_lists
     write_rows(editor, activations, rows)
     editor.finish()
     return arithmetic

@@ -11,8 +11,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from runtime.decoding.greedy import NO_ID, GreedyRows, is_greedy
-from runtime.decoding.hypothesis import Hypothesis
+from runtime.decoding.beam import BeamSearch
+from runtime.decoding.beams import BeamRows
+from runtime.decoding.greedy import GreedyRows
+from runtime.decoding.limits import NO_ID
+from runtime.decoding.row_group import Ending, RowGroup, can_share
 from runtime.decoding.search import Candidates, Search
 from runtime.stepper import DecoderState, Ids, StepOutput, Stepper, attention_cells
 
@@ -40,7 +43,7 @@ class StepReport(Generic[Key]):
         seconds: phase -> duration; phases are step (the graph), search and select.
     """
 
-    finished: list[tuple[Key, tuple[Hypothesis, ...]]]
+    finished: list[Ending[Key]]
     num_rows: int
     useful_cells: int
     computed_cells: int
@@ -65,13 +68,15 @@ class _Entry(Generic[Key]):
 class RunningBatch(Generic[Key]):
     """Requests in flight. Newcomers join, and the finished leave, between any two steps.
 
-    Greedy requests are advanced together, as arrays (greedy.py); all others by their own search, one by one.
+    Requests of one beam size are advanced together, as arrays (row_group.py); those that are unlike others, because
+    they keep attention or are forced, by their own search, one by one.
     """
 
     def __init__(self, stepper: Stepper, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stepper = stepper
         self._clock = clock
-        self._greedy: GreedyRows[Key] = GreedyRows()
+        # By beam size; none without requests.
+        self._groups: dict[int, RowGroup[Key]] = {}
         self._entries: list[_Entry[Key]] = []
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
@@ -83,7 +88,8 @@ class RunningBatch(Generic[Key]):
 
     @property
     def keys(self) -> list[Key]:
-        return [*self._greedy.keys, *(entry.key for entry in self._entries)]
+        shared = [key for group in self._groups.values() for key in group.keys]
+        return [*shared, *(entry.key for entry in self._entries)]
 
     def join(self, requests: Sequence[BatchRequest[Key]]) -> None:
         """Encodes newcomers and adds them behind the rows that are there."""
@@ -91,17 +97,18 @@ class RunningBatch(Generic[Key]):
             return
         newcomers = self._stepper.encode([request.source_ids for request in requests])
         first = [previous for request in requests for previous in request.search.previous_ids]
-        greedy = [
-            (row, request.key, request.search)
-            for row, request in enumerate(requests, self.num_rows)
-            if is_greedy(request.search)
-        ]
-        self._greedy.join([key for _, key, _ in greedy], [s for _, _, s in greedy], [row for row, _, _ in greedy])
-        self._entries += [
-            _Entry(request.key, request.search, len(request.source_ids), row)
-            for row, request in enumerate(requests, self.num_rows)
-            if not is_greedy(request.search)
-        ]
+        sharing: dict[int, list[tuple[Key, BeamSearch, int]]] = {}
+        for row, request in enumerate(requests, self.num_rows):
+            if can_share(request.search):
+                of_size = sharing.setdefault(request.search.options.beam_size, [])
+                of_size.append((request.key, request.search, row))
+            else:
+                self._entries.append(_Entry(request.key, request.search, len(request.source_ids), row))
+        for beam_size, joining in sharing.items():
+            if beam_size not in self._groups:
+                self._groups[beam_size] = GreedyRows() if beam_size == 1 else BeamRows(beam_size)
+            keys, searches, rows = zip(*joining, strict=True)
+            self._groups[beam_size].join(keys, searches, rows)
         previous_ids = np.concatenate([self._previous_ids, np.array(first, np.int64)])
         self._go_on(newcomers if self._state is None else self._stepper.concat([self._state, newcomers]), previous_ids)
 
@@ -114,20 +121,19 @@ class RunningBatch(Generic[Key]):
         output, state = self._stepper.step(
             self._state,
             self._previous_ids,
-            num_candidates=max([entry.search.num_candidates for entry in self._entries], default=1),
+            num_candidates=self._num_candidates(),
             forced_ids=self._forced_ids(),
             banned_ids=self._banned_ids(),
             attention=any(entry.search.attention for entry in self._entries),
         )
         stepped = self._clock()
-        finished = self._advance_greedy(output)
+        finished = self._advance_groups(output)
+        other_rows: list[int] = []
+        other_previous: list[int] = []
         if self._entries:
-            others, other_rows, other_previous = self._advance(output)
-            finished += others
-            rows = np.concatenate([self._greedy.rows, np.array(other_rows, np.int64)])
-            previous_ids = np.concatenate([self._greedy.previous_ids, np.array(other_previous, np.int64)])
-        else:
-            rows, previous_ids = self._greedy.rows, self._greedy.previous_ids
+            endings, other_rows, other_previous = self._advance_entries(output)
+            finished += endings
+        rows, previous_ids = self._joined(other_rows, other_previous)
         searched = self._clock()
         self._keep(state, rows, previous_ids)
         selected = self._clock()
@@ -139,27 +145,51 @@ class RunningBatch(Generic[Key]):
         if self._state is None or keys.isdisjoint(self.keys):
             return 0
         num_rows = self.num_rows
-        self._greedy.remove(keys)
+        for group in self._groups.values():
+            group.remove(keys)
+        self._forget_empty()
         self._entries = [entry for entry in self._entries if entry.key not in keys]
         others = [row for entry in self._entries for row in range(entry.first_row, entry.first_row + entry.num_rows)]
-        rows = np.concatenate([self._greedy.rows, np.array(others, np.int64)])
+        rows = np.concatenate([*(group.rows for group in self._groups.values()), np.array(others, np.int64)])
         self._keep(self._state, rows, self._previous_ids[rows])
         return num_rows - len(rows)
 
-    def _advance_greedy(self, output: StepOutput) -> list[tuple[Key, tuple[Hypothesis, ...]]]:
-        greedy = self._greedy
-        if not greedy.keys:
-            return []
-        if not self._entries:  # then their rows are all there are, in order
-            return greedy.advance(np.ascontiguousarray(output.candidate_ids[:, 0]), output.candidate_log_probs[:, 0])
-        return greedy.advance(output.candidate_ids[greedy.rows, 0], output.candidate_log_probs[greedy.rows, 0])
+    def _num_candidates(self) -> int:
+        wanted = [group.num_candidates for group in self._groups.values()]
+        return max([*wanted, *(entry.search.num_candidates for entry in self._entries)])
 
-    def _advance(self, output: StepOutput) -> tuple[list[tuple[Key, tuple[Hypothesis, ...]]], list[int], list[int]]:
+    def _advance_groups(self, output: StepOutput) -> list[Ending[Key]]:
+        ids, log_probs = output.candidate_ids, output.candidate_log_probs
+        finished: list[Ending[Key]] = []
+        for group in self._groups.values():
+            if len(group.rows) == len(ids):  # then they are all there are, in order
+                finished += group.advance(ids, log_probs)
+            else:
+                finished += group.advance(ids[group.rows], log_probs[group.rows])
+        if finished:
+            self._forget_empty()
+        return finished
+
+    def _forget_empty(self) -> None:
+        self._groups = {beam_size: group for beam_size, group in self._groups.items() if group.keys}
+
+    def _joined(self, rows: list[int], previous_ids: list[int]) -> tuple[Ids, Ids]:
+        """The rows of a state that go on, and what they are fed: those of the groups, then these others."""
+        groups = self._groups.values()
+        if len(groups) == 1 and not rows:
+            (group,) = groups
+            return group.rows, group.previous_ids
+        return (
+            np.concatenate([*(group.rows for group in groups), np.array(rows, np.int64)]),
+            np.concatenate([*(group.previous_ids for group in groups), np.array(previous_ids, np.int64)]),
+        )
+
+    def _advance_entries(self, output: StepOutput) -> tuple[list[Ending[Key]], list[int], list[int]]:
         """Advances the other searches; returns who ended, and of the others the rows and what they are fed."""
         # One conversion for the whole batch: walking numpy elements one by one costs more than the search.
         ids, log_probs = output.candidate_ids.tolist(), output.candidate_log_probs.tolist()
         forced = output.forced_log_probs.tolist()
-        finished: list[tuple[Key, tuple[Hypothesis, ...]]] = []
+        finished: list[Ending[Key]] = []
         kept: list[_Entry[Key]] = []
         rows: list[int] = []
         previous: list[int] = []
@@ -183,24 +213,24 @@ class RunningBatch(Generic[Key]):
         return finished, rows, previous
 
     def _keep(self, state: DecoderState, rows: Ids, previous_ids: Ids) -> None:
-        """Goes on with these rows of a state: those of greedy requests first, then the others', in their order.
+        """Goes on with these rows of a state: each group's, then the others', in their order.
 
-        Greedy requests alone therefore stand at rows 0, 1, 2, ... at any time.
+        Whoever is alone therefore stands at rows 0, 1, 2, ... at any time.
         """
-        num_rows = state.num_rows
-        if len(rows) == num_rows and (not self._entries or np.array_equal(rows, np.arange(num_rows))):
+        if np.array_equal(rows, np.arange(state.num_rows)):
             self._go_on(state, previous_ids)
             return
-        num_greedy = len(self._greedy.keys)
-        self._greedy.rows = np.arange(num_greedy)
-        first_row = num_greedy
+        first_row = 0
+        for group in self._groups.values():
+            group.rows = np.arange(first_row, first_row + len(group.rows))
+            first_row += len(group.rows)
         for entry in self._entries:
             entry.first_row = first_row
             first_row += entry.num_rows
         self._go_on(self._stepper.select(state, rows) if len(rows) else None, previous_ids)
 
     def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:
-        if state is not None and (self._state is None or state.row_sources is not self._state.row_sources):
+        if state is not None and (self._state is None or not _same_cells(self._state, state)):
             self._cells = attention_cells(state)
         self._state, self._previous_ids = state, previous_ids
 
@@ -214,14 +244,21 @@ class RunningBatch(Generic[Key]):
         return forced
 
     def _banned_ids(self) -> Ids | None:
-        greedy = self._greedy.banned_ids() if self._greedy.keys else None
+        shared = [(group, found) for group in self._groups.values() if (found := group.banned_ids()) is not None]
         bans = [(entry, ids) for entry in self._entries if (ids := entry.search.banned_ids)]
-        width = max([0 if greedy is None else greedy.shape[1], *(len(ids) for _, ids in bans)])
+        width = max([*(found.shape[1] for _, found in shared), *(len(ids) for _, ids in bans)], default=0)
         if not width:
             return None
         banned = np.full((self.num_rows, width), NO_ID, np.int64)
-        if greedy is not None:
-            banned[self._greedy.rows, : greedy.shape[1]] = greedy
+        for group, found in shared:
+            banned[group.rows, : found.shape[1]] = found
         for entry, ids in bans:
             banned[entry.first_row : entry.first_row + entry.num_rows, : len(ids)] = ids
         return banned
+
+
+def _same_cells(before: DecoderState, after: DecoderState) -> bool:
+    """Whether the same rows stand over the same sources, which is so while a beam only reorders its own."""
+    return after.source_lengths is before.source_lengths and (
+        after.row_sources is before.row_sources or np.array_equal(after.row_sources, before.row_sources)
+    )

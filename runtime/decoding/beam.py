@@ -1,5 +1,8 @@
 """Beam search; with one live hypothesis it is greedy search.
 
+This is the definition. Requests that keep no attention are advanced many at a time (beams.py, greedy.py), to the same
+result, bit for bit.
+
 Each step pools the candidates of all live rows, ordered by the log-probability of the whole hypothesis (ties: the
 lower row, then the row's own order). Of the pool's first k, those that are EOS end a hypothesis; the first k others
 live on. An ended hypothesis therefore never costs a live one its place, and k + 1 candidates per row are enough. The
@@ -89,10 +92,7 @@ class BeamSearch:
                 rows.append(row)
                 if len(live) == beam_size:
                     break
-        # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
-        patient = math.ceil(self.options.patience * beam_size - 1e-5)
-        enough = max(patient, self.options.num_hypotheses)
-        done = len(ended) >= enough or not live
+        done = len(ended) >= num_enough(self.options) or not live
         return BeamSearch(
             self.options,
             self.special_ids,
@@ -110,7 +110,7 @@ class BeamSearch:
         return tuple(ranked[: self.options.num_hypotheses])
 
     def _advance_greedily(self, candidates: Candidates) -> "BeamSearch":
-        """The same rules for one row, which need no pool. Those that keep no attention are advanced in greedy.py."""
+        """The same rules for one row, which need no pool. Those that keep no attention are advanced by greedy.py."""
         token_id = candidates.ids[0][0]
         node = self._extend(candidates, 0, 0)
         if token_id == self.special_ids.eos:
@@ -157,6 +157,13 @@ class BeamSearch:
             self.options,
             stack_attention(path),
         )
+
+
+def num_enough(options: DecodingOptions) -> int:
+    """How many hypotheses end before a search with a beam is over."""
+    # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
+    patient = math.ceil(options.patience * options.beam_size - 1e-5)
+    return max(patient, options.num_hypotheses)
 
 
 def hypothesis_of(

@@ -19,7 +19,7 @@ from server.errors import Draining, Unavailable
 from server.interceptor import cancellation_code
 from server.models import Catalogue, ServedModel
 from server.servicers.call import Account, Failure
-from server.servicers.conversion import generate_response
+from server.servicers.conversion import generate_fields
 from server.servicers.requests import Work, read_generate
 from server.servicers.status import abort, status_of
 
@@ -127,7 +127,8 @@ class BatchStream:
 
     def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
         """What the item is answered; None where the stream's own end answers it. Closes its account."""
-        answer = messages.GenerateBatchResponse(request_id=item.request.request_id)
+        request_id = item.request.request_id
+        answer = messages.GenerateBatchResponse(request_id=request_id)
         raised: BaseException | None = None
         if isinstance(item.outcome, Result):
             assert item.model is not None and item.work is not None
@@ -135,7 +136,8 @@ class BatchStream:
             try:
                 model.metrics.answered(work.source_ids, result.stats)
                 model.metrics.generated(work.source_ids, result.hypotheses)
-                answer.response.CopyFrom(generate_response(item.request, model, work, result))
+                fields = generate_fields(item.request, model, work, result)
+                answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
             except Exception as error:
                 raised = error
         else:

@@ -20,15 +20,22 @@ FINISH_REASONS = {
 def generate_response(
     request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
 ) -> messages.GenerateResponse:
+    return messages.GenerateResponse(**generate_fields(request, model, work, result))
+
+
+def generate_fields(
+    request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
+) -> dict[str, Any]:
+    """A GenerateResponse's fields: a message would be copied into one that it is part of, by its wire format."""
     tokenizer, token_log_probs = model.bundle.target_tokenizer, request.output.token_log_probs
-    return messages.GenerateResponse(
-        request_id=request.request_id,
-        model=model.name,
-        version=model.manifest.version,
-        hypotheses=[_hypothesis(one, tokenizer, token_log_probs) for one in result.hypotheses],
-        source_tokens=_source_tokens(model, work),
-        timings=_timings(result.stats),
-    )
+    return {
+        "request_id": request.request_id,
+        "model": model.name,
+        "version": model.manifest.version,
+        "hypotheses": [_hypothesis(one, tokenizer, token_log_probs) for one in result.hypotheses],
+        "source_tokens": _source_tokens(model, work),
+        "timings": _timings(result.stats),
+    }
 
 
 def score_response(
@@ -79,16 +86,16 @@ def model_message(model: ServedModel) -> messages.Model:
     )
 
 
-def _hypothesis(hypothesis: Hypothesis, tokenizer: Tokenizer, token_log_probs: bool) -> messages.Hypothesis:
-    return messages.Hypothesis(
-        text=tokenizer.decode(hypothesis.token_ids),
-        tokens=tokenizer.tokens_of(hypothesis.token_ids),
-        score=hypothesis.score,
-        log_prob=hypothesis.log_prob,
-        token_log_probs=hypothesis.token_log_probs if token_log_probs else (),
-        attention=_attention(hypothesis.attention),
-        finish_reason=FINISH_REASONS[hypothesis.finish_reason],
-    )
+def _hypothesis(hypothesis: Hypothesis, tokenizer: Tokenizer, token_log_probs: bool) -> dict[str, Any]:
+    return {
+        "text": tokenizer.decode(hypothesis.token_ids),
+        "tokens": tokenizer.tokens_of(hypothesis.token_ids),
+        "score": hypothesis.score,
+        "log_prob": hypothesis.log_prob,
+        "token_log_probs": hypothesis.token_log_probs if token_log_probs else (),
+        "attention": _attention(hypothesis.attention),
+        "finish_reason": FINISH_REASONS[hypothesis.finish_reason],
+    }
 
 
 def _source_tokens(model: ServedModel, work: Work) -> list[str]:
@@ -103,15 +110,15 @@ def _attention(attention: Floats | None) -> messages.Attention | None:
     return messages.Attention(rows=rows, columns=columns, weights=attention.ravel().tolist())
 
 
-def _timings(stats: RequestStats) -> messages.Timings:
-    return messages.Timings(
-        queue=stats.queue,
-        encode=stats.encode,
-        decode=stats.decode,
-        total=stats.total,
-        steps=stats.steps,
-        mean_batch_rows=stats.mean_batch_rows,
-    )
+def _timings(stats: RequestStats) -> dict[str, float]:
+    return {
+        "queue": stats.queue,
+        "encode": stats.encode,
+        "decode": stats.decode,
+        "total": stats.total,
+        "steps": stats.steps,
+        "mean_batch_rows": stats.mean_batch_rows,
+    }
 
 
 def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from runtime.decoding.offline import decode_all
 from runtime.decoding.options import DecodingOptions
 from runtime.errors import VerificationFailed
 from runtime.onnx_stepper import OnnxStepper
+from runtime.stepper import attention_cells
 from tests.bundles import TINY_PLAN, tiny_exportable
 
 PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
@@ -91,6 +92,17 @@ def test_joining_a_running_batch_changes_no_bit(int8_bundle: Bundle) -> None:
     for source, option, hypotheses in zip(sources, options, together, strict=True):
         (alone,) = decode_all(stepper, [source], option, special_ids)
         assert alone == hypotheses
+
+
+def test_cells_are_counted_as_they_are_computed(int8_bundle: Bundle) -> None:
+    for stepper, queries in (OnnxStepper(int8_bundle), 2), (OnnxStepper(int8_bundle, "int8"), 1):
+        state = stepper.concat([stepper.encode([[4, 5, 3]]), stepper.encode([[*range(4, 14), 3]])])
+        _, state = stepper.step(state, np.array([2, 2]), num_candidates=1)
+        assert attention_cells(state) == (3 + 11, 2 * queries * 16)
+        # A state that makes way for the rest, and one that has not been joined to others.
+        assert attention_cells(stepper.select(state, np.array([0]))) == (3, queries * 8)
+        _, alone = stepper.step(stepper.encode([[4, 5, 3]]), np.array([2]), num_candidates=1)
+        assert attention_cells(alone) == (3, queries * 8)
 
 
 def test_a_bundle_is_quantized_like_its_run(int8_bundle: Bundle, tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ ALLOWED = {
         "training.data.config",
         "runtime",
     },
+    # What a source symbol is translated to is learned on the training pairs.
+    "export.shortlist": {
+        "export",
+        "training.checkpoint",
+        "training.data.corpus",
+        "training.data.training_part",
+        "runtime",
+    },
     "server.errors": {"runtime"},
     "server.engine": {"server.engine", "server.errors", "runtime"},
     "server": {"server", "runtime", "attendant_client.v1"},

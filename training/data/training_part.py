@@ -70,6 +70,14 @@ def prepare_training_part(
     return TrainingPart(corpus, Survey(**said), *tokenizers)
 
 
+def stored_corpus(
+    folder: Path, config: DataConfig, *, digest: str, append_eos: bool, tokenizers: Tokenizers
+) -> Corpus | None:
+    """What `prepare_training_part` left there; None: it is not there any more."""
+    stored = open_stored(folder / _key(config, digest, tokenizers, append_eos=append_eos))
+    return None if stored is None else stored[0]
+
+
 def _look_through(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, Selection]:

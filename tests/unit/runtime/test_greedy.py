@@ -6,7 +6,7 @@ import numpy as np
 
 from runtime.decoding.batch import BatchRequest, RunningBatch
 from runtime.decoding.beam import BeamSearch
-from runtime.decoding.greedy import GreedyRows, is_greedy
+from runtime.decoding.greedy import GreedyRows
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.options import DecodingOptions
 from runtime.decoding.search import Candidates
@@ -23,14 +23,6 @@ def random_options(rng: random.Random) -> DecodingOptions:
         patience=rng.choice([0.5, 2.0]),
         suppress_unk=rng.random() < 0.3,
     )
-
-
-def test_only_beams_of_one_without_attention_are_greedy() -> None:
-    fresh = BeamSearch.start(DecodingOptions(max_length=3), SPECIAL_IDS)
-    assert is_greedy(fresh)
-    assert not is_greedy(fresh.advance(Candidates([[5]], [[-1.0]], [0.0], None)))
-    for options in (DecodingOptions(max_length=3, beam_size=2), DecodingOptions(max_length=3, attention=True)):
-        assert not is_greedy(BeamSearch.start(options, SPECIAL_IDS))
 
 
 def test_every_step_is_that_of_the_search() -> None:
@@ -55,7 +47,7 @@ def test_every_step_is_that_of_the_search() -> None:
         ids: Ids = numbers.integers(3, 8, (len(greedy.keys) + 3, 2))
         log_probs = -numbers.random((len(greedy.keys) + 3, 2), np.float32)
         before = dict(zip(greedy.keys, greedy.rows.tolist(), strict=True))
-        ended = dict(greedy.advance(ids[greedy.rows, 0], log_probs[greedy.rows, 0]))
+        ended = dict(greedy.advance(ids[greedy.rows], log_probs[greedy.rows]))
         for other, row in before.items():
             one = Candidates([ids[row].tolist()], [log_probs[row].tolist()], [0.0], None)
             search = searches[other] = searches[other].advance(one)
@@ -73,7 +65,7 @@ def test_when_all_have_left_others_may_come() -> None:
     greedy: GreedyRows[str] = GreedyRows()
     for key, most in (("long", 5000), ("short", 2)):
         greedy.join([key], [BeamSearch.start(DecodingOptions(max_length=most), SPECIAL_IDS)], [0])
-        ((ended, (hypothesis,)),) = greedy.advance(np.array([3]), np.array([-0.5], np.float32))
+        ((ended, (hypothesis,)),) = greedy.advance(np.array([[3]]), np.array([[-0.5]], np.float32))
         assert (ended, hypothesis.token_ids, hypothesis.token_log_probs) == (key, (), (-0.5,))
 
 

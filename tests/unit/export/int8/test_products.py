@@ -49,6 +49,26 @@ def cell() -> onnx.ModelProto:
     )
 
 
+def test_a_bias_that_is_a_sum_of_constants_is_one() -> None:
+    """The exporter leaves the sum of the output layer's bias in the graph where it has more than 8,192 symbols."""
+    added = BIAS[::-1].copy()
+    plain = model_of(
+        [
+            helper.make_node("Add", ["bias", "added"], ["sum"]),
+            helper.make_node("Tanh", ["x"], ["known"]),
+            helper.make_node("Gemm", ["known", "weights", "sum"], ["logits"]),
+        ],
+        {"x": (FLOAT, ["R", 24])},
+        {"logits": (FLOAT, ["R", 8])},
+        {"weights": WEIGHTS, "bias": BIAS, "added": added},
+    )
+    model, arithmetic = in_integers(plain)
+    assert len(arithmetic) == 1
+    assert sorted(operators(model)) == ["MatMulIntegerToFloat", "QuantizeLinear", "Tanh"]
+    inputs = {"x": np.zeros((2, 24), np.float32)}
+    np.testing.assert_array_equal(run(model, inputs)[0], np.stack([BIAS + added] * 2))
+
+
 def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
     plain = cell()
     model, arithmetic = in_integers(plain)

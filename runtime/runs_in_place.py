@@ -1,0 +1,113 @@
+"""Runs of one graph that read and write arrays where they lie. CPU only.
+
+A step of a small batch takes a fraction of a millisecond, of which handing arrays over takes a third: each is looked up
+by its name, wrapped, and every output copied. A binding knows what was handed over, and a run hands over anew only what
+has changed since its last. While rows neither join nor leave, two bindings take turns: what the one wrote the other
+reads, so nothing changes but the ids, which are copied.
+
+What a run has written is the caller's for as long as the caller holds it: an array is written to again only when no
+one else refers to it. So a state that is kept is a value, as ever.
+"""
+
+import sys
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+MAX_BINDINGS = 4
+"""Two for each of two batches that are stepped in turns."""
+
+
+class RunsInPlace:
+    """The bindings of one session, for outputs of the shapes that were asked for last."""
+
+    def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
+        """Wraps a session of onnxruntime on the CPU.
+
+        Args:
+            dtypes: of the outputs, by name.
+            copied: the inputs that are small and other arrays each time. All others must be contiguous.
+        """
+        self._session = session
+        self._dtypes = dtypes
+        self._copied = frozenset(copied)
+        self._bindings: list[_Binding] = []
+        self._last: Mapping[str, Shape] = {}
+
+    def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs of these names, which will have these shapes, in order."""
+        for place, binding in enumerate(self._bindings):
+            if binding.shapes == shapes and binding.is_free():
+                if place:  # the one that has not been used for longest is given up first
+                    self._bindings.insert(0, self._bindings.pop(place))
+                return binding.run(inputs)
+        again, self._last = self._last == shapes, shapes
+        if not again:  # it may be the only run of these shapes: then binding would cost more than it saves
+            return list(self._session.run(list(shapes), inputs))
+        del self._bindings[MAX_BINDINGS - 1 :]
+        self._bindings.insert(0, _Binding(self._session, shapes, self._dtypes, self._copied))
+        return self._bindings[0].run(inputs)
+
+
+class _Binding:
+    """Outputs of fixed shapes, and the inputs of the last run."""
+
+    def __init__(
+        self, session: Any, shapes: Mapping[str, Shape], dtypes: Mapping[str, str], copied: frozenset[str]
+    ) -> None:
+        self.shapes = shapes
+        self._session = session
+        self._binding = session.io_binding()
+        self._copied = copied
+        self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: _nothing)
+        self._copies: dict[str, Array] = {}
+        self._outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        self._bind_outputs()
+        # With nobody but the list, and `sys.getrefcount` itself, referring to each.
+        self._references = self._count_references()
+
+    def is_free(self) -> bool:
+        """Whether nobody but this binding refers to its outputs, not by a view either."""
+        return self._count_references() == self._references
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        bound = self._inputs
+        for name, array in inputs.items():
+            if name in self._copied:
+                self._copy(name, array)
+            elif bound[name]() is not array:
+                # Not kept alive: an array that has died is bound to no longer, and what was bound is not read again.
+                self._bind(name, array)
+                bound[name] = weakref.ref(array)
+        self._session.run_with_iobinding(self._binding)
+        return self._outputs.copy()
+
+    def _bind_outputs(self) -> None:
+        for name, array in zip(self.shapes, self._outputs, strict=True):
+            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+    def _copy(self, name: str, array: Array) -> None:
+        copy = self._copies.get(name)
+        if copy is not None and copy.shape == array.shape:
+            copy[...] = array
+            return
+        self._copies[name] = array.copy()
+        self._bind(name, self._copies[name])
+
+    def _bind(self, name: str, array: Array) -> None:
+        assert array.flags.c_contiguous, f"{name} is not contiguous"
+        self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+    def _count_references(self) -> int:
+        return sum(map(sys.getrefcount, self._outputs))
+
+
+def _nothing() -> None:
+    """As a reference to an array that has died."""
