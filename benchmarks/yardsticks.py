@@ -1,7 +1,8 @@
 """What the project asks of its speed, beside what was measured: each a ratio of two figures of one run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.results import Cell, Results
@@ -12,7 +13,7 @@ SUITES = ("serving", "peers")
 NOT_MEASURED = "not measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Yardstick:
     """A figure of ours, over one of theirs where there is one, and its limit.
 
@@ -30,8 +31,8 @@ class Yardstick:
     theirs: str | None
     unit: str
     limit: float
-    at_least: bool
-    percent: bool = False
+    at_least: bool = field(kw_only=True)
+    percent: bool = field(default=False, kw_only=True)
 
     @property
     def asked(self) -> str:
@@ -40,25 +41,8 @@ class Yardstick:
         return f"at {'least' if self.at_least else 'most'} {value}"
 
 
-def _at_least(what: str, suite: str, part: str, ours: str, theirs: str, unit: str, limit: float) -> Yardstick:
-    return Yardstick(what=what, suite=suite, part=part, ours=ours, theirs=theirs, unit=unit, limit=limit, at_least=True)
-
-
-def _at_most(
-    what: str, suite: str, part: str, ours: str, theirs: str | None, unit: str, limit: float, *, percent: bool = False
-) -> Yardstick:
-    return Yardstick(
-        what=what,
-        suite=suite,
-        part=part,
-        ours=ours,
-        theirs=theirs,
-        unit=unit,
-        limit=limit,
-        at_least=False,
-        percent=percent,
-    )
-
+_at_least = partial(Yardstick, at_least=True)
+_at_most = partial(Yardstick, at_least=False)
 
 YARDSTICKS = (
     _at_least("greedy in process, int8, against a plain fp32 ORT loop, each at its best setting",

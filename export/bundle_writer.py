@@ -12,13 +12,12 @@ from export.fp16.certification import certify_half
 from export.fp16.conversion import convert
 from export.golden import NUM_TRIED, choose_golden
 from export.graph_files import write_pair
-from export.int8.certification import certify
+from export.int8.certification import certify_served
 from export.int8.quantization import quantize
 from export.plan import FULL_PLAN, VerificationPlan
 from export.probes import random_source
 from export.publication import published
 from export.quality import preferred_precision
-from export.shortlist.full_vocabulary import full_vocabulary
 from export.traced import TracedPair
 from export.verification import Say, say_nothing
 from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
@@ -115,31 +114,24 @@ class _Draft:
 
     def _add_int8(self, plain: TracedPair, reference: OnnxStepper) -> OnnxStepper:
         self.say("quantizing to int8")
-        sources = self.exportable.encoder_sources()
         if self.shortlist is None:
             quantized = quantize(plain)
             stepper = self._add("int8", quantized.graphs)
-            self.certificates.append(
-                certify(
-                    self._manifest(), stepper, reference, quantized.arithmetic, sources, plan=self.plan, say=self.say
-                )
+        else:
+            quantized = quantize(plain, self.shortlist.size)
+            stepper = self._add("int8", quantized.graphs, self._write_shortlist(self.shortlist))
+        self.certificates.append(
+            certify_served(
+                self._draft_bundle(),
+                stepper,
+                reference,
+                quantized.arithmetic,
+                self.exportable.encoder_sources(),
+                lambda: plain,
+                plan=self.plan,
+                say=self.say,
             )
-            return stepper
-        quantized = quantize(plain, self.shortlist.size)
-        stepper = self._add("int8", quantized.graphs, self._write_shortlist(self.shortlist))
-        with full_vocabulary(self._draft_bundle(), plain) as (full, full_stepper):
-            self.certificates.append(
-                certify(
-                    full.manifest,
-                    full_stepper,
-                    reference,
-                    quantized.arithmetic,
-                    sources,
-                    listed_stepper=stepper,
-                    plan=self.plan,
-                    say=self.say,
-                )
-            )
+        )
         return stepper
 
     def _write_shortlist(self, shortlist: Shortlist) -> ShortlistSpec:

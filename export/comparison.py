@@ -80,6 +80,18 @@ class Agreement:
         ]
 
 
+def _begun(traces: Sequence[Trace]) -> list[Trace]:
+    """The log-probabilities of the first step alone: what a recurrence makes of rounding later is no fault."""
+    return [{"step 1/log_probs": trace["step 1/log_probs"]} for trace in traces]
+
+
+def first_step_lines(traces: Sequence[Trace], references: Sequence[Trace], tolerance: float) -> list[str]:
+    """A line where the first step's log-probabilities are further off than that; see `Agreement.differences`."""
+    first = Agreement()
+    first.compare(_begun(traces), _begun(references), "in one batch")
+    return first.differences(lambda name: tolerance, must_be_invariant=False)
+
+
 def distance(name: str, traces: Sequence[Trace], references: Sequence[Trace]) -> float:
     """How far the traces are from the references, as a share of how far these are from each other.
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from export.from_bundle import exportable_bundle
 from export.from_run import exportable_run
-from export.int8.certification import certify
-from export.shortlist.full_vocabulary import full_vocabulary
+from export.int8.certification import certify_served
 from export.verification import Say, say_nothing, verify
 from runtime.bundle import Bundle, open_bundle
 from runtime.bundle_stepper import BundleStepper
@@ -67,13 +66,9 @@ def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say:
 
 def _compare_int8(bundle: Bundle, stepper: BundleStepper, say: Say) -> str:
     """With the fp32 graphs, which were compared with PyTorch before."""
+    exportable = exportable_bundle(bundle)
     reference = OnnxStepper(bundle, "fp32")
-    sources = exportable_bundle(bundle).encoder_sources()
-    if bundle.manifest.graphs["int8"].shortlist is None:
-        found = certify(bundle.manifest, stepper, reference, {}, sources, say=say)
-    else:
-        with full_vocabulary(bundle, exportable_bundle(bundle).graphs()) as (full, full_stepper):
-            found = certify(full.manifest, full_stepper, reference, {}, sources, listed_stepper=stepper, say=say)
+    found = certify_served(bundle, stepper, reference, {}, exportable.encoder_sources(), exportable.graphs, say=say)
     return f"{_agreement(found)} to fp32's; the same bits alone and in batches"
 
 

@@ -16,7 +16,7 @@ from runtime.errors import UserError
 from runtime.files import sha256_of
 from runtime.golden import GoldenExample, parse_golden
 from runtime.graph_io import contract_differences
-from runtime.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest
+from runtime.manifest import FORMAT_VERSION, MANIFEST_NAME, GraphPair, Manifest, Precision
 from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
@@ -52,6 +52,14 @@ class Bundle:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     golden: tuple[GoldenExample, ...]
+
+    def graphs_in(self, precision: Precision) -> GraphPair:
+        """Raises UserError where the bundle has no such precision."""
+        graphs = self.manifest.graphs
+        if precision not in graphs:
+            choices = ", ".join(sorted(graphs))
+            raise UserError(f"precision {precision} is not in the bundle {self.manifest.name}; it has {choices}")
+        return graphs[precision]
 
     def source_ids(self, token_ids: Sequence[int]) -> list[int]:
         """What the encoder is given for a source's tokens: EOS at the end where the model was trained so."""

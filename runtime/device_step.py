@@ -16,11 +16,10 @@ from runtime.device_buckets import BufferSets, Captures, StepShape
 from runtime.device_state import HeldTensors
 from runtime.manifest import Provider, TensorSpec
 from runtime.onnx_session import Array, Binding, BoundSession, DeviceTensor
-from runtime.stepper import Ids
+from runtime.stepper import NO_ID, Ids
 
 log = logging.getLogger(__name__)
 
-NO_ID = -1
 FIRST_REPLAY_TOLERANCE = 2e-2
 """A recording's first replay against the same step without one: two roundings of fp16, never another buffer's state."""
 

@@ -18,7 +18,6 @@ from runtime.cpu import available_cpus
 from runtime.device_buckets import Captures, StepShape, bucket_count, bucket_width, power_of_two
 from runtime.device_state import HeldTensors, StateScope
 from runtime.device_step import DeviceStep
-from runtime.errors import UserError
 from runtime.manifest import GraphPair, Precision, Provider
 from runtime.onnx_session import BoundSession, OnnxSession
 from runtime.stepper import (
@@ -26,8 +25,8 @@ from runtime.stepper import (
     Ids,
     StepOutput,
     attention_layout,
+    common_width,
     pad_sources,
-    padded_width,
     select_sources,
 )
 
@@ -61,17 +60,13 @@ class DeviceStepper:
             UserError: the bundle has no such precision, or the host no such provider.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
-        manifest = bundle.manifest
-        if precision not in manifest.graphs:
-            choices = ", ".join(sorted(manifest.graphs))
-            raise UserError(f"precision {precision} is not in the bundle {manifest.name}; it has {choices}")
-        graphs = manifest.graphs[precision]
+        graphs = bundle.graphs_in(precision)
         threads = num_threads or available_cpus()
         self.precision: Precision = precision
         self.provider: Provider = provider
-        self._manifest = manifest
+        self._manifest = bundle.manifest
         self._min_queries = graphs.min_queries
-        self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
+        self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._layout: tuple[Ids, int, dict[str, Ids]] | None = None
 
         def load(cuda_graphs: bool) -> BoundSession:
@@ -123,7 +118,7 @@ class DeviceStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
-        num_rows, width = state.num_rows, _width(state.source_lengths)
+        num_rows, width = state.num_rows, state.source_width
         wanted = min(num_candidates, self.vocabulary_size)
         shape = self._shape(state, wanted, 0 if banned_ids is None else banned_ids.shape[1])
         ids = {
@@ -163,7 +158,7 @@ class DeviceStepper:
             return state
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         lengths = state.source_lengths if kept is None else state.source_lengths[kept]
-        width = _width(lengths)
+        width = common_width(lengths)
         with self._turn():
             given, shared = self._row_tensors(state), self._held(state.source_tensors)
             taken = self._rows.reordered([given], rows, bucket_count(len(rows)), bucket_width(width), width)
@@ -179,7 +174,7 @@ class DeviceStepper:
 
     def _joined(self, first: DecoderState, second: DecoderState) -> DecoderState:
         lengths = np.concatenate([first.source_lengths, second.source_lengths])
-        width = _width(lengths)
+        width = common_width(lengths)
         with self._turn():
             rows = [self._row_tensors(state) for state in (first, second)]
             shared = [self._held(state.source_tensors) for state in (first, second)]
@@ -199,7 +194,7 @@ class DeviceStepper:
         return StepShape(
             rows=bucket_count(state.num_rows),
             sources=bucket_count(state.num_sources),
-            width=bucket_width(_width(state.source_lengths)),
+            width=bucket_width(state.source_width),
             queries=power_of_two(queries),
             candidates=min(power_of_two(num_candidates), self.vocabulary_size),
             bans=power_of_two(num_bans),
@@ -220,7 +215,7 @@ class DeviceStepper:
         """The state's rows on the device, where they are but for a state that somebody gave arrays."""
         if isinstance(state.row_tensors, HeldTensors):
             return state.row_tensors
-        return self._rows.of_arrays(state.row_tensors, _width(state.source_lengths))
+        return self._rows.of_arrays(state.row_tensors, state.source_width)
 
     def _held(self, tensors: Mapping[str, Any]) -> HeldTensors:
         assert isinstance(tensors, HeldTensors), "a state of another stepper"
@@ -234,10 +229,6 @@ def _scope(graphs: GraphPair, scope: str, provider: Provider, num_threads: int) 
     names = [tensor.input for tensor in graphs.state if tensor.scope == scope]
     specs = {spec.name: spec for spec in graphs.decoder_step.inputs}
     return StateScope([specs[name] for name in names], provider, num_threads)
-
-
-def _width(lengths: Ids) -> int:
-    return padded_width(int(lengths.max(initial=0)))
 
 
 def _behind(first: int, first_count: int, second: int) -> Ids:

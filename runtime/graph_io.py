@@ -5,7 +5,7 @@ L symbols of a source's list, U symbols of all lists, as in runtime/shortlist.py
 The state tensors come on top; their names are the model's own and stand in the manifest.
 """
 
-from runtime.manifest import GraphPair, ShortlistSpec, TensorSpec
+from runtime.manifest import GraphPair, GraphSpec, ShortlistSpec, TensorSpec
 
 SOURCE_IDS = "source_ids"
 SOURCE_LENGTHS = "source_lengths"
@@ -33,6 +33,11 @@ ENCODER_INPUTS = (
     TensorSpec(name=SOURCE_IDS, dtype="int64", shape=("B", "S")),
     TensorSpec(name=SOURCE_LENGTHS, dtype="int64", shape=("B",)),
 )
+
+
+def has_attention(decoder_step: GraphSpec) -> bool:
+    """Whether a step is told where each row's query stands."""
+    return any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
 
 
 def step_inputs(has_attention: bool, shortlist: ShortlistSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -89,7 +94,7 @@ def position_axis(spec: TensorSpec) -> int | None:
 def contract_differences(pair: GraphPair) -> list[str]:
     """What the manifest's graphs lack, or have too much, for the stepper to run them; one line each."""
     encoder, decoder_step, state = pair.encoder, pair.decoder_step, pair.state
-    has_attention = any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
+    attends = has_attention(decoder_step)
 
     def names(specs: tuple[TensorSpec, ...]) -> set[str]:
         return {spec.name for spec in specs}
@@ -100,8 +105,8 @@ def contract_differences(pair: GraphPair) -> list[str]:
     for graph, kind, specs, expected in (
         (encoder, "input", encoder.inputs, names(ENCODER_INPUTS)),
         (encoder, "output", encoder.outputs, state_inputs),
-        (decoder_step, "input", decoder_step.inputs, names(step_inputs(has_attention, pair.shortlist)) | state_inputs),
-        (decoder_step, "output", decoder_step.outputs, names(step_outputs(has_attention)) | state_outputs),
+        (decoder_step, "input", decoder_step.inputs, names(step_inputs(attends, pair.shortlist)) | state_inputs),
+        (decoder_step, "output", decoder_step.outputs, names(step_outputs(attends)) | state_outputs),
     ):
         given = names(specs)
         differences += [f"{graph.file}: {kind} '{name}' is missing" for name in sorted(expected - given)]

@@ -14,23 +14,21 @@ import numpy as np
 from runtime import graph_io
 from runtime.bundle import Bundle, BundleRefused
 from runtime.cpu import available_cpus
-from runtime.errors import UserError
 from runtime.manifest import Precision, Provider, ShortlistSpec
 from runtime.onnx_session import Array, OnnxSession, as_input
 from runtime.runs_in_place import Shape
 from runtime.shortlist import Shortlist, ShortlistLayout
 from runtime.source_slabs import MIN_USED, SourceSlabs, joined, narrowed, used_part
 from runtime.stepper import (
+    NO_ID,
     DecoderState,
     Ids,
     StepOutput,
     attention_layout,
+    common_width,
     pad_sources,
-    padded_width,
     sources_with_rows,
 )
-
-NO_ID = -1
 
 CHANGING = (
     graph_io.PREVIOUS_IDS,
@@ -75,15 +73,11 @@ class OnnxStepper:
             BundleRefused: the graphs' real inputs or outputs, or the shortlist's tables, differ from the manifest;
                 one line each.
         """
-        manifest = bundle.manifest
-        if precision not in manifest.graphs:
-            choices = ", ".join(sorted(manifest.graphs))
-            raise UserError(f"precision {precision} is not in the bundle {manifest.name}; it has {choices}")
-        graphs = manifest.graphs[precision]
+        graphs = bundle.graphs_in(precision)
         threads = num_threads or available_cpus()
         self.precision: Precision = precision
         self.provider: Provider = provider
-        self._manifest = manifest
+        self._manifest = bundle.manifest
         self._encoder = OnnxSession(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
         self._step = OnnxSession(
             bundle.path, graphs.decoder_step, provider=provider, num_threads=threads, copied=CHANGING
@@ -104,7 +98,7 @@ class OnnxStepper:
             self._position_axes[graph_io.SHORTLIST_IDS] = None
         self._shortlist_layout = ShortlistLayout(self.vocabulary_size)
         self._max_candidates = self.vocabulary_size if self._shortlist is None else self._shortlist.size
-        self._has_attention = any(spec.name == graph_io.SOURCE_ROWS for spec in graphs.decoder_step.inputs)
+        self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
         # What the last step computed: the next one does, too, as long as the rows are the same.
         self._asked: tuple[int, int, int, bool] | None = None
@@ -195,7 +189,7 @@ class OnnxStepper:
             slabs, slots = first.slabs, [np.arange(first.num_sources)]
         else:
             every = np.concatenate(lengths)
-            slabs = self._slabs(first, len(every), padded_width(int(every.max(initial=0))))
+            slabs = self._slabs(first, len(every), common_width(every))
             slots, free = [self._write(slabs, first, live[0])], free[:0]
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(slabs, state, mask, free))
@@ -215,7 +209,7 @@ class OnnxStepper:
     def _moved_together(self, state: DecoderState, rows: Ids) -> DecoderState:
         """The state of `rows` without free places, no wider than its widest source."""
         live = sources_with_rows(state.row_sources[rows], state.num_sources)
-        width = padded_width(int(state.source_lengths[live].max(initial=0)))
+        width = common_width(state.source_lengths[live])
         slabs = self._slabs(state, int(live.sum()), width)
         slots = self._write(slabs, state, live)
         return _RoomyState(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.stepper import Ids, padded_width
+from runtime.stepper import Ids, common_width
 
 Array = NDArray[Any]
 
@@ -86,7 +86,7 @@ class SourceSlabs:
 
 def used_part(lengths: Ids, num_slots: int, width: int) -> float:
     """How much of the cells is in use by sources of these lengths (at least one)."""
-    return len(lengths) * padded_width(int(lengths.max())) / (num_slots * width)
+    return len(lengths) * common_width(lengths) / (num_slots * width)
 
 
 def narrowed(tensor: Array, axis: int | None, width: int) -> Array:

@@ -22,6 +22,9 @@ SOURCE_WIDTH_MULTIPLE = 8
 """Sources are padded to a multiple of this many positions: the sums over padded positions then have the same bits
 whatever the padding's length, so that an answer does not depend on the neighbours' lengths (tests/parity)."""
 
+NO_ID = -1
+"""In the place of an id: none is forced, none is banned."""
+
 MIN_QUERIES_PER_SOURCE = 2
 """A matrix product with one column takes another kernel, with other rounding, than one with several: a source with a
 single row therefore queries its memory twice (tests/parity)."""
@@ -57,7 +60,7 @@ class DecoderState:
     @property
     def source_width(self) -> int:
         """S, the positions that every source is padded to."""
-        return padded_width(int(self.source_lengths.max(initial=0)))
+        return common_width(self.source_lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,11 @@ class Stepper(Protocol):
         """
 
 
+def common_width(lengths: Ids) -> int:
+    """What sources of these lengths [B] are padded to together."""
+    return padded_width(int(lengths.max(initial=0)))
+
+
 def padded_width(max_length: int) -> int:
     """The width that sources of at most `max_length` positions are padded to."""
     return -(-max_length // SOURCE_WIDTH_MULTIPLE) * SOURCE_WIDTH_MULTIPLE
@@ -134,7 +142,7 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids
     lengths = np.array([len(source) for source in sources], np.int64)
     if not len(lengths) or lengths.min() == 0:
         raise ValueError("every source needs at least one symbol")
-    ids = np.full((len(sources), padded_width(int(lengths.max()))), pad_id, np.int64)
+    ids = np.full((len(sources), common_width(lengths)), pad_id, np.int64)
     for row, source in zip(ids, sources, strict=True):
         row[: len(source)] = source
     return ids, lengths

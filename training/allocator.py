@@ -23,9 +23,10 @@ def keep_freed_memory() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-        is_glibc = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
-    except (OSError, AttributeError):
+        library = ctypes.CDLL(None)
+    except OSError:
+        return False
+    if not hasattr(library, "gnu_get_libc_version"):
         return False
     # All from the heap, none by mappings of its own, which end with the tensor; and the heap is never trimmed.
-    return is_glibc and bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+    return bool(library.mallopt(M_MMAP_MAX, 0)) and bool(library.mallopt(M_TRIM_THRESHOLD, NEVER))

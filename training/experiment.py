@@ -73,7 +73,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         recipe.data,
         digest=digest,
         held_out={part: frozenset(pair.source for pair in pairs) for part, pairs in held_out.items()},
-        folder=run.path / "corpus" if recipe.data.cache is None else Path(recipe.data.cache),
+        folder=recipe.data.corpus_folder(run.path),
         append_eos=recipe.source.append_eos,
         tokenizers=(run.tokenizer("source"), run.tokenizer("target")) if resumed or not processes.is_first else None,
         train_tokenizers=lambda read: _train_tokenizers(recipe, read),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runtime.stepper import DecoderState, Ids, StepOutput, attention_layout, pad_sources, select_sources
+from runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, attention_layout, pad_sources, select_sources
 from runtime.tokenizer import PAD_ID
 from training.model import Seq2Seq
 from training.model.candidates import candidates
@@ -45,7 +45,7 @@ class TorchStepper:
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
         num_rows = state.num_rows
-        forced = np.full(num_rows, -1, np.int64) if forced_ids is None else forced_ids
+        forced = np.full(num_rows, NO_ID, np.int64) if forced_ids is None else forced_ids
         banned = np.empty((num_rows, 0), np.int64) if banned_ids is None else banned_ids
         source_rows, row_slots = attention_layout(state.row_sources, state.num_sources)
         with _Evaluating(self._model):

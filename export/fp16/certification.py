@@ -9,27 +9,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from export.comparison import Agreement
-from export.decodings import company_differences, decoding_options
+from export.comparison import first_step_lines
+from export.decodings import compare_decodings
 from export.fp16.conversion import NOT_RUN
-from export.plan import FP16_TOLERANCE, FULL_PLAN, SCORE_TOLERANCE, VerificationPlan
-from export.probes import Trace, play, write_scripts
+from export.plan import FP16_TOLERANCE, FULL_PLAN, VerificationPlan
+from export.probes import play, write_scripts
 from export.verification import (
     Say,
+    certificate,
     compare_steps,
     decoded_sources,
-    grid_of,
-    host_description,
     listed,
     positional_tensors,
     refusal,
     say_nothing,
 )
 from runtime.bundle_stepper import BundleStepper
-from runtime.decoding.offline import decode_all
 from runtime.errors import VerificationFailed
-from runtime.manifest import Certificate, Manifest, TokenAgreement
-from runtime.onnx_session import RUNTIME_VERSION
+from runtime.manifest import Certificate, Manifest
 
 
 def certify_half(
@@ -60,40 +57,21 @@ def certify_half(
     positional = positional_tensors(manifest, stepper)
     expected = play(reference, scripts, positional_tensors(manifest, reference))
     agreement = compare_steps(plan, stepper, scripts, expected, positional, random, say, guided=False)
-    first = Agreement()
-    first.compare(_begun(play(stepper, scripts, positional)), _begun(expected), "in one batch")
-    lines = first.differences(lambda name: FP16_TOLERANCE, must_be_invariant=False)
+    lines = first_step_lines(play(stepper, scripts, positional), expected, FP16_TOLERANCE)
     lines += [f"{name}: no number" for name, error in agreement.largest_errors().items() if not np.isfinite(error)]
     if lines:
         raise VerificationFailed(refusal(stepper), lines)
     say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
     sources = decoded_sources(plan, manifest, real_sources, random)
-    num_identical, company_lines = 0, []
-    for options in decoding_options(plan, manifest):
-        found = decode_all(stepper, sources, options, manifest.special_ids)
-        pairs = zip(found, decode_all(reference, sources, options, manifest.special_ids), strict=True)
-        num_identical += sum(ours[0].token_ids == theirs[0].token_ids for ours, theirs in pairs)
-        company_lines += company_differences(plan, manifest, stepper, sources, options, found)
+    report = compare_decodings(plan, manifest, stepper, reference, sources)
     unseen = {} if stepper.provider == "cuda" else {"CUDA": NOT_RUN}
-    return Certificate(
-        precision=stepper.precision,
-        provider=stepper.provider,
-        runtime_version=RUNTIME_VERSION,
-        host=host_description(),
+    return certificate(
+        plan,
+        stepper,
+        agreement,
+        report.tokens,
         reference="fp32",
-        grid=grid_of(plan),
         tolerance=FP16_TOLERANCE,
-        errors=dict(agreement.largest_errors()),
-        reference_errors={},
+        batch_invariant=not (agreement.variations or report.company_lines),
         arithmetic={**arithmetic, **unseen},
-        tokens=TokenAgreement(
-            num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=0
-        ),
-        batch_invariant=not (agreement.variations or company_lines),
-        score_tolerance=SCORE_TOLERANCE["fp16"],
     )
-
-
-def _begun(traces: Sequence[Trace]) -> list[Trace]:
-    """The log-probabilities of the first step: what a recurrence makes of rounding later is no fault."""
-    return [{"step 1/log_probs": trace["step 1/log_probs"]} for trace in traces]

@@ -5,15 +5,17 @@ refused before a rewrite must be wrong: what that costs is measured on a test se
 depends on its company.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from export.comparison import Agreement, distance
-from export.decodings import MAX_LINES, company_differences, decoding_options
+from export.comparison import distance, first_step_lines
+from export.decodings import compare_decodings
 from export.plan import FULL_PLAN, INT8_DISTANCE, INT8_TOLERANCE, VerificationPlan
 from export.probes import Trace, play, write_scripts
 from export.shortlist.comparison import compare_lists, list_errors
+from export.shortlist.full_vocabulary import full_vocabulary
+from export.traced import TracedPair
 from export.verification import (
     Say,
     certificate,
@@ -24,10 +26,41 @@ from export.verification import (
     refusal,
     say_nothing,
 )
+from runtime.bundle import Bundle
 from runtime.bundle_stepper import BundleStepper
-from runtime.decoding.offline import decode_all
 from runtime.errors import VerificationFailed
-from runtime.manifest import Certificate, Manifest, TokenAgreement
+from runtime.manifest import Certificate, Manifest
+
+
+def certify_served(
+    bundle: Bundle,
+    stepper: BundleStepper,
+    reference: BundleStepper,
+    arithmetic: Mapping[str, str],
+    real_sources: Sequence[Sequence[int]],
+    plain: Callable[[], TracedPair],
+    *,
+    plan: VerificationPlan = FULL_PLAN,
+    say: Say = say_nothing,
+) -> Certificate:
+    """As `certify`, of a bundle's int8 graphs whether they look at the whole vocabulary or at lists of symbols.
+
+    Args:
+        plain: gives the bundle's fp32 graphs; only where there are lists.
+    """
+    if bundle.manifest.graphs["int8"].shortlist is None:
+        return certify(bundle.manifest, stepper, reference, arithmetic, real_sources, plan=plan, say=say)
+    with full_vocabulary(bundle, plain()) as (full, full_stepper):
+        return certify(
+            full.manifest,
+            full_stepper,
+            reference,
+            arithmetic,
+            real_sources,
+            listed_stepper=stepper,
+            plan=plan,
+            say=say,
+        )
 
 
 def certify(
@@ -63,9 +96,7 @@ def certify(
     stored = _stored(manifest)
     agreement = compare_steps(plan, stepper, scripts, expected, positional, random, say, stored, guided=False)
     found = play(stepper, scripts, positional)
-    first = Agreement()
-    first.compare(_begun(found), _begun(expected), "in one batch")
-    first_lines = first.differences(_allowed, must_be_invariant=False)
+    first_lines = first_step_lines(found, expected, INT8_TOLERANCE)
     if lines := [*first_lines, *far_off(found, expected), *agreement.variation_lines()]:
         raise VerificationFailed(refusal(stepper), lines)
     served = stepper
@@ -78,21 +109,14 @@ def certify(
         served = listed_stepper
     say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
     sources = decoded_sources(plan, manifest, real_sources, random)
-    num_identical, company_lines = 0, []
-    for options in decoding_options(plan, manifest):
-        decoded = decode_all(served, sources, options, manifest.special_ids)
-        expected_hypotheses = decode_all(reference, sources, options, manifest.special_ids)
-        pairs = zip(decoded, expected_hypotheses, strict=True)
-        num_identical += sum(ours[0].token_ids == theirs[0].token_ids for ours, theirs in pairs)
-        company_lines += company_differences(plan, manifest, served, sources, options, decoded)
-    if company_lines:
-        raise VerificationFailed(refusal(stepper), company_lines[:MAX_LINES])
-    num_compared = len(sources) * len(plan.beam_sizes)
+    report = compare_decodings(plan, manifest, served, reference, sources)
+    if report.company_lines:
+        raise VerificationFailed(refusal(stepper), report.company_lines)
     return certificate(
         plan,
         stepper,
         agreement,
-        TokenAgreement(num_compared=num_compared, num_identical=num_identical, num_excused=0),
+        report.tokens,
         reference="fp32",
         tolerance=INT8_TOLERANCE,
         batch_invariant=True,
@@ -109,15 +133,6 @@ def far_off(found: Sequence[Trace], expected: Sequence[Trace]) -> list[str]:
         for name, one in distances.items()
         if not one <= INT8_DISTANCE
     ]
-
-
-def _begun(traces: Sequence[Trace]) -> list[Trace]:
-    """The log-probabilities of the first step: what a chaotic recurrence makes of single values later is no fault."""
-    return [{"step 1/log_probs": trace["step 1/log_probs"]} for trace in traces]
-
-
-def _allowed(name: str) -> float:
-    return INT8_TOLERANCE
 
 
 def _stored(manifest: Manifest) -> frozenset[str]:

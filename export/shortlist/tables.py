@@ -1,6 +1,5 @@
 """A run's lists: the lexicon of its training pairs and the frequencies of its target symbols."""
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -40,8 +39,9 @@ def shortlist_of_run(run: LoadedRun, size: int, say: Say = say_nothing) -> Short
         )
     if not any(tensor.scope == "source" for tensor in run.model.state_tensors()):
         raise UserError(f"--shortlist is for models with attention, and {run.path} has none: leave it out")
+    folder = run.recipe.data.corpus_folder(run.path)
     corpus = stored_corpus(
-        _corpus_folder(run),
+        folder,
         run.recipe.data,
         digest=run.data_digest,
         append_eos=run.recipe.source.append_eos,
@@ -49,7 +49,7 @@ def shortlist_of_run(run: LoadedRun, size: int, say: Say = say_nothing) -> Short
     )
     if corpus is None:
         raise UserError(
-            f"--shortlist is learned from the training pairs, and {_corpus_folder(run)} does not have them any more: "
+            f"--shortlist is learned from the training pairs, and {folder} does not have them any more: "
             f"`python -m training {run.path / 'recipe.toml'} --output {run.path} --resume` tokenizes them again"
         )
     say("learning what symbols are translated to")
@@ -68,7 +68,3 @@ def make_shortlist(
     num_candidates = max(1, round(size * CANDIDATES_PART))
     lexicon = learn_lexicon(corpus, source_vocabulary_size, num_candidates, max_links=max_links)
     return Shortlist(frequent, max(2, round(size * FREQUENT_PART)), lexicon.candidates, target_vocabulary_size)
-
-
-def _corpus_folder(run: LoadedRun) -> Path:
-    return run.path / "corpus" if run.recipe.data.cache is None else Path(run.recipe.data.cache)

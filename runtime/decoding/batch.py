@@ -14,10 +14,9 @@ import numpy as np
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.beams import BeamRows
 from runtime.decoding.greedy import GreedyRows
-from runtime.decoding.limits import NO_ID
 from runtime.decoding.row_group import Ending, RowGroup, can_share
 from runtime.decoding.search import Candidates, Search
-from runtime.stepper import DecoderState, Ids, StepOutput, Stepper, attention_cells
+from runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, Stepper, attention_cells
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.decoding.beam import BeamSearch
-from runtime.stepper import Ids
+from runtime.stepper import NO_ID, Ids
 
-NO_ID = -1
 NEVER = 1 << 62
 
 

@@ -128,7 +128,7 @@ class BatchStream:
     def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
         """What the item is answered; None where the stream's own end answers it. Closes its account."""
         request_id = item.request.request_id
-        answer = messages.GenerateBatchResponse(request_id=request_id)
+        answer: messages.GenerateBatchResponse | None = None
         raised: BaseException | None = None
         if isinstance(item.outcome, Result):
             assert item.model is not None and item.work is not None
@@ -144,7 +144,8 @@ class BatchStream:
             raised = item.outcome
         failure = self._close(item, raised, "UNAVAILABLE")
         if failure is not None:
-            answer.error.CopyFrom(status_of(failure.error, failure.made_up_id))
+            error = status_of(failure.error, failure.made_up_id)
+            answer = messages.GenerateBatchResponse(request_id=request_id, error=error)
         return None if raised is not None and (failure is None or isinstance(failure.error, Unavailable)) else answer
 
     def _abandon(self) -> None:

@@ -113,6 +113,10 @@ class DataConfig(Table):
         found: CorpusFiles | None = getattr(self, part)
         return found
 
+    def corpus_folder(self, run: Path) -> Path:
+        """Where the tokenized training part of the run at `run` is kept."""
+        return run / "corpus" if self.cache is None else Path(self.cache)
+
 
 class BatchConfig(Table):
     """`[batches]`.

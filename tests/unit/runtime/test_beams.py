@@ -5,14 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.beams import BeamRows
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.options import DecodingOptions
 from runtime.decoding.search import Candidates
 from runtime.stepper import Floats, Ids
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import SPECIAL_IDS
 
 VOCABULARY_SIZE = 9
 
@@ -93,24 +92,3 @@ def test_records_are_kept_as_far_back_as_somebody_goes() -> None:
         assert len(beams._records) <= 3
     beams.remove(set(beams.keys))
     assert not beams._records
-
-
-def test_beams_of_several_sizes_leave_and_join_among_others() -> None:
-    """Each kind's rows stand together; nobody's answer depends on that."""
-    stepper = FakeStepper(vocabulary_size=8)
-    batch: RunningBatch[int] = RunningBatch(stepper)
-    options = [DecodingOptions(max_length=6, beam_size=1 + key % 4, attention=key % 5 == 0) for key in range(40)]
-    results: dict[int, tuple[Hypothesis, ...]] = {}
-    for key, option in enumerate(options):
-        batch.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
-        results.update(batch.step().finished)
-    while batch.keys:
-        results.update(batch.step().finished)
-    for key, option in enumerate(options):
-        alone: RunningBatch[int] = RunningBatch(stepper)
-        alone.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
-        expected: dict[int, tuple[Hypothesis, ...]] = {}
-        while alone.keys:
-            expected.update(alone.step().finished)
-        assert [h.token_log_probs for h in results[key]] == [h.token_log_probs for h in expected[key]]
-        assert [h.token_ids for h in results[key]] == [h.token_ids for h in expected[key]]

@@ -4,14 +4,13 @@ import random
 
 import numpy as np
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.greedy import GreedyRows
 from runtime.decoding.hypothesis import Hypothesis
 from runtime.decoding.options import DecodingOptions
 from runtime.decoding.search import Candidates
 from runtime.stepper import Ids
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import SPECIAL_IDS
 
 
 def random_options(rng: random.Random) -> DecodingOptions:
@@ -67,24 +66,3 @@ def test_when_all_have_left_others_may_come() -> None:
         greedy.join([key], [BeamSearch.start(DecodingOptions(max_length=most), SPECIAL_IDS)], [0])
         ((ended, (hypothesis,)),) = greedy.advance(np.array([[3]]), np.array([[-0.5]], np.float32))
         assert (ended, hypothesis.token_ids, hypothesis.token_log_probs) == (key, (), (-0.5,))
-
-
-def test_greedy_requests_leave_and_join_among_others() -> None:
-    """Rows of greedy requests stand first; the answer of either kind does not depend on that."""
-    stepper = FakeStepper(vocabulary_size=8)
-    batch: RunningBatch[int] = RunningBatch(stepper)
-    options = [DecodingOptions(max_length=6, beam_size=1 + 2 * (key % 2), attention=key % 3 == 0) for key in range(30)]
-    results: dict[int, tuple[Hypothesis, ...]] = {}
-    for key, option in enumerate(options):
-        batch.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
-        results.update(batch.step().finished)
-    while batch.keys:
-        results.update(batch.step().finished)
-    for key, option in enumerate(options):
-        alone: RunningBatch[int] = RunningBatch(stepper)
-        alone.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
-        expected: dict[int, tuple[Hypothesis, ...]] = {}
-        while alone.keys:
-            expected.update(alone.step().finished)
-        assert [h.token_log_probs for h in results[key]] == [h.token_log_probs for h in expected[key]]
-        assert [h.token_ids for h in results[key]] == [h.token_ids for h in expected[key]]

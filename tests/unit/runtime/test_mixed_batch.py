@@ -119,3 +119,28 @@ def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
     decode_all(stepper, [[n + 4] for n in range(60)], options, SPECIAL_IDS, max_rows=12, progress=finished.append)
     assert 4 < stepper.max_rows <= 12
     assert sum(finished) == 60
+
+
+@pytest.mark.parametrize(("beam_sizes", "attention_every"), [((1, 3), 3), ((1, 2, 3, 4), 5)], ids=["greedy", "beams"])
+def test_requests_of_one_kind_leave_and_join_among_others(beam_sizes: tuple[int, ...], attention_every: int) -> None:
+    """Each kind's rows stand together; nobody's answer depends on that."""
+    stepper = FakeStepper(vocabulary_size=8)
+    batch: RunningBatch[int] = RunningBatch(stepper)
+    options = [
+        DecodingOptions(max_length=6, beam_size=beam_sizes[key % len(beam_sizes)], attention=key % attention_every == 0)
+        for key in range(40)
+    ]
+    results: dict[int, tuple[Hypothesis, ...]] = {}
+    for key, option in enumerate(options):
+        batch.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        results.update(batch.step().finished)
+    while batch.keys:
+        results.update(batch.step().finished)
+    for key, option in enumerate(options):
+        alone: RunningBatch[int] = RunningBatch(stepper)
+        alone.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        expected: dict[int, tuple[Hypothesis, ...]] = {}
+        while alone.keys:
+            expected.update(alone.step().finished)
+        assert [h.token_log_probs for h in results[key]] == [h.token_log_probs for h in expected[key]]
+        assert [h.token_ids for h in results[key]] == [h.token_ids for h in expected[key]]
