@@ -1,8 +1,9 @@
 """python -m server BUNDLE... : see --help."""
 
-import asyncio
 import os
 import sys
+
+import uvloop
 
 from runtime.command import exit_command
 from server.app import serve
@@ -13,7 +14,7 @@ from server.logs import configure_logging
 def main() -> int:
     config = parse_config(sys.argv[1:], os.environ)
     configure_logging(config.log_level, config.log_format)
-    return asyncio.run(serve(config))
+    return uvloop.run(serve(config))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,13 @@ INITIAL_BULK_POSITIONS = 128
 JOINING_PART = 4
 """Bulk requests join when a part of this size of their rows is free: an encoding of several costs less than several."""
 
+COMPANY_PART = 8
+"""Interactive requests join at once while they are at least this part of those that run; otherwise they wait for
+company, for the same reason: encoding four takes 2.4 times as long as encoding one."""
+
+MAX_COMPANY_STEPS = 4
+"""Steps that an interactive request waits for company at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -50,6 +57,8 @@ class Scheduler:
         self.budget = budget
         self._lanes = {priority: Lane() for priority in Priority}
         self._turns = Turns(BULK_SHARE)
+        # Rounds since interactive requests have begun to wait for company.
+        self._num_held = 0
         self._bulk_rows = _allowance(budget, INITIAL_BULK_ROWS)
         self._bulk_positions = _allowance(budget, INITIAL_BULK_POSITIONS)
         # (deadline, key), the next one first. A request that ended earlier leaves its entry behind for a while.
@@ -88,6 +97,8 @@ class Scheduler:
         """Moves those of a lane whose turn it is, and who fit, to running, and returns them."""
         lane, budget = self._lanes[priority], self.budget
         if priority is Priority.INTERACTIVE:
+            if self._wait_for_company(lane):
+                return []
             return lane.admit(budget.max_rows, budget.max_source_positions)
         max_rows, max_joining = budget.max_rows, math.inf
         if self._bulk_rows is not None and self._bulk_positions is not None:
@@ -123,6 +134,13 @@ class Scheduler:
             if (request := lane.remove(key)) is not None:
                 return request
         return None
+
+    def _wait_for_company(self, lane: Lane) -> bool:
+        """Whether those that wait do so for one more step, so that more are encoded and join at once."""
+        few = 0 < lane.num_waiting * COMPANY_PART < lane.num_running
+        waits = few and self._num_held < MAX_COMPANY_STEPS
+        self._num_held = self._num_held + 1 if waits else 0
+        return waits
 
     @property
     def _is_contended(self) -> bool:

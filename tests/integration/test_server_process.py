@@ -210,7 +210,9 @@ def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, bund
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:
-    return [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    # Each thread has a list of its own: of those that it has started, or taken over from a thread that has ended.
+    lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(one) for path in lists for one in path.read_text().split()]
 
 
 def is_running(process_id: int) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtime.decoding.beam import BeamSearch
 from runtime.decoding.options import DecodingOptions
 from server.engine.request import EngineRequest, Priority
-from server.engine.scheduler import BULK_SHARE, Budget, Scheduler
+from server.engine.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
 from tests.fakes import SPECIAL_IDS
 
 SEARCH = BeamSearch.start(DecodingOptions(max_length=5), SPECIAL_IDS)
@@ -48,6 +48,61 @@ def test_an_interactive_request_is_admitted_whatever_bulk_there_is() -> None:
     assert queue.turn() is INTERACTIVE
     assert keys(queue.admit(INTERACTIVE)) == [99]
     assert (queue.num_waiting(BULK), queue.num_waiting(INTERACTIVE), queue.num_running) == (16, 0, 5)
+
+
+def running(num_running: int) -> Scheduler:
+    """Keys 0, 1, ... run."""
+    queue = scheduler(max_rows=1000, max_source_positions=100_000)
+    for key in range(num_running):
+        queue.add(request(key))
+    assert len(queue.admit(INTERACTIVE)) == num_running
+    return queue
+
+
+def test_a_newcomer_beside_many_waits_for_company() -> None:
+    queue = running(4 * COMPANY_PART)
+    for key in (101, 102, 103):
+        queue.add(request(key))
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(104))
+    assert keys(queue.admit(INTERACTIVE)) == [101, 102, 103, 104]
+
+
+def test_a_newcomer_waits_for_company_so_many_steps_and_no_longer() -> None:
+    queue = running(4 * COMPANY_PART)
+    for first in (101, 201):
+        queue.add(request(first))
+        for _ in range(MAX_COMPANY_STEPS):
+            assert queue.admit(INTERACTIVE) == []
+        assert keys(queue.admit(INTERACTIVE)) == [first]
+
+
+def test_a_newcomer_beside_few_joins_at_once() -> None:
+    queue = running(COMPANY_PART)
+    queue.add(request(101))
+    assert keys(queue.admit(INTERACTIVE)) == [101]
+
+
+def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
+    queue = running(2 * COMPANY_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    queue.remove(101)
+    for _ in range(10):
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(102))
+    for _ in range(MAX_COMPANY_STEPS):
+        assert queue.admit(INTERACTIVE) == []
+    assert keys(queue.admit(INTERACTIVE)) == [102]
+
+
+def test_whoever_waits_for_company_joins_when_those_that_ran_have_ended() -> None:
+    queue = running(2 * COMPANY_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    for key in range(2 * COMPANY_PART):
+        queue.remove(key)
+    assert keys(queue.admit(INTERACTIVE)) == [101]
 
 
 def test_bulk_has_the_machine_when_it_is_alone() -> None:
