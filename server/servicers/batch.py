@@ -144,8 +144,8 @@ class BatchStream:
             raised = item.outcome
         failure = self._close(item, raised, "UNAVAILABLE")
         if failure is not None:
-            error = status_of(failure.error, failure.made_up_id)
-            answer = messages.GenerateBatchResponse(request_id=request_id, error=error)
+            status = status_of(failure.error, failure.made_up_id)
+            answer = messages.GenerateBatchResponse(request_id=request_id, error=status)
         return None if raised is not None and (failure is None or isinstance(failure.error, Unavailable)) else answer
 
     def _abandon(self) -> None:
