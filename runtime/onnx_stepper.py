@@ -242,7 +242,7 @@ class OnnxStepper:
             row_sources is state.row_sources or np.array_equal(row_sources, state.row_sources)
         ):
             self._layout = attention_layout(state.row_sources, state.num_sources, self._min_queries)
-            self._laid_out = state.row_sources, state.num_sources
+        self._laid_out = state.row_sources, state.num_sources
         return self._layout
 
     def _shapes_of(self, state: DecoderState, num_candidates: int, attention: bool) -> Mapping[str, Shape]:

@@ -79,6 +79,8 @@ class RunningBatch(Generic[Key]):
         self._entries: list[_Entry[Key]] = []
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
+        # What is known to be 0, 1, 2, ..., as many as there are rows.
+        self._in_order: Ids = self._previous_ids
         self._cells = 0, 0
 
     @property
@@ -216,7 +218,8 @@ class RunningBatch(Generic[Key]):
 
         Whoever is alone therefore stands at rows 0, 1, 2, ... at any time.
         """
-        if np.array_equal(rows, np.arange(state.num_rows)):
+        if (rows is self._in_order and len(rows) == state.num_rows) or np.array_equal(rows, np.arange(state.num_rows)):
+            self._in_order = rows
             self._go_on(state, previous_ids)
             return
         first_row = 0
@@ -234,6 +237,8 @@ class RunningBatch(Generic[Key]):
         self._state, self._previous_ids = state, previous_ids
 
     def _forced_ids(self) -> Ids | None:
+        if not self._entries:
+            return None
         forcing = [(entry, ids) for entry in self._entries if (ids := entry.search.forced_ids)]
         if not forcing:
             return None

@@ -116,11 +116,12 @@ class Engine:
 
     def _drop(self, now: float, outcomes: list[tuple[int, Outcome]]) -> int:
         """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
-        gone: dict[int, AttendantError] = {key: DeadlineExceeded() for key in self.scheduler.expired(now)}
+        expired = self.scheduler.expired(now)
+        if not expired and not self._cancelled:
+            return 0
+        gone: dict[int, AttendantError] = {key: DeadlineExceeded() for key in expired}
         gone |= {key: Cancelled() for key in self._cancelled}
         self._cancelled.clear()
-        if not gone:
-            return 0
         for key, error in gone.items():
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)

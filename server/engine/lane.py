@@ -69,6 +69,8 @@ class Lane:
             max_joining_positions: of those that join now, padded to their widest; at least one may.
         """
         admitted: list[EngineRequest] = []
+        if not self._waiting:
+            return admitted
         joining_width = 0
         running_width = max(self._running_widths, default=0)
         for request in self._in_turn(max_rows - self.reserved_rows):

@@ -55,7 +55,8 @@ class Scheduler:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._lanes = {priority: Lane() for priority in Priority}
+        self._interactive, self._bulk = Lane(), Lane()
+        self._lanes = {Priority.INTERACTIVE: self._interactive, Priority.BULK: self._bulk}
         self._turns = Turns(BULK_SHARE)
         # Rounds since interactive requests have begun to wait for company.
         self._num_held = 0
@@ -73,7 +74,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return any(self._lanes.values())
+        return bool(self._interactive or self._bulk)
 
     def add(self, request: EngineRequest) -> None:
         """Puts a request at the end of its lane.
@@ -91,7 +92,7 @@ class Scheduler:
         """Whose round the next one is."""
         if self._is_contended:
             return Priority.BULK if self._turns.is_bulk_turn() else Priority.INTERACTIVE
-        return Priority.BULK if self._lanes[Priority.BULK] else Priority.INTERACTIVE
+        return Priority.BULK if self._bulk else Priority.INTERACTIVE
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
         """Moves those of a lane whose turn it is, and who fit, to running, and returns them."""
@@ -144,7 +145,7 @@ class Scheduler:
 
     @property
     def _is_contended(self) -> bool:
-        return all(self._lanes.values())
+        return bool(self._bulk and self._interactive)
 
     def _has(self, key: int) -> bool:
         return any(key in lane for lane in self._lanes.values())
