@@ -1,23 +1,27 @@
 """What serving costs beside decoding: processor time per sentence, and latency on an idle server."""
 
 import statistics
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.job import Job
 from benchmarks.decoding.pool import Pool
 from benchmarks.decoding.system import attendant, bare_graphs
 from benchmarks.results import Cell, Part
-from benchmarks.serving.attendant_server import BULK, attendant_server
+from benchmarks.serving.attendant_server import BULK, UNARY, attendant_server, equal_payloads
 from benchmarks.serving.generator import Load
 from benchmarks.serving.load import LoadGenerator
-from benchmarks.serving.served import Served, mean_between
+from benchmarks.serving.served import Served, ServedSystem, mean_between
 
 NUM_WORKERS = 2
 UNARY_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
 MS = 1e3
+ECHO_PART = 4
+"""Nothing is decoded: a visit to the empty service is shorter by this factor."""
 
 
 def overhead(context: Context) -> Part:
@@ -29,12 +33,18 @@ def overhead(context: Context) -> Part:
     served: dict[str, list[float]] = {kind: [] for kind in loads}
     speeds: dict[str, list[float]] = {kind: [] for kind in loads}
     beside: dict[str, list[float]] = {kind: [] for kind in loads}
+    empty: dict[str, list[float]] = {kind: [] for kind in loads}
     rows_of: dict[str, int] = {}
     with ExitStack() as exits:
         server = exits.enter_context(Served(attendant_server(context, num_workers=NUM_WORKERS)))
         generators = {
             "unary": exits.enter_context(LoadGenerator(server)),
             "bulk": exits.enter_context(LoadGenerator(server, BULK)),
+        }
+        echo = exits.enter_context(Served(empty_service(equal_payloads(context))))
+        echoed = {
+            "unary": exits.enter_context(LoadGenerator(echo)),
+            "bulk": exits.enter_context(LoadGenerator(echo, BULK)),
         }
         system = attendant(context.bundle, "int8", num_workers=NUM_WORKERS, num_threads=1)
         pool = exits.enter_context(Pool(system))
@@ -50,21 +60,28 @@ def overhead(context: Context) -> Part:
                 speeds[kind].append(report.speed)
                 job = replace(_job(context, rows_of[kind]), seed=number)
                 beside[kind].append(pool.run(job).cpu_seconds / job.num_sentences)
+                short = replace(load, seconds=load.seconds / ECHO_PART)
+                empty[kind].append(echoed[kind].run(short).cpu_per_answer)
     rows: list[list[Cell]] = []
     figures: dict[str, float] = {}
     for kind, name in (("unary", f"unary calls, {UNARY_CLIENTS} clients"), ("bulk", "one bulk stream")):
         differences = [MS * (one - other) for one, other in zip(served[kind], beside[kind], strict=True)]
         difference = statistics.median(differences)
-        whole, inside, speed = (statistics.median(values[kind]) for values in (served, beside, speeds))
-        rows.append([name, speed, str(rows_of[kind]), MS * whole, MS * inside, difference])
+        whole, inside, least, speed = (statistics.median(values[kind]) for values in (served, beside, empty, speeds))
+        rows.append([name, speed, str(rows_of[kind]), MS * whole, MS * inside, difference, MS * least])
         figures |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": MS * whole, f"{kind}_speed": speed}
+        figures |= {f"{kind}_empty_ms": MS * least}
     return Part(
         title="What serving costs",
         about=(
             "Processor time of all the server's processes per sentence, against decoding in process with as many rows "
-            "at a time as the server's steps had on average; in turns, medians of the rounds."
+            "at a time as the server's steps had on average; in turns, medians of the rounds. The last column: what an "
+            "empty grpc.aio service takes for the same requests. No server that stands on it takes less."
         ),
-        columns=["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"],
+        columns=[
+            *("", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"),
+            "empty service CPU ms",
+        ],
         rows=rows,
         figures=figures,
     )
@@ -96,6 +113,15 @@ def idle_latency(context: Context) -> Part:
         columns=["server", "served ms", "bare graphs ms", "ratio"],
         rows=rows,
         figures=figures,
+    )
+
+
+def empty_service(payloads: Path) -> ServedSystem:
+    return ServedSystem(
+        name="empty service",
+        command=(sys.executable, "-m", "benchmarks.serving.echo_server"),
+        method=UNARY,
+        payloads=payloads,
     )
 
 

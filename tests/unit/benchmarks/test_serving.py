@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.serving.attendant_server import UNARY, generate_request, write_payloads
+from benchmarks.serving.attendant_server import BULK, UNARY, generate_request, write_payloads
 from benchmarks.serving.generator import Load
 from benchmarks.serving.load import LoadGenerator
+from benchmarks.serving.overhead import empty_service
 from benchmarks.serving.processes import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.served import Served, ServedSystem, ServerFailed, mean_between
@@ -103,6 +104,18 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
     answered = after["attendant_requests_total"] - before.get("attendant_requests_total", 0.0)
     assert answered == 50 + opened.num_answered
     assert mean_between("attendant_step_rows", before, after) >= 1
+
+
+def test_the_empty_service_answers_each_kind_of_call(tmp_path: Path) -> None:
+    payloads = write_payloads(tmp_path / "payloads.txt", [b"anything"])
+    with (
+        Served(empty_service(payloads)) as served,
+        LoadGenerator(served) as unary,
+        LoadGenerator(served, BULK) as bulk,
+    ):
+        closed = unary.run(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
+        streamed = bulk.run(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
+    assert closed.num_answered == 30 and streamed.num_answered == 20
 
 
 def test_a_refused_request_is_no_figure(tiny: Path, tmp_path: Path) -> None:
