@@ -3,6 +3,7 @@
 Shapes: B rows, T steps, I inputs, G outputs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from training.precision import product_dtype, without_autocast
+from training.products import usual_products
 
 
 class LoopedProduct:
@@ -20,7 +22,7 @@ class LoopedProduct:
 
     Args:
         addends: a, [T, B, G]; what does not depend on the loop. The products are in its type.
-        weights: W, U, ..., each [G, I] for all rows, or [B, G, I].
+        weights: W, U, ..., all of them [G, I] for all rows, or all [B, G, I].
     """
 
     def __init__(self, addends: Tensor, *weights: Tensor) -> None:
@@ -45,48 +47,52 @@ def at_every_step(bias: Tensor, num_rows: int, num_steps: int) -> Tensor:
 
 
 class _Steps:
-    """What the steps work on and leave for the end: all inputs, and on the way back the gradients of all products."""
+    """What the steps work on and leave for the end: all inputs, and on the way back the gradients of all products.
+
+    Of matrices for all rows the inputs stand side by side, and so do the matrices: one product is faster than several.
+    """
 
     def __init__(self, addends: Tensor, weights: list[Tensor]) -> None:
         num_steps, num_rows, _ = addends.shape
         self.addends = addends
-        self.weights = weights
-        self.inputs = [weight.new_empty(num_steps, num_rows, weight.shape[-1]) for weight in weights]
+        self.sizes = [weight.shape[-1] for weight in weights]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights, -1)
+        self.inputs = self.weight.new_empty(num_steps, num_rows, sum(self.sizes))
         self.gradients = addends.new_empty(0)
         self.num_taken = 0
         self.on_the_way_back: list[int] = []
 
-    def product(self, step: int) -> Tensor:
-        """y_t."""
-        found = self.addends[step]
-        for weight, inputs in zip(self.weights, self.inputs, strict=True):
-            if weight.dim() == 2:
-                found = torch.addmm(found, inputs[step], weight.T)
-            else:
-                found = torch.baddbmm(found.unsqueeze(1), inputs[step].unsqueeze(1), weight.transpose(1, 2)).squeeze(1)
-        return found
+    def product(self, step: int, inputs: Sequence[Tensor]) -> Tensor:
+        """y_t of x_t, z_t, ...; keeps these."""
+        kept = self.inputs[step]
+        for place, each in zip(kept.split(self.sizes, 1), inputs, strict=True):
+            place.copy_(each)
+        if self.weight.dim() == 2:
+            return torch.addmm(self.addends[step], kept, self.weight.T)
+        with usual_products():
+            found = torch.baddbmm(self.addends[step].unsqueeze(1), kept.unsqueeze(1), self.weight.transpose(1, 2))
+        return found.squeeze(1)
 
-    def of_inputs(self, step: int, gradient: Tensor) -> list[Tensor]:
+    def of_inputs(self, step: int, gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradients of a step's inputs from that of y_t."""
         if not self.on_the_way_back or step >= self.on_the_way_back[-1]:  # a way back begins
             self.gradients, self.on_the_way_back = self.addends.new_empty(self.addends.shape), []
         self.on_the_way_back.append(step)
         self.gradients[step] = gradient
-        return [
-            torch.mm(gradient, weight) if weight.dim() == 2 else torch.bmm(gradient.unsqueeze(1), weight).squeeze(1)
-            for weight in self.weights
-        ]
+        if self.weight.dim() == 2:
+            return torch.mm(gradient, self.weight).split(self.sizes, 1)
+        with usual_products():
+            return torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1).split(self.sizes, 1)
 
-    def of_weights(self) -> list[Tensor]:
+    def of_weights(self) -> tuple[Tensor, ...]:
         """The gradients of W, U, ..., when those of all y are known that the loss depends on."""
         for step in set(range(len(self.addends))).difference(self.on_the_way_back):
             self.gradients[step] = 0
-        return [
-            torch.mm(self.gradients.flatten(0, 1).T, inputs.flatten(0, 1))
-            if weight.dim() == 2
-            else torch.bmm(self.gradients.permute(1, 2, 0), inputs.transpose(0, 1))
-            for weight, inputs in zip(self.weights, self.inputs, strict=True)
-        ]
+        if self.weight.dim() == 2:
+            found = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
+        else:
+            found = torch.bmm(self.gradients.permute(1, 2, 0), self.inputs.transpose(0, 1))
+        return found.split(self.sizes, -1)
 
 
 class _OneStep(torch.autograd.Function):
@@ -95,10 +101,8 @@ class _OneStep(torch.autograd.Function):
         del end  # ties the step to what comes after all of them
         ctx.steps, ctx.step, ctx.dtypes = steps, steps.num_taken, [each.dtype for each in inputs]
         steps.num_taken += 1
-        for kept, each in zip(steps.inputs, inputs, strict=True):
-            kept[ctx.step] = each
         with without_autocast(inputs[0].device):
-            return steps.product(ctx.step)
+            return steps.product(ctx.step, inputs)
 
     @staticmethod
     @once_differentiable

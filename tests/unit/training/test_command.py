@@ -1,6 +1,9 @@
 """The command from end to end on a tiny task: what a run holds, refusals, resuming."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,3 +98,17 @@ def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]
         main([*subcommand, "--help"])
     assert caught.value.code == 0
     assert "usage: python -m training" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
+    ids=["by default", "by count", "by policy"],
+)
+def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: dict[str, str], found: str) -> None:
+    unset = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    program = "import os, sys, training.__main__; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.split() == [found, "True"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training import products
-from training.products import fast_products, onednn_is_exact
+from training.products import fast_products, onednn_is_exact, usual_products
 
 CPU = torch.device("cpu")
 
@@ -38,6 +38,15 @@ def test_products_are_of_float32_and_the_setting_is_restored() -> None:
     with pytest.raises(KeyError), fast_products(CPU):
         raise KeyError
     assert setting() == before
+
+
+def test_within_them_torch_has_its_own_choice_again() -> None:
+    usual = setting()
+    with fast_products(CPU):
+        fast = setting()
+        with usual_products():
+            assert setting() == usual
+        assert setting() == fast
 
 
 def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
