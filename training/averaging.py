@@ -54,8 +54,9 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     aside.path.mkdir(parents=True)
     for name in COPIED:
         shutil.copyfile(run.path / name, aside.path / name)
-    if run.left_out_path.exists():
-        shutil.copyfile(run.left_out_path, aside.left_out_path)
+    for path in (run.left_out_path, run.start_path):
+        if path.exists():
+            shutil.copyfile(path, aside.path / path.name)
     publish_checkpoint(aside, {MODEL_FILE: weights}, content, step=steps[-1], best=True)
     aside.path.rename(output)
     return steps

@@ -22,6 +22,7 @@ from training.model import Seq2Seq
 from training.processes import Processes
 from training.recipe import Recipe
 from training.run import Run, versions, write_json, write_text
+from training.starting_point import StartingPoint
 from training.tokenization import train_tokenizer
 from training.validation import Validator
 
@@ -46,10 +47,12 @@ class Experiment:
 def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Experiment:
     """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
 
+    A run that begins with another's weights takes its tokenizers too.
+
     The first process does so while the others wait; they then find all of it in the run.
 
     Raises:
-        UserError: bad data; or the run was begun with another recipe or other data.
+        UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
     """
     processes = processes or Processes()
     device = choose_device(recipe, processes)
@@ -60,6 +63,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
+    start = None if resumed else StartingPoint.of(recipe)
     files = {part: found for part in PARTS if (found := recipe.data.files(part)) is not None}
     digests = {part: {str(path): file_digest(path) for path in found.paths} for part, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
@@ -75,7 +79,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         held_out={part: frozenset(pair.source for pair in pairs) for part, pairs in held_out.items()},
         folder=recipe.data.corpus_folder(run.path),
         append_eos=recipe.source.append_eos,
-        tokenizers=(run.tokenizer("source"), run.tokenizer("target")) if resumed or not processes.is_first else None,
+        tokenizers=_known_tokenizers(run, start, begun=resumed or not processes.is_first),
         train_tokenizers=lambda read: _train_tokenizers(recipe, read),
     )
     num_read = {part: len(pairs) for part, pairs in held_out.items()}
@@ -93,6 +97,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    started = start.fill(model) if start else None
     validator = Validator(
         config=recipe.validation,
         corpus=validation_corpus,
@@ -111,6 +116,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         write_json(run.path / "versions.json", versions())
         if left_out:
             write_json(run.left_out_path, left_out)
+        if started:
+            write_json(run.start_path, started)
         write_text(run.recipe_path, recipe.to_text())
         processes.wait()
     return Experiment(run, recipe, model, train.corpus, validator, device, facts)
@@ -148,6 +155,11 @@ def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
         raise UserError(
             f"{run.path} was begun with optimizer.kind = {begun.optimizer.kind!r}: take that, or another --output"
         )
+    if begun.training.start_from != recipe.training.start_from:
+        raise UserError(
+            f"{run.path} was begun with training.start_from = {begun.training.start_from!r}: take that, or another "
+            "--output"
+        )
     if run.facts("data.json")["digest"] != digest:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 
@@ -167,6 +179,12 @@ def _without(pairs: list[Pair], sources: frozenset[str], part: Part) -> list[Pai
             'its sources; give other files, or set "drop_from_train" or "keep"'
         )
     return kept
+
+
+def _known_tokenizers(run: Run, start: StartingPoint | None, *, begun: bool) -> tuple[Tokenizer, Tokenizer] | None:
+    if begun:
+        return run.tokenizer("source"), run.tokenizer("target")
+    return start.tokenizers() if start else None
 
 
 def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, Tokenizer]:

@@ -2,9 +2,10 @@
 
 from torch import Tensor, nn
 
+from training.consistency import twice
 from training.data.batches import Batch
 from training.model import Seq2Seq
-from training.output_loss import output_loss
+from training.output_loss import consistent_output_loss, output_loss
 
 
 class Objective(nn.Module):
@@ -14,12 +15,37 @@ class Objective(nn.Module):
         model: what is trained.
     """
 
-    def __init__(self, model: Seq2Seq, *, label_smoothing: float) -> None:
+    def __init__(self, model: Seq2Seq, *, label_smoothing: float, r_drop: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self._label_smoothing = label_smoothing
+        self._r_drop = r_drop
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The batch's smoothed cross-entropy (training/loss.py), summed over its target tokens, in nats."""
-        inputs = self.model.joined(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-        return output_loss(inputs, *self.model.output_layer(), batch.target_ids, label_smoothing=self._label_smoothing)
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Two sums over the batch's target tokens, in nats.
+
+        Returns:
+            what is to be lowered: the smoothed cross-entropy (training/loss.py), or with R-Drop what
+            training/consistency.py says; and the smoothed cross-entropy, without a gradient, in any case: what runs
+            are compared by.
+        """
+        if not self._r_drop:
+            total = output_loss(
+                self._inputs(batch), *self._output_layer(), batch.target_ids, label_smoothing=self._label_smoothing
+            )
+            return total, total.detach()
+        batch = twice(batch)
+        total, cross_entropy = consistent_output_loss(
+            self._inputs(batch),
+            *self._output_layer(),
+            batch.target_ids,
+            label_smoothing=self._label_smoothing,
+            r_drop=self._r_drop,
+        )
+        return total / 2, cross_entropy / 2
+
+    def _inputs(self, batch: Batch) -> Tensor:
+        return self.model.joined(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+
+    def _output_layer(self) -> tuple[Tensor, Tensor]:
+        return self.model.output_layer()

@@ -53,6 +53,15 @@ class Recipe(Table):
         return self
 
     @model_validator(mode="after")
+    def r_drop_needs_dropout(self) -> Self:
+        if self.training.r_drop > 0 and self.model.dropout == 0:
+            raise ValueError(
+                f"training.r_drop = {self.training.r_drop} compares two passes with different dropout, and with "
+                "model.dropout = 0.0 they are the same: set model.dropout above 0, or training.r_drop to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def a_training_ends(self) -> Self:
         training = self.training
         limits = (training.max_epochs, training.max_steps, training.max_seconds)

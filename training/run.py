@@ -6,6 +6,7 @@ recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
+start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
 corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
@@ -66,6 +67,10 @@ class Run:
     @property
     def left_out_path(self) -> Path:
         return self.path / "left_out.json"
+
+    @property
+    def start_path(self) -> Path:
+        return self.path / "start.json"
 
     def left_out(self, part: str) -> frozenset[str]:
         """The sources that a held-out part lost to data.shared_sources."""

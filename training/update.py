@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.data.batches import Batch
@@ -22,7 +22,7 @@ class Gradient:
     """What was found before the weights move.
 
     Attributes:
-        loss: mean over all target tokens of all batches and processes, in nats.
+        loss: the smoothed cross-entropy, mean over all target tokens of all batches and processes, in nats.
         norm: of the gradient before it is clipped.
         overflowed: fp16's range was left, as it happens now and then; the update is left out and the scale lowered.
     """
@@ -46,12 +46,13 @@ class Updater:
         optimizer: torch.optim.Optimizer,
         *,
         label_smoothing: float,
+        r_drop: float = 0.0,
         clip_norm: float,
         precision: PrecisionName,
         device: torch.device,
         processes: Processes,
     ) -> None:
-        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing))
+        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing, r_drop=r_drop))
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
         self._clip_norm = clip_norm or math.inf
@@ -101,8 +102,8 @@ class Updater:
         waits = isinstance(self._objective, DistributedDataParallel) and not is_last
         with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                total: Tensor = self._objective(batch)
+                total, cross_entropy = self._objective(batch)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return total.item()
+        return float(cross_entropy)

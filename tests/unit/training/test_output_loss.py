@@ -77,6 +77,8 @@ def test_float16_is_left_to_autograd_which_scales_first() -> None:
     *layer, target_ids = random_inputs(torch.float32)
     with torch.autocast("cpu", torch.float16):
         total = together(*layer, target_ids, 0.1)
+    expected = apart(*random_inputs(torch.float32), 0.1)
+    assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=0.01)
     (total * 2.0**40).backward()
     assert not torch.isfinite(layer[1].grad).all()
 
@@ -106,7 +108,8 @@ def test_a_model_has_the_same_loss_and_gradients(is_tied: bool) -> None:
     logits = model(source_ids, batch.source_lengths, previous_ids, positions)
     expected = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.1)
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
-    total = Objective(model, label_smoothing=0.1)(batch)
+    total, cross_entropy = Objective(model, label_smoothing=0.1)(batch)
+    assert cross_entropy == total and not cross_entropy.requires_grad
     gradients = torch.autograd.grad(total, list(model.parameters()))
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
     for (name, _), one, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):

@@ -92,6 +92,7 @@ def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str,
         ("[data]", "[data", "not TOML"),
         ("[training]", "[model]\nshared_embeddings=true\n[training]", "source.tokenizer = 'character' differs"),
         ("max_epochs = 1", 'max_epochs = 1\nprecision = "fp16"\ndevice = "cpu"', '"fp16" is for CUDA, and'),
+        ("[training]", "[model]\ndropout = 0\n[training]\nr_drop = 2", "set model.dropout above 0, or training.r_drop"),
         ("[data]", '[data]\ndirectory = "d"', "name the fetcher, or leave it out"),
     ],
 )
