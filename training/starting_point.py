@@ -1,7 +1,7 @@
 """A training that goes on from another run's weights, with its own data, rate and loss: fine-tuning."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,15 +62,8 @@ class StartingPoint:
 
 def _differences(recipe: Recipe, theirs: Recipe) -> Iterator[tuple[str, Any, Any]]:
     """Field, own value, their value."""
-    own, other = (dict(_flat(each.model_dump(mode="json", include=set(AGREEING_TABLES)))) for each in (recipe, theirs))
-    for field, value in own.items():
-        if field not in FREE_FIELDS and value != other[field]:
-            yield field, value, other[field]
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    other = theirs.fields()
+    for field, value in recipe.fields().items():
+        shall_agree = field.partition(".")[0] in AGREEING_TABLES and field not in FREE_FIELDS
+        if shall_agree and value != other.get(field):
+            yield field, value, other.get(field)

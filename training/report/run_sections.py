@@ -1,6 +1,6 @@
 """The sections that each run of a report has for itself: attention, outputs, recipe, data."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from training.report.attention_map import MIN_WEIGHT, attention_map
@@ -57,7 +57,7 @@ def origin(run: MeasuredRun) -> Section:
 
 def recipe_differences(runs: Sequence[MeasuredRun]) -> Section:
     """The fields in which the recipes are not all equal."""
-    flat = [dict(_flatten(run.loaded.recipe.model_dump(mode="json"))) for run in runs]
+    flat = [run.loaded.recipe.fields() for run in runs]
     names = dict.fromkeys(name for fields in flat for name in fields)
     rows = [
         [name, *(_shown(fields.get(name)) for fields in flat)]
@@ -148,14 +148,6 @@ def _file_rows(data: Mapping[str, Any]) -> list[list[str]]:
 
 def _count(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _shown(value: Any) -> str:
