@@ -22,13 +22,13 @@ from tokenizers import models, pre_tokenizers, trainers
 from benchmarks.mt import mt_exportable
 from benchmarks.training.workload import Workload
 from export.from_model import ExportableModel
-from export.graph_files import write_pair
+from export.graph_files import write_pair, write_shortlist
 from export.int8.quantization import quantize
 from export.shortlist.tables import make_shortlist
 from export.traced import TracedPair
 from runtime.bundle import Bundle
 from runtime.graph_io import SHORTLIST_IDS
-from runtime.manifest import Manifest, ShortlistSpec
+from runtime.manifest import Manifest
 from runtime.onnx_stepper import OnnxStepper
 from runtime.shortlist import Shortlist, ShortlistLayout
 from runtime.stepper import DecoderState
@@ -41,7 +41,6 @@ NUM_BATCHES: Final = 8
 WARM_UP_STEPS: Final = 3
 NUM_STEPS: Final = 12
 UNION_SOURCES: Final = 64
-FILE: Final = "shortlist.bin"
 
 Sentences = list[list[int]]
 
@@ -137,13 +136,7 @@ def _making_seconds(shortlist: Shortlist, sources: Sentences) -> tuple[float, fl
 def _stepper(folder: Path, exportable: ExportableModel, plain: TracedPair, shortlist: Shortlist | None) -> OnnxStepper:
     """Of the int8 graphs, uncertified: models are certified elsewhere, here steps are timed."""
     folder.mkdir()
-    spec = None
-    if shortlist is not None:
-        (folder / FILE).write_bytes(shortlist.to_bytes())
-        num_candidates = shortlist.candidates.shape[1]
-        spec = ShortlistSpec(
-            file=FILE, size=shortlist.size, num_leading=shortlist.num_leading, num_candidates=num_candidates
-        )
+    spec = None if shortlist is None else write_shortlist(folder, shortlist)
     graphs = write_pair(folder, "int8", quantize(plain, None if spec is None else spec.size).graphs, spec)
     manifest = Manifest(
         name=exportable.name,

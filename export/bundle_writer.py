@@ -11,7 +11,7 @@ from export.exportable import Exportable
 from export.fp16.certification import certify_half
 from export.fp16.conversion import convert
 from export.golden import NUM_TRIED, choose_golden
-from export.graph_files import write_pair
+from export.graph_files import write_pair, write_shortlist
 from export.int8.certification import certify_served
 from export.int8.quantization import quantize
 from export.plan import FULL_PLAN, VerificationPlan
@@ -39,8 +39,6 @@ from runtime.manifest import (
 from runtime.onnx_stepper import OnnxStepper
 from runtime.shortlist import Shortlist
 from runtime.stepper import Stepper
-
-SHORTLIST_NAME = "shortlist.bin"
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -119,7 +117,7 @@ class _Draft:
             stepper = self._add("int8", quantized.graphs)
         else:
             quantized = quantize(plain, self.shortlist.size)
-            stepper = self._add("int8", quantized.graphs, self._write_shortlist(self.shortlist))
+            stepper = self._add("int8", quantized.graphs, write_shortlist(self.folder, self.shortlist))
         self.certificates.append(
             certify_served(
                 self._draft_bundle(),
@@ -133,15 +131,6 @@ class _Draft:
             )
         )
         return stepper
-
-    def _write_shortlist(self, shortlist: Shortlist) -> ShortlistSpec:
-        (self.folder / SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
-        return ShortlistSpec(
-            file=SHORTLIST_NAME,
-            size=shortlist.size,
-            num_leading=shortlist.num_leading,
-            num_candidates=shortlist.candidates.shape[1],
-        )
 
     def _add_fp16(self, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
         """On a GPU where there is one. On the CPU it is too slow to be measured, and its quality would be another's."""

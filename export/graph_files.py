@@ -1,10 +1,13 @@
-"""Writes a pair of graphs into a bundle's folder."""
+"""Writes graphs, and what goes with them, into a bundle's folder."""
 
 import hashlib
 from pathlib import Path
 
 from export.traced import TracedGraph, TracedPair
 from runtime.manifest import GraphPair, GraphSpec, Precision, ShortlistSpec
+from runtime.shortlist import Shortlist
+
+SHORTLIST_NAME = "shortlist.bin"
 
 
 def write_pair(
@@ -18,6 +21,17 @@ def write_pair(
         state=pair.state,
         min_queries=pair.min_queries,
         shortlist=shortlist,
+    )
+
+
+def write_shortlist(folder: Path, shortlist: Shortlist) -> ShortlistSpec:
+    """Writes the tables that lists are made from; returns what the manifest says of them."""
+    (folder / SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
+    return ShortlistSpec(
+        file=SHORTLIST_NAME,
+        size=shortlist.size,
+        num_leading=shortlist.num_leading,
+        num_candidates=shortlist.candidates.shape[1],
     )
 
 

@@ -31,13 +31,13 @@ class Objective(nn.Module):
         """
         if not self._r_drop:
             total = output_loss(
-                self._inputs(batch), *self._output_layer(), batch.target_ids, label_smoothing=self._label_smoothing
+                self._inputs(batch), *self.model.output_layer(), batch.target_ids, label_smoothing=self._label_smoothing
             )
             return total, total.detach()
         batch = twice(batch)
         total, cross_entropy = consistent_output_loss(
             self._inputs(batch),
-            *self._output_layer(),
+            *self.model.output_layer(),
             batch.target_ids,
             label_smoothing=self._label_smoothing,
             r_drop=self._r_drop,
@@ -46,6 +46,3 @@ class Objective(nn.Module):
 
     def _inputs(self, batch: Batch) -> Tensor:
         return self.model.joined(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-
-    def _output_layer(self) -> tuple[Tensor, Tensor]:
-        return self.model.output_layer()

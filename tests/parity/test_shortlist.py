@@ -13,7 +13,8 @@ import pytest
 from onnx import numpy_helper
 
 import export.bundle_writer
-from export.bundle_writer import SHORTLIST_NAME, write_bundle
+from export.bundle_writer import write_bundle
+from export.graph_files import SHORTLIST_NAME
 from export.int8.quantization import QuantizedPair, quantize
 from export.recheck import recheck
 from export.shortlist.tables import make_shortlist
