@@ -3,40 +3,16 @@
 import select
 import socket
 import time
-from dataclasses import dataclass, field
 
 from server.engine.engine import Engine
 from server.engine.frames import Frames, framed
-from server.engine.host import Outcomes
-from server.engine.request import EngineRequest, Priority, StepStats
+from server.engine.messages import Report
+from server.engine.request import Priority, StepStats
 
 REPORT_SECONDS = 0.05
 """How old a step's stats may become before they are sent without an outcome."""
 
 RECEIVED_BYTES = 1 << 16
-
-
-@dataclass(slots=True)
-class Orders:
-    """What the server wants of a worker."""
-
-    requests: list[EngineRequest] = field(default_factory=list)
-    cancelled: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a worker did since its last report, and what it has.
-
-    Attributes:
-        num_waiting: per priority.
-    """
-
-    outcomes: Outcomes
-    stats: list[StepStats]
-    num_waiting: tuple[int, ...]
-    num_running: int
-    num_rows: int
 
 
 def run_worker(connection: socket.socket, engine: Engine) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from server.engine.dispatch import Dispatcher
 from server.engine.frames import Frames, framed
 from server.engine.host import Outcomes
+from server.engine.messages import Orders, Report
 from server.engine.pace import Pace
 from server.engine.request import EngineRequest, Priority, StepStats
-from server.engine.worker import RECEIVED_BYTES, Orders, Report
+from server.engine.worker import RECEIVED_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,151 @@
+"""What a server and its worker processes say to each other, and how it is pickled.
+
+Each request crosses twice, so it counts: a dataclass is pickled by its name and its fields, with calls into Python for
+every one. Here all values cross as plain tuples, and searches, which requests share, as bytes that are made and read
+once.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
+
+from runtime.decoding.hypothesis import FinishReason, Hypothesis
+from runtime.decoding.search import Search
+from runtime.stepper import Floats
+from server.engine.host import Outcomes
+from server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepStats
+
+MAX_SEARCHES_KEPT: Final = 256
+
+RESULT_STATS: Final = tuple(one.name for one in fields(RequestStats))
+STEP_STATS: Final = tuple(one.name for one in fields(StepStats) if one.name != "priority")
+_result_stats = attrgetter(*RESULT_STATS)
+_step_stats = attrgetter(*STEP_STATS)
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the server wants of a worker."""
+
+    requests: list[EngineRequest] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+
+    def __reduce__(self) -> tuple[Callable[..., "Orders"], tuple[Any, ...]]:
+        return _orders, (list(map(_request_fields, self.requests)), self.cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker did since its last report, and what it has.
+
+    Attributes:
+        num_waiting: per priority.
+    """
+
+    outcomes: Outcomes
+    stats: list[StepStats]
+    num_waiting: tuple[int, ...]
+    num_running: int
+    num_rows: int
+
+    def __reduce__(self) -> tuple[Callable[..., "Report"], tuple[Any, ...]]:
+        outcomes = [(key, _outcome_fields(outcome)) for key, outcome in self.outcomes]
+        stats = [(int(one.priority), *_step_stats(one)) for one in self.stats]
+        return _report, (outcomes, stats, self.num_waiting, self.num_running, self.num_rows)
+
+
+def _orders(requests: list[tuple[Any, ...]], cancelled: list[int]) -> Orders:
+    return Orders([_request(*one) for one in requests], cancelled)
+
+
+def _report(outcomes: list[tuple[int, Any]], stats: list[tuple[Any, ...]], *counts: Any) -> Report:
+    return Report([(key, _outcome(packed)) for key, packed in outcomes], [_step(*one) for one in stats], *counts)
+
+
+def _request_fields(request: EngineRequest) -> tuple[Any, ...]:
+    search = _pickled_searches.of(request.search)
+    times = request.submitted, request.deadline
+    return request.key, request.source_ids, search, request.max_rows, *times, int(request.priority)
+
+
+def _request(
+    key: int,
+    source_ids: tuple[int, ...],
+    search: bytes,
+    max_rows: int,
+    submitted: float,
+    deadline: float | None,
+    priority: int,
+) -> EngineRequest:
+    return EngineRequest(
+        key=key,
+        source_ids=source_ids,
+        search=_search(search),
+        max_rows=max_rows,
+        submitted=submitted,
+        deadline=deadline,
+        priority=Priority(priority),
+    )
+
+
+class _PickledSearches:
+    """The bytes of searches, by the object that is one: hashing its value takes longer than to look it up."""
+
+    def __init__(self) -> None:
+        # The search is kept too: another could else come to have its id.
+        self._known: dict[int, tuple[Search, bytes]] = {}
+
+    def of(self, search: Search) -> bytes:
+        known = self._known.get(id(search))
+        if known is None:
+            if len(self._known) >= MAX_SEARCHES_KEPT:
+                self._known.clear()
+            known = self._known[id(search)] = search, pickle.dumps(search, protocol=pickle.HIGHEST_PROTOCOL)
+        return known[1]
+
+
+_pickled_searches = _PickledSearches()
+
+
+@lru_cache(maxsize=MAX_SEARCHES_KEPT)
+def _search(pickled: bytes) -> Search:
+    search: Search = pickle.loads(pickled)
+    return search
+
+
+def _outcome_fields(outcome: Outcome) -> Any:
+    """A result's as a tuple; an error crosses as it is."""
+    if not isinstance(outcome, Result):
+        return outcome
+    return _result_stats(outcome.stats), [_hypothesis_fields(one) for one in outcome.hypotheses]
+
+
+def _outcome(packed: Any) -> Outcome:
+    if not isinstance(packed, tuple):
+        error: Outcome = packed
+        return error
+    stats, hypotheses = packed
+    request_stats = RequestStats(**dict(zip(RESULT_STATS, stats, strict=True)))
+    return Result(tuple(_hypothesis(*one) for one in hypotheses), request_stats)
+
+
+def _hypothesis_fields(one: Hypothesis) -> tuple[Any, ...]:
+    return one.token_ids, one.token_log_probs, one.log_prob, one.score, one.finish_reason.value, one.attention
+
+
+def _hypothesis(
+    token_ids: tuple[int, ...],
+    token_log_probs: tuple[float, ...],
+    log_prob: float,
+    score: float,
+    reason: str,
+    attention: Floats | None,
+) -> Hypothesis:
+    return Hypothesis(token_ids, token_log_probs, log_prob, score, FinishReason(reason), attention)
+
+
+def _step(priority: int, *stats: Any) -> StepStats:
+    return StepStats(priority=Priority(priority), **dict(zip(STEP_STATS, stats, strict=True)))
