@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from export.plan import VerificationPlan
 from runtime.manifest import Manifest
+from runtime.source_slabs import narrowed
 from runtime.stepper import DecoderState, Ids, Stepper
 from runtime.tokenizer import SPECIAL_TOKENS, UNK_ID
 
@@ -102,13 +103,13 @@ def _write_steps(
 def play(
     stepper: Stepper,
     scripts: Sequence[Script],
-    positional: frozenset[str],
+    positional: Mapping[str, int],
     guides: Sequence[Trace] | None = None,
 ) -> list[Trace]:
     """Plays scripts together.
 
     Args:
-        positional: the state tensors whose second axis are the source's positions.
+        positional: of the state tensors that have one, the axis of the source's positions.
         guides: another stepper's traces of the same scripts; every step then starts from that one's row tensors, so
             that a step's own error is seen and not what a chaotic recurrence makes of the errors before it. (How those
             add up is seen by the decodings.)
@@ -120,7 +121,8 @@ def play(
     state = stepper.encode([script.source for script in scripts])
     for name, tensor in _arrays(state.source_tensors).items():
         for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
-            trace[f"encoder/{name}"] = values[:length] if name in positional else values
+            # Of one source, so an axis less.
+            trace[f"encoder/{name}"] = narrowed(values, positional[name] - 1, length) if name in positional else values
     _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
     for number in range(len(scripts[0].steps)):
         steps = [script.steps[number] for script in scripts]
@@ -142,11 +144,11 @@ def play(
         }
         if output.attention is not None:
             values["attention"] = output.attention
-        _record_rows(traces, f"step {number + 1}", state, values, positional | {"attention"})
+        _record_rows(traces, f"step {number + 1}", state, values, {**positional, "attention": 1})
     return list(traces)
 
 
-def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positional: frozenset[str]) -> DecoderState:
+def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positional: Mapping[str, int]) -> DecoderState:
     """The state with the guides' row tensors, which hold valid positions only: padding is zero."""
 
     def widened(values: Array, width: int) -> Array:
@@ -172,12 +174,12 @@ def _record_rows(
     moment: str,
     state: DecoderState,
     values: Mapping[str, Array],
-    positional: frozenset[str],
+    positional: Mapping[str, int],
 ) -> None:
     for name, tensor in values.items():
         for source, trace in enumerate(traces):
             own = tensor[state.row_sources == source]
-            trace[f"{moment}/{name}"] = own[:, : state.source_lengths[source]] if name in positional else own
+            trace[f"{moment}/{name}"] = narrowed(own, positional.get(name), state.source_lengths[source])
 
 
 def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:

@@ -120,12 +120,13 @@ def certificate(
     )
 
 
-def positional_tensors(manifest: Manifest, stepper: BundleStepper) -> frozenset[str]:
-    """The state tensors that have an axis of source positions."""
+def positional_tensors(manifest: Manifest, stepper: BundleStepper) -> dict[str, int]:
+    """Of the state tensors that have one, the axis of source positions."""
     graphs = manifest.graphs[stepper.precision]
     state = {tensor.input for tensor in graphs.state}
     specs = graphs.decoder_step.inputs
-    return frozenset(spec.name for spec in specs if spec.name in state and position_axis(spec) is not None)
+    axes = {spec.name: position_axis(spec) for spec in specs if spec.name in state}
+    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def compare_steps(
@@ -133,7 +134,7 @@ def compare_steps(
     stepper: BundleStepper,
     scripts: Sequence[Script],
     expected: Sequence[Trace],
-    positional: frozenset[str],
+    positional: Mapping[str, int],
     random: np.random.Generator,
     say: Say,
     stored: frozenset[str] = frozenset(),

@@ -46,6 +46,7 @@ DTYPES = {
     "tensor(int64)": "int64",
     "tensor(bool)": "bool",
     "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
 }
 
 

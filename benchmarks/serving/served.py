@@ -36,6 +36,7 @@ class ServedSystem:
         method: the full name of the unary call that the load generator makes.
         max_starts: how often a start that fails is tried.
         payloads: a file of that call's requests, one per line, in base64.
+        keeps_memory: whether glibc is told to keep what is freed (KEEP_MEMORY), as in all that is timed.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ServedSystem:
     payloads: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     max_starts: int = 1
+    keeps_memory: bool = True
     about: str = ""
 
 
@@ -70,7 +72,7 @@ class Served:
         self._process = subprocess.Popen(
             self.system.command,
             cwd=ROOT,
-            env=os.environ | KEEP_MEMORY | dict(self.system.environment),
+            env=os.environ | (KEEP_MEMORY if self.system.keeps_memory else {}) | dict(self.system.environment),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ uint8 with the zero at 128, since ONNX Runtime's kernels for signed activations 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -99,6 +99,23 @@ class Activations:
     def bound(self, value: str) -> Bound | None:
         """The bound of a value, or of what it replaced."""
         return self._bounds.of(self._editor.original(value))
+
+    def uniform(self, value: str) -> Codes:
+        """The codes of a value, all features of which have steps of one size."""
+        codes = self.of(value)
+        if (codes.steps == codes.steps[0]).all():
+            return codes
+        return self._fixed(value) or self._per_row(value)
+
+    def signed(self, value: str) -> Codes:
+        """The codes of a value as int8, with the zero at 0, in steps of one size."""
+        codes = self.uniform(value)
+        none = self._editor.add_constant(np.int8(0), "none")
+        made = self._editor.made_by(codes.name, "QuantizeLinear")
+        if made is None:
+            moved = self._editor.add("DequantizeLinear", [codes.name, self.number(1.0), self.zero])
+            return replace(codes, name=self._editor.add("QuantizeLinear", [moved, self.number(1.0), none]))
+        return replace(codes, name=self._editor.add("QuantizeLinear", [*made.input[:2], none]))
 
     def quantized(self, value: str, step: float) -> str:
         """The codes of a value in steps of one size."""

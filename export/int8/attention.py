@@ -5,9 +5,12 @@ Shapes: B sources, M queries of each, S source positions, A key size, C context 
 Memory and keys are most of what a request keeps, and what a step reads of it. As codes they take a fourth. Scores are
 products of integers, and so are contexts, whose weights are taken in steps of a 255th of the row's largest. Scores that
 are no products (additive, concat) keep keys and arithmetic in fp32.
+
+Both products have a row per query, as most sources have one: ONNX Runtime packs the larger factor of a product before
+it multiplies, which for a single row takes longer than the product. So keys are stored with their positions last, and
+contexts leave the zero point and the scale out of their product: then a single row is multiplied without packing.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from export.int8.activations import LARGEST_CODE, MAX_FIXED_BOUND, Activations
+from export.int8.activations import Activations, Codes
 from export.int8.graph import CONTRIBUTED, GraphEditor, attribute
 
 WEIGHT_STEP: Final = 1 / 255
@@ -23,13 +26,35 @@ WEIGHT_STEP: Final = 1 / 255
 SCALE_SUFFIX: Final = "_scale"
 """Of the state tensor [B, S] beside codes that have a scale per position."""
 
+TURNED_SUFFIX: Final = "_turned"
+"""Of keys that are the memory itself, beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What a step's products read of the state: names of source tensors of the plain graphs, [B, S, ...].
+
+    Attributes:
+        memory: of contexts; None: there is no attention.
+        keys: of scores, possibly the memory; None: scores are no product.
+    """
+
+    memory: str | None
+    keys: str | None
+
+    @property
+    def stored_keys(self) -> str:
+        """What the keys are called as they are stored."""
+        assert self.keys is not None
+        return f"{self.keys}{TURNED_SUFFIX}" if self.keys == self.memory else self.keys
+
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """A source tensor of the state as the encoder stores it.
+    """A source tensor of the state as the encoder stores it: codes int8, with the zero at 0.
 
     Attributes:
-        name: of the tensor, codes uint8 [B, S, K].
+        name: of the tensor: memory [B, S, C], or keys [B, A, S].
         step: of all codes.
         scale: the name of a tensor [B, S] by which each position's steps are multiplied on top; None: there is none.
     """
@@ -40,85 +65,129 @@ class StoredCodes:
 
     @property
     def description(self) -> str:
-        return f"stored as uint8 {'in fixed steps' if self.scale is None else 'with a scale per position'}"
+        return f"stored as int8 {'in fixed steps' if self.scale is None else 'with a scale per position'}"
 
 
-def find_attention(editor: GraphEditor) -> list[str]:
-    """The state tensors of a step graph whose products become integers; none where the model has no attention."""
-    contexts, scores = _contexts(editor), _scores(editor)
-    names = [] if contexts is None else [contexts.input[1]]
-    return list(dict.fromkeys([*names, *([] if scores is None else [scores.input[0]])]))
+@dataclass(frozen=True, slots=True)
+class StoredAttention:
+    """What `store_attention` has made of it."""
+
+    memory: StoredCodes | None
+    keys: StoredCodes | None
+
+    @property
+    def all(self) -> list[StoredCodes]:
+        return [codes for codes in (self.memory, self.keys) if codes is not None]
+
+    @property
+    def scales(self) -> list[str]:
+        """Each once: of keys that are the memory there is one."""
+        return list(dict.fromkeys(codes.scale for codes in self.all if codes.scale is not None))
 
 
-def replace_attention(editor: GraphEditor, activations: Activations, stored: Mapping[str, StoredCodes]) -> None:
-    """Puts integers in the place of attention's products; the tensors of `stored` become inputs of codes."""
-    scores, contexts = _scores(editor), _contexts(editor)
-    if scores is not None:
-        _replace_scores(editor, activations, scores, stored[scores.input[0]])
-    if contexts is not None:
-        _replace_contexts(editor, activations, contexts, stored[contexts.input[1]])
-    for codes in stored.values():
-        editor.set_input(codes.name, TensorProto.UINT8)
-        if codes.scale is not None:
-            editor.add_input(codes.scale, TensorProto.FLOAT, ("B", "S"))
+def find_attention(step: GraphEditor) -> Attended:
+    """What becomes integers of a step graph's attention."""
+    contexts, scores = _contexts(step), _scores(step)
+    return Attended(
+        memory=None if contexts is None else contexts.input[1], keys=None if scores is None else scores.input[0]
+    )
 
 
-def _contexts(editor: GraphEditor) -> onnx.NodeProto | None:
+def store_attention(encoder: GraphEditor, activations: Activations, attended: Attended) -> StoredAttention:
+    """Lets the encoder give out codes of what is attended to."""
+    values = dict.fromkeys(name for name in (attended.memory, attended.keys) if name is not None)
+    codes = {name: activations.signed(name) for name in values}
+    scales = {name: _store_scale(encoder, name, codes[name]) for name in values}
+    memory = keys = None
+    if attended.keys is not None:
+        name, size = attended.stored_keys, encoder.size(attended.keys)
+        turned = encoder.add("Transpose", [codes[attended.keys].name], perm=[0, 2, 1])
+        if name == attended.keys:
+            encoder.set_output(name, turned, TensorProto.INT8, ("B", size, "S"))
+        else:
+            encoder.add_output(name, turned, TensorProto.INT8, ("B", size, "S"))
+        keys = StoredCodes(name, float(codes[attended.keys].steps[0]), scales[attended.keys])
+    if attended.memory is not None:
+        encoder.set_output(attended.memory, codes[attended.memory].name, TensorProto.INT8)
+        memory = StoredCodes(attended.memory, float(codes[attended.memory].steps[0]), scales[attended.memory])
+    return StoredAttention(memory, keys)
+
+
+def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
+    if codes.row_scale is None:
+        return None
+    scale = f"{name}{SCALE_SUFFIX}"
+    values = encoder.add("Squeeze", [codes.row_scale, encoder.integers(-1)])
+    encoder.add_output(scale, values, TensorProto.FLOAT, ("B", "S"))
+    return scale
+
+
+def replace_attention(step: GraphEditor, activations: Activations, stored: StoredAttention) -> None:
+    """Puts integers in the place of attention's products; what is stored becomes inputs of codes."""
+    scores, contexts = _scores(step), _contexts(step)
+    if scores is not None and stored.keys is not None:
+        shape = "B", step.size(scores.input[0]), "S"
+        if stored.keys.name == scores.input[0]:
+            step.set_input(stored.keys.name, TensorProto.INT8, shape)
+        else:
+            step.add_input(stored.keys.name, TensorProto.INT8, shape)
+        _replace_scores(step, activations, scores, stored.keys)
+    if contexts is not None and stored.memory is not None:
+        step.set_input(stored.memory.name, TensorProto.INT8)
+        _replace_contexts(step, activations, contexts, stored.memory)
+    for scale in stored.scales:
+        step.add_input(scale, TensorProto.FLOAT, ("B", "S"))
+
+
+def _contexts(step: GraphEditor) -> onnx.NodeProto | None:
     """Weights [B, M, S] times memory [B, S, C]."""
-    return _product(editor, 1, "Softmax")
+    return _product(step, 1, "Softmax")
 
 
-def _scores(editor: GraphEditor) -> onnx.NodeProto | None:
+def _scores(step: GraphEditor) -> onnx.NodeProto | None:
     """Keys [B, S, A] times queries [B, A, M]; None where the score is no product."""
-    return _product(editor, 0, "Transpose")
+    return _product(step, 0, "Transpose")
 
 
-def _product(editor: GraphEditor, place: int, operator: str) -> onnx.NodeProto | None:
+def _product(step: GraphEditor, place: int, operator: str) -> onnx.NodeProto | None:
     """The one product of an input of the graph, at this place, with what `operator` makes."""
-    given = {value.name for value in editor.graph.input}
+    given = {value.name for value in step.graph.input}
     found = [
         node
-        for node in editor.nodes
+        for node in step.nodes
         if node.op_type == "MatMul"
         and node.input[place] in given
-        and editor.made_by(node.input[1 - place], operator) is not None
+        and step.made_by(node.input[1 - place], operator) is not None
     ]
     assert len(found) <= 1, "a step attends once"
     return found[0] if found else None
 
 
-def _replace_scores(editor: GraphEditor, activations: Activations, node: onnx.NodeProto, keys: StoredCodes) -> None:
-    transposed = editor.made_by(node.input[1], "Transpose")
+def _replace_scores(step: GraphEditor, activations: Activations, node: onnx.NodeProto, keys: StoredCodes) -> None:
+    transposed = step.made_by(node.input[1], "Transpose")
     assert transposed is not None and attribute(transposed, "perm") == [0, 2, 1]
-    grid = transposed.input[0]
-    bound = activations.bound(grid)
-    nothing = editor.add_constant(np.int8(0), "nothing")
-    scale = None
-    if bound is not None and bound.max() <= MAX_FIXED_BOUND:
-        step = float(bound.max()) / LARGEST_CODE
-        queries = editor.add("QuantizeLinear", [grid, activations.number(step), nothing])
-    else:
-        step = 1.0
-        scale = activations.row_scale(grid)
-        queries = editor.add("QuantizeLinear", [editor.add("Div", [grid, scale]), activations.number(1.0), nothing])
-    inputs = [keys.name, editor.add("Transpose", [queries], perm=[0, 2, 1])]
-    scales = [activations.number(keys.step), activations.number(step)]
-    scores = editor.add("MatMulIntegerToFloat", [*inputs, *scales, activations.zero], domain=CONTRIBUTED)
+    queries = activations.uniform(transposed.input[0])
+    scales = [activations.number(float(queries.steps[0])), activations.number(keys.step)]
+    inputs = [queries.name, keys.name, *scales, activations.zero]
+    scores = step.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED)
     if keys.scale is not None:
-        scores = editor.add("Mul", [scores, editor.add("Unsqueeze", [keys.scale, editor.integers(-1)])])
-    if scale is not None:
-        scores = editor.add("Mul", [scores, editor.add("Transpose", [scale], perm=[0, 2, 1])])
-    editor.replace(node.output[0], scores)
+        scores = step.add("Mul", [scores, step.add("Unsqueeze", [keys.scale, step.integers(1)])])
+    if queries.row_scale is not None:
+        scores = step.add("Mul", [scores, queries.row_scale])
+    # [B, M, S], where the plain graph has [B, S, M] and turns it.
+    for reader in step.readers(node.output[0]):
+        assert reader.op_type == "Transpose" and attribute(reader, "perm") == [0, 2, 1]
+        step.replace(reader.output[0], scores)
 
 
-def _replace_contexts(editor: GraphEditor, activations: Activations, node: onnx.NodeProto, memory: StoredCodes) -> None:
+def _replace_contexts(step: GraphEditor, activations: Activations, node: onnx.NodeProto, memory: StoredCodes) -> None:
     weights = node.input[0]
     if memory.scale is not None:
-        weights = editor.add("Mul", [weights, editor.add("Unsqueeze", [memory.scale, editor.integers(1)])])
-    largest = editor.add("ReduceMax", [weights, editor.integers(-1)])
-    shares = editor.add("Div", [weights, largest])
-    none = editor.add_constant(np.uint8(0), "none")
-    codes = editor.add("QuantizeLinear", [shares, activations.number(WEIGHT_STEP), none])
-    inputs = [codes, memory.name, activations.number(WEIGHT_STEP), activations.number(memory.step)]
-    contexts = editor.add("MatMulIntegerToFloat", [*inputs, none, activations.zero], domain=CONTRIBUTED)
-    editor.replace(node.output[0], editor.add("Mul", [contexts, largest]))
+        weights = step.add("Mul", [weights, step.add("Unsqueeze", [memory.scale, step.integers(1)])])
+    largest = step.add("ReduceMax", [weights, step.integers(-1)])
+    none = step.add_constant(np.uint8(0), "none")
+    shares = step.add("Div", [weights, largest])
+    codes = step.add("QuantizeLinear", [shares, activations.number(WEIGHT_STEP), none])
+    sums = step.add("Cast", [step.add("MatMulInteger", [codes, memory.name])], to=TensorProto.FLOAT)
+    scale = step.add("Mul", [largest, activations.number(WEIGHT_STEP * memory.step)])
+    step.replace(node.output[0], step.add("Mul", [sums, scale]))

@@ -3,7 +3,7 @@
 Nodes may be added in any order; `finish` drops what nothing reads any more and sorts the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -124,10 +124,9 @@ class GraphEditor:
         self._producers[old] = made
         return old
 
-    def set_input(self, name: str, element: int) -> None:
-        """Gives an input another element type; whoever reads it has been replaced."""
-        (declared,) = [value for value in self.graph.input if value.name == name]
-        declared.type.tensor_type.elem_type = element
+    def set_input(self, name: str, element: int, shape: Sequence[int | str] | None = None) -> None:
+        """Gives an input another element type, and perhaps another shape; whoever reads it is replaced."""
+        _declare(self.graph.input, name, element, shape)
 
     def add_input(self, name: str, element: int, shape: Sequence[int | str]) -> None:
         self.graph.input.append(helper.make_tensor_value_info(name, element, shape))
@@ -138,10 +137,9 @@ class GraphEditor:
     def drop_output(self, name: str) -> None:
         self.graph.output.remove(next(value for value in self.graph.output if value.name == name))
 
-    def set_output(self, name: str, value: str, element: int) -> None:
+    def set_output(self, name: str, value: str, element: int, shape: Sequence[int | str] | None = None) -> None:
         """Lets the output `name` be another value; whoever reads it in the graph reads what it was."""
-        (declared,) = [output for output in self.graph.output if output.name == name]
-        declared.type.tensor_type.elem_type = element
+        _declare(self.graph.output, name, element, shape)
         former = self._unique(name)
         _rename_output(self._producers[name], name, former)
         self._producers[former] = self._producers[name]
@@ -211,6 +209,14 @@ class GraphEditor:
     def _unique(self, name: str) -> str:
         self._number += 1
         return f"int8/{name}_{self._number}"
+
+
+def _declare(values: Iterable[onnx.ValueInfoProto], name: str, element: int, shape: Sequence[int | str] | None) -> None:
+    """Gives a value another element type, and another shape unless it keeps its own."""
+    (declared,) = [value for value in values if value.name == name]
+    if shape is not None:
+        declared.CopyFrom(helper.make_tensor_value_info(name, element, shape))
+    declared.type.tensor_type.elem_type = element
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:

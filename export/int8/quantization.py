@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from export.int8.activations import Activations
-from export.int8.attention import SCALE_SUFFIX, StoredCodes, find_attention, replace_attention
+from export.int8.attention import Attended, StoredAttention, find_attention, replace_attention, store_attention
 from export.int8.bounds import Bound, Bounds
 from export.int8.candidates import replace_top
 from export.int8.graph import CONTRIBUTED, GraphEditor
@@ -54,9 +54,9 @@ def quantize(pair: TracedPair, shortlist_size: int | None = None) -> QuantizedPa
     rows = plan_rows(plain_step, step_bounds, pair.state)
     stored, arithmetic = _quantize_encoder(encoder, encoder_bounds, find_attention(plain_step), rows)
     arithmetic |= _quantize_step(step, step_bounds, stored, rows, shortlist_size)
-    arithmetic |= {name: codes.description for name, codes in stored.items()}
+    arithmetic |= {codes.name: codes.description for codes in stored.all}
     arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
-    if "keys" in {tensor.input for tensor in pair.state} - stored.keys():
+    if stored.keys is None and "keys" in {tensor.input for tensor in pair.state}:
         arithmetic |= FLOAT_SCORES
     graphs = TracedPair(
         encoder=_traced(encoder, pair.encoder.opset),
@@ -69,22 +69,13 @@ def quantize(pair: TracedPair, shortlist_size: int | None = None) -> QuantizedPa
 
 
 def _quantize_encoder(
-    model: onnx.ModelProto, bounds: Bounds, stored_names: Sequence[str], rows: Sequence[RowTensor]
-) -> tuple[dict[str, StoredCodes], dict[str, str]]:
-    """Rewrites the encoder, out of which the tensors of these names come as codes."""
+    model: onnx.ModelProto, bounds: Bounds, attended: Attended, rows: Sequence[RowTensor]
+) -> tuple[StoredAttention, dict[str, str]]:
+    """Rewrites the encoder, out of which what is attended to comes as codes."""
     editor = GraphEditor(model)
     activations = Activations(editor, bounds)
     arithmetic = replace_recurrent(editor, activations) | replace_products(editor, activations)
-    stored = {}
-    for name in stored_names:
-        codes = activations.of(name)
-        scale = None
-        if codes.row_scale is not None:
-            scale = f"{name}{SCALE_SUFFIX}"
-            values = editor.add("Squeeze", [codes.row_scale, editor.integers(-1)])
-            editor.add_output(scale, values, TensorProto.FLOAT, ("B", "S"))
-        editor.set_output(name, codes.name, TensorProto.UINT8)
-        stored[name] = StoredCodes(name, float(codes.steps[0]), scale)
+    stored = store_attention(editor, activations, attended)
     store_rows(editor, activations, rows)
     editor.finish()
     return stored, arithmetic
@@ -93,7 +84,7 @@ def _quantize_encoder(
 def _quantize_step(
     model: onnx.ModelProto,
     bounds: Bounds,
-    stored: Mapping[str, StoredCodes],
+    stored: StoredAttention,
     rows: Sequence[RowTensor],
     shortlist_size: int | None,
 ) -> dict[str, str]:
@@ -110,15 +101,14 @@ def _quantize_step(
     return arithmetic
 
 
-def _state(
-    plain: Sequence[StateTensor], rows: Sequence[RowTensor], stored: Mapping[str, StoredCodes]
-) -> Iterator[StateTensor]:
+def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], stored: StoredAttention) -> Iterator[StateTensor]:
     replaced = {row.origin for row in rows}
     yield from (row.tensor for row in rows)
     yield from (tensor for tensor in plain if tensor not in replaced)
-    for codes in stored.values():
-        if codes.scale is not None:
-            yield StateTensor(input=codes.scale, output=None, scope="source")
+    given = {tensor.input for tensor in plain}
+    for name in (*(codes.name for codes in stored.all), *stored.scales):
+        if name not in given:
+            yield StateTensor(input=name, output=None, scope="source")
 
 
 def _step_bounds(editor: GraphEditor, encoder: Bounds, state: Sequence[StateTensor]) -> Bounds:

@@ -24,7 +24,7 @@ def compare_lists(
     stepper: Stepper,
     scripts: Sequence[Script],
     full: Sequence[Trace],
-    positional: frozenset[str],
+    positional: Mapping[str, int],
     random: np.random.Generator,
 ) -> tuple[Agreement, list[str]]:
     """Plays every script alone and in batches of every size.
@@ -32,7 +32,7 @@ def compare_lists(
     Args:
         stepper: over lists.
         full: what the step over the whole vocabulary gave for each script.
-        positional: the state tensors that have an axis of source positions.
+        positional: of the state tensors that have one, the axis of source positions.
 
     Returns:
         The errors, and a line for everything that must not be.
