@@ -91,26 +91,39 @@ def idle_latency(context: Context) -> Part:
     """One client of an idle server, against the bare graphs of one sentence, with as many threads."""
     rows: list[list[Cell]] = []
     figures: dict[str, float] = {}
+    load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
         server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
         system = bare_graphs(context.bundle, "int8", num_workers=1, num_threads=num_threads)
-        load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
         job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
-        served, bare = [], []
-        with Served(server) as running, LoadGenerator(running) as generator, Pool(system) as pool:
-            generator.run(load)
+        latencies: dict[str, list[float]] = {"served": [], "bare": [], "empty": []}
+        with ExitStack() as exits:
+            running = exits.enter_context(Served(server))
+            empty = exits.enter_context(Served(empty_service(server.payloads)))
+            callers = {
+                "served": exits.enter_context(LoadGenerator(running)),
+                "empty": exits.enter_context(LoadGenerator(empty)),
+            }
+            pool = exits.enter_context(Pool(system))
+            for caller in callers.values():
+                caller.run(load)
             pool.run(job)
             for _ in range(context.num_rounds):
-                served.append(generator.run(load).latency(50))
-                bare.append(statistics.median(pool.run(job).latencies))
-        ours, limit = MS * statistics.median(served), MS * statistics.median(bare)
-        rows.append([f"--workers {num_workers} --threads {num_workers * num_threads}", ours, limit, ours / limit])
+                for name, caller in callers.items():
+                    latencies[name].append(caller.run(load).latency(50))
+                latencies["bare"].append(statistics.median(pool.run(job).latencies))
+        ours, limit, call = (MS * statistics.median(latencies[name]) for name in ("served", "bare", "empty"))
+        options = f"--workers {num_workers} --threads {num_workers * num_threads}"
+        rows.append([options, ours, limit, ours / limit, call])
         if num_workers == NUM_WORKERS:
-            figures |= {"served_ms": ours, "bare_ms": limit}
+            figures |= {"served_ms": ours, "bare_ms": limit, "empty_ms": call}
     return Part(
         title="One request on an idle server",
-        about="Median latency of a unary call, beside the bare graphs of the same work on an engine's threads.",
-        columns=["server", "served ms", "bare graphs ms", "ratio"],
+        about=(
+            "Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and "
+            "beside the same call to an empty grpc.aio service."
+        ),
+        columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"],
         rows=rows,
         figures=figures,
     )

@@ -112,10 +112,9 @@ class Activations:
         codes = self.uniform(value)
         none = self._editor.add_constant(np.int8(0), "none")
         made = self._editor.made_by(codes.name, "QuantizeLinear")
-        if made is None:
-            moved = self._editor.add("DequantizeLinear", [codes.name, self.number(1.0), self.zero])
-            return replace(codes, name=self._editor.add("QuantizeLinear", [moved, self.number(1.0), none]))
-        return replace(codes, name=self._editor.add("QuantizeLinear", [*made.input[:2], none]))
+        # None: moved, as bytes, from where they were made.
+        inputs = [self.values(codes.name, 1.0), self.number(1.0)] if made is None else list(made.input[:2])
+        return replace(codes, name=self._editor.add("QuantizeLinear", [*inputs, none]))
 
     def quantized(self, value: str, step: float) -> str:
         """The codes of a value in steps of one size."""
