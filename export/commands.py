@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -13,13 +13,13 @@ from export.exportable import Exportable
 from export.from_bundle import exportable_bundle
 from export.from_run import bundle_name, exportable_run
 from export.inspection import describe
-from export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run
+from export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run, too_costly
 from export.recheck import recheck
 from export.shortlist.tables import shortlist_of_run
 from export.verification import Say
 from runtime.bundle import open_bundle
 from runtime.errors import UserError
-from runtime.manifest import MANIFEST_NAME, Manifest
+from runtime.manifest import MANIFEST_NAME, Evaluation, Manifest
 from runtime.shortlist import Shortlist
 from training.checkpoint import load_run
 
@@ -78,13 +78,19 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
         )
         if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
             yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
-    lost = losses(manifest.evaluation)
     for one in manifest.evaluation:
         if one.precision == "int8":
             yield f"int8: {one.metric} {one.value:g}, {one.difference:+g} to fp32, on {one.num_examples} examples"
     if "int8" in manifest.graphs:
-        why = "" if lost else "; int8 was not measured"
-        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{why}"
+        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest.evaluation)}"
+
+
+def _why(evaluation: Sequence[Evaluation]) -> str:
+    """Why int8 is not served by default; empty where it is."""
+    if not losses(evaluation):
+        return "; int8 was not measured"
+    limits = [f"{limit:g} {metric}" for metric, limit in too_costly(evaluation).items()]
+    return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
 
 def verify(options: argparse.Namespace) -> None:

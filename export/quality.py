@@ -123,8 +123,12 @@ def losses(evaluation: Sequence[Evaluation]) -> dict[str, float]:
     }
 
 
+def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
+    """Metric -> what int8 may lose at most, of those where it loses more."""
+    limits = {metric: MAX_LOSS.get(metric, OTHER_MAX_LOSS) for metric in losses(evaluation)}
+    return {metric: limits[metric] for metric, loss in losses(evaluation).items() if loss > limits[metric]}
+
+
 def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:
     """What a CPU serves unless it is told otherwise: int8 where it was measured and costs no more than it may."""
-    lost = losses(evaluation)
-    approved = lost and all(loss <= MAX_LOSS.get(metric, OTHER_MAX_LOSS) for metric, loss in lost.items())
-    return "int8" if approved else "fp32"
+    return "int8" if losses(evaluation) and not too_costly(evaluation) else "fp32"

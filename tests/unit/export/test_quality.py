@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.quality import losses, preferred_precision
+from export.quality import losses, preferred_precision, too_costly
 from runtime.manifest import Evaluation, Precision
 
 
@@ -31,3 +31,9 @@ def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float,
 def test_what_was_not_measured_is_not_preferred() -> None:
     assert preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
     assert losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
+
+
+def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
+    measured = [entry("bleu", "int8", -0.13), entry("chrf", "int8", -0.2), entry("wer", "int8", 0.3)]
+    assert too_costly(measured) == {"chrf": 0.15, "wer": 0.2}
+    assert preferred_precision(measured) == "fp32"
