@@ -125,8 +125,11 @@ def losses(evaluation: Sequence[Evaluation]) -> dict[str, float]:
 
 def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
     """Metric -> what int8 may lose at most, of those where it loses more."""
-    limits = {metric: MAX_LOSS.get(metric, OTHER_MAX_LOSS) for metric in losses(evaluation)}
-    return {metric: limits[metric] for metric, loss in losses(evaluation).items() if loss > limits[metric]}
+    return {
+        metric: limit
+        for metric, loss in losses(evaluation).items()
+        if loss > (limit := MAX_LOSS.get(metric, OTHER_MAX_LOSS))
+    }
 
 
 def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:

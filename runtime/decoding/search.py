@@ -4,6 +4,7 @@ A search is a frozen value that is advanced, never changed: advancing the same o
 request's steps can be shared with any other's. It names rows by their place among its own.
 """
 
+from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from runtime.decoding.hypothesis import Hypothesis
@@ -28,7 +29,7 @@ class Candidates(NamedTuple):
     attention: Floats | None
 
 
-class Search(Protocol):
+class Search(Hashable, Protocol):
     """A search between two steps."""
 
     @property

@@ -66,8 +66,7 @@ def _report(outcomes: list[tuple[int, Any]], stats: list[tuple[Any, ...]], *coun
 
 
 def _request_fields(request: EngineRequest) -> tuple[Any, ...]:
-    search = _pickled_searches.of(request.search)
-    times = request.submitted, request.deadline
+    search, times = _pickled(request.search), (request.submitted, request.deadline)
     return request.key, request.source_ids, search, request.max_rows, *times, int(request.priority)
 
 
@@ -91,23 +90,9 @@ def _request(
     )
 
 
-class _PickledSearches:
-    """The bytes of searches, by the object that is one: hashing its value takes longer than to look it up."""
-
-    def __init__(self) -> None:
-        # The search is kept too: another could else come to have its id.
-        self._known: dict[int, tuple[Search, bytes]] = {}
-
-    def of(self, search: Search) -> bytes:
-        known = self._known.get(id(search))
-        if known is None:
-            if len(self._known) >= MAX_SEARCHES_KEPT:
-                self._known.clear()
-            known = self._known[id(search)] = search, pickle.dumps(search, protocol=pickle.HIGHEST_PROTOCOL)
-        return known[1]
-
-
-_pickled_searches = _PickledSearches()
+@lru_cache(maxsize=MAX_SEARCHES_KEPT)
+def _pickled(search: Search) -> bytes:
+    return pickle.dumps(search, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 @lru_cache(maxsize=MAX_SEARCHES_KEPT)
