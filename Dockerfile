@@ -21,6 +21,7 @@ RUN python -c "import tomllib; print(*[d for d in tomllib.load(open('pyproject.t
  && pip install --requirement requirements.txt \
  && pip install --no-deps tokenizers
 COPY client ./client
+COPY attendant ./attendant
 COPY runtime ./runtime
 COPY server ./server
 # hadolint ignore=DL3013
@@ -45,7 +46,9 @@ ENV PATH=/opt/attendant/bin:$PATH \
     ATTENDANT_BUNDLES=/bundle
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
-WORKDIR /
+# What is installed is `attendant.server`; this folder makes `python -m server` its name here, as in a checkout.
+WORKDIR /srv/attendant
+COPY server/__init__.py server/__main__.py ./server/
 EXPOSE 50051 9090
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \

@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.command import exit_command
+from attendant.runtime.errors import UserError
 from attendant_client import AttendantClient, Generation, attention_map
-from runtime.bundle import open_bundle
-from runtime.command import exit_command
-from runtime.errors import UserError
 
 RECIPE = Path("recipes/g2p-cmudict-small.toml")
 RUN = Path("runs/g2p-cmudict-small")

@@ -1,5 +1,6 @@
 """python -m benchmarks: how fast Attendant decodes and serves, and how far that is from its limits."""
 
+from attendant.runtime.command import exit_command
 from benchmarks.command import Suite, run_suite
 from benchmarks.decoding.bookkeeping import bookkeeping
 from benchmarks.decoding.own import alone, decoding
@@ -9,7 +10,6 @@ from benchmarks.serving.open_loop import open_loop
 from benchmarks.serving.overhead import idle_latency, overhead
 from benchmarks.serving.priority import idle, priority
 from benchmarks.serving.soak import memory
-from runtime.command import exit_command
 
 SUITE = Suite(
     command="benchmarks",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attendant.runtime.errors import UserError
 from benchmarks.mt import mt_bundle
 from benchmarks.pictures import draw
 from benchmarks.results import Measured, Part, Results
@@ -18,7 +19,6 @@ from benchmarks.tables import page, print_part, print_table
 from benchmarks.training.machine import this_machine
 from benchmarks.training.workload import QUICK, Workload
 from benchmarks.yardsticks import COLUMNS, yardstick_rows, yardsticks_page
-from runtime.errors import UserError
 
 NUM_ROUNDS = 5
 VISIT_SECONDS = 1.5

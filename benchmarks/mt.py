@@ -12,14 +12,14 @@ import torch
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.from_model import ExportableModel
+from attendant.export.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Provenance
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
 from benchmarks.decoding.job import Job, sentences, word_of
 from benchmarks.training.workload import Workload
-from export.bundle_writer import write_bundle
-from export.from_model import ExportableModel
-from export.plan import VerificationPlan
-from runtime.manifest import DecodingDefaults, Limits, Provenance
-from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
-from training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
 
 NAME = "mt"
 SEED = 1
@@ -36,7 +36,7 @@ SMALL_PLAN = VerificationPlan(
 """The graphs are verified as any export's, on a smaller grid: models are certified elsewhere, here one is timed."""
 
 ROOT = Path(__file__).parents[1]
-MAKERS = ("export/**/*.py", "training/model/*.py", "runtime/manifest.py", "runtime/graph_io.py")
+MAKERS = ("export/**/*.py", "training/model/*.py", "runtime/bundle/manifest.py", "runtime/bundle/graph_io.py")
 """The code that a bundle's graphs and manifest follow from."""
 
 

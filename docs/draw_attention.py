@@ -9,8 +9,8 @@ import matplotlib as mpl
 mpl.use("agg")
 import matplotlib.pyplot as plt
 
+from attendant.runtime.command import exit_command
 from attendant_client import AttendantClient, Generation
-from runtime.command import exit_command
 
 PICTURE = Path(__file__).parent / "images" / "attention.png"
 

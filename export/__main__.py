@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from export.publication import refuse_occupied
-from runtime.command import exit_command
-from runtime.errors import UserError
+from attendant.export.publication import refuse_occupied
+from attendant.runtime.command import exit_command
 
 PRECISIONS = ("fp32", "int8", "fp16")
 
@@ -39,11 +38,9 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the command; see `run_command` for what the exceptions mean."""
     options = parse(arguments)
     if options.command == "export":
-        if options.shortlist is not None and "int8" not in options.precision:
-            raise UserError("--shortlist is for int8, which is not asked for: add --precision fp32,int8")
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
-    from export import commands  # noqa: PLC0415
+    from attendant.export import commands  # noqa: PLC0415
 
     commands.COMMANDS[options.command](options)
 
@@ -62,13 +59,6 @@ def _export_parser() -> argparse.ArgumentParser:
         type=_precisions,
         default=("fp32",),
         help="of weights and arithmetic: fp32, and int8 (for CPUs), fp16 (for CUDA) or both (default: fp32)",
-    )
-    parser.add_argument(
-        "--shortlist",
-        metavar="N",
-        type=int,
-        help="let int8 look only at the N target symbols that a source makes likely, by the training pairs "
-        "(default: at all; for vocabularies many times as large)",
     )
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument(

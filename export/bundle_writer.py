@@ -7,26 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
-from export.exportable import Exportable
-from export.fp16.certification import certify_half
-from export.fp16.conversion import convert
-from export.golden import NUM_TRIED, choose_golden
-from export.graph_files import write_pair, write_shortlist
-from export.int8.certification import certify_served
-from export.int8.quantization import quantize
-from export.plan import FULL_PLAN, VerificationPlan
-from export.probes import random_source
-from export.publication import published
-from export.quality import preferred_precision
-from export.traced import TracedPair
-from export.verification import Say, say_nothing
-from runtime.bundle import GOLDEN_NAME, SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, Bundle, open_bundle
-from runtime.bundle_stepper import BundleStepper
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import UserError, VerificationFailed
-from runtime.files import sha256_of
-from runtime.golden import GoldenExample, check_golden, golden_text
-from runtime.manifest import (
+from attendant.export.exportable import Exportable
+from attendant.export.fp16.certification import certify_half
+from attendant.export.fp16.conversion import convert
+from attendant.export.golden import NUM_TRIED, choose_golden
+from attendant.export.graph_files import write_pair
+from attendant.export.int8.certification import certify
+from attendant.export.int8.quantization import quantize
+from attendant.export.plan import FULL_PLAN, VerificationPlan
+from attendant.export.probes import random_source
+from attendant.export.publication import published
+from attendant.export.quality import preferred_precision
+from attendant.export.traced import TracedPair
+from attendant.export.verification import Say, say_nothing
+from attendant.runtime.bundle.bundle import (
+    GOLDEN_NAME,
+    SOURCE_TOKENIZER_NAME,
+    TARGET_TOKENIZER_NAME,
+    Bundle,
+    open_bundle,
+)
+from attendant.runtime.bundle.golden import GoldenExample, golden_text
+from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     Certificate,
     Evaluation,
@@ -34,11 +36,14 @@ from runtime.manifest import (
     GraphPair,
     Manifest,
     Precision,
-    ShortlistSpec,
 )
-from runtime.onnx_stepper import OnnxStepper
-from runtime.shortlist import Shortlist
-from runtime.stepper import Stepper
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.files import sha256_of
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Stepper
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -51,7 +56,6 @@ def write_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     force: bool = False,
     plan: VerificationPlan = FULL_PLAN,
-    shortlist: Shortlist | None = None,
     measure: Measure | None = None,
     say: Say = say_nothing,
 ) -> Bundle:
@@ -59,7 +63,6 @@ def write_bundle(
 
     Args:
         precisions: fp32, which the others are made of and certified by, among them.
-        shortlist: of target symbols, which the int8 step looks at instead of all; None: there is none.
         measure: takes the quality of every precision; None: nothing is measured.
 
     Raises:
@@ -68,7 +71,7 @@ def write_bundle(
             a request's company. Nothing is left behind.
     """
     with published(output, force=force) as folder:
-        _Draft(exportable, folder, plan, say, shortlist).write(precisions, measure)
+        _Draft(exportable, folder, plan, say).write(precisions, measure)
         say("opening the bundle as a server does")
         _open_as_served(folder)
     return open_bundle(output)
@@ -82,7 +85,6 @@ class _Draft:
     folder: Path
     plan: VerificationPlan
     say: Say
-    shortlist: Shortlist | None = None
     graphs: dict[Precision, GraphPair] = field(default_factory=dict)
     certificates: list[Certificate] = field(default_factory=list)
     golden: list[GoldenExample] = field(default_factory=list)
@@ -112,20 +114,15 @@ class _Draft:
 
     def _add_int8(self, plain: TracedPair, reference: OnnxStepper) -> OnnxStepper:
         self.say("quantizing to int8")
-        if self.shortlist is None:
-            quantized = quantize(plain)
-            stepper = self._add("int8", quantized.graphs)
-        else:
-            quantized = quantize(plain, self.shortlist.size)
-            stepper = self._add("int8", quantized.graphs, write_shortlist(self.folder, self.shortlist))
+        quantized = quantize(plain)
+        stepper = self._add("int8", quantized.graphs)
         self.certificates.append(
-            certify_served(
-                self._draft_bundle(),
+            certify(
+                self._manifest(),
                 stepper,
                 reference,
                 quantized.arithmetic,
                 self.exportable.encoder_sources(),
-                lambda: plain,
                 plan=self.plan,
                 say=self.say,
             )
@@ -152,9 +149,9 @@ class _Draft:
         )
         return stepper
 
-    def _add(self, precision: Precision, pair: TracedPair, shortlist: ShortlistSpec | None = None) -> OnnxStepper:
+    def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
         """Writes the graphs and loads them."""
-        self.graphs[precision] = write_pair(self.folder, precision, pair, shortlist)
+        self.graphs[precision] = write_pair(self.folder, precision, pair)
         return OnnxStepper(self._draft_bundle(), precision)
 
     def _draft_bundle(self) -> Bundle:

@@ -8,33 +8,29 @@ from typing import Final
 
 from rich.console import Console
 
-from export.bundle_writer import write_bundle
-from export.exportable import Exportable
-from export.from_bundle import exportable_bundle
-from export.from_run import bundle_name, exportable_run
-from export.inspection import describe
-from export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run, too_costly
-from export.recheck import recheck
-from export.shortlist.tables import shortlist_of_run
-from export.verification import Say
-from runtime.bundle import open_bundle
-from runtime.errors import UserError
-from runtime.manifest import MANIFEST_NAME, Evaluation, Manifest
-from runtime.shortlist import Shortlist
-from training.checkpoint import load_run
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.exportable import Exportable
+from attendant.export.from_bundle import exportable_bundle
+from attendant.export.from_run import bundle_name, exportable_run
+from attendant.export.inspection import describe
+from attendant.export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run, too_costly
+from attendant.export.recheck import recheck
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Evaluation, Manifest
+from attendant.runtime.errors import UserError
+from attendant.training.checkpoint import load_run
 
 
 def export(options: argparse.Namespace) -> None:
     """Publishes a bundle and prints what it is, a line per precision."""
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
     with Status() as status:
-        exportable, measurement, shortlist = (_of_bundle if is_bundle else _of_run)(options, status.say)
+        exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
         bundle = write_bundle(
             exportable,
             options.output,
             precisions=options.precision,
             force=options.force,
-            shortlist=shortlist,
             measure=None if measurement is None else measurement.taking(status.say),
             say=status.say,
         )
@@ -42,25 +38,20 @@ def export(options: argparse.Namespace) -> None:
     print("\n".join(_summaries(bundle.manifest)))
 
 
-def _of_run(options: argparse.Namespace, say: Say) -> tuple[Exportable, Measurement | None, Shortlist | None]:
+def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
     run = load_run(options.origin, options.checkpoint or "best")
     measurement = measurement_of_run(run, options.data) if _measures(options) else None
-    shortlist = None if options.shortlist is None else shortlist_of_run(run, options.shortlist, say)
-    return exportable_run(run, options.name), measurement, shortlist
+    return exportable_run(run, options.name), measurement
 
 
-def _of_bundle(options: argparse.Namespace, say: Say) -> tuple[Exportable, Measurement | None, Shortlist | None]:
+def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
     if options.checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
-    if options.shortlist is not None:
-        raise UserError(
-            f"--shortlist is learned from training pairs, which the bundle {options.origin} has not: export its run"
-        )
     bundle = open_bundle(options.origin)
     name = None if options.name is None else bundle_name(options.name, "")
     measured = _measures(options) and options.data is not None
     measurement = measurement_of_bundle(options.origin, options.data) if measured else None
-    return exportable_bundle(bundle, name), measurement, None
+    return exportable_bundle(bundle, name), measurement
 
 
 def _measures(options: argparse.Namespace) -> bool:

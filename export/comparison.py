@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.probes import Trace
-from runtime.decoding.beam import IMPOSSIBLE
+from attendant.export.probes import Trace
+from attendant.runtime.decoding.beam import IMPOSSIBLE
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:

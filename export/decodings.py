@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from export.margins import outcomes_under_noise
-from export.plan import TIE_TOLERANCES, VerificationPlan
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.manifest import Manifest, TokenAgreement
-from runtime.stepper import Stepper
+from attendant.export.margins import outcomes_under_noise
+from attendant.export.plan import TIE_TOLERANCES, VerificationPlan
+from attendant.runtime.bundle.manifest import Manifest, TokenAgreement
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import Stepper
 
 MAX_LINES = 8
 

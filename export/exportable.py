@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from export.plan import VerificationPlan
-from export.traced import TracedPair
-from export.verification import Say
-from runtime.manifest import (
+from attendant.export.plan import VerificationPlan
+from attendant.export.traced import TracedPair
+from attendant.export.verification import Say
+from attendant.runtime.bundle.manifest import (
     Certificate,
     DecodingDefaults,
     Evaluation,
@@ -19,8 +19,8 @@ from runtime.manifest import (
     SpecialIds,
     TargetSide,
 )
-from runtime.onnx_stepper import OnnxStepper
-from runtime.tokenizer import EOS_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

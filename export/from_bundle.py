@@ -6,13 +6,13 @@ from typing import Any
 
 import onnx
 
-from export.exportable import Exportable
-from export.plan import VerificationPlan
-from export.traced import TracedGraph, TracedPair
-from export.verification import Say
-from runtime.bundle import Bundle
-from runtime.manifest import Certificate, GraphSpec, Manifest, SpecialIds
-from runtime.onnx_stepper import OnnxStepper
+from attendant.export.exportable import Exportable
+from attendant.export.plan import VerificationPlan
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.export.verification import Say
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, SpecialIds
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.exportable import Exportable
-from export.graphs import trace_graphs
-from export.plan import VerificationPlan
-from export.traced import TracedPair
-from export.verification import Say, verify
-from runtime.manifest import Certificate, Manifest, SpecialIds
-from runtime.onnx_stepper import OnnxStepper
-from runtime.tokenizer import special_ids
-from training.model import Seq2Seq
+from attendant.export.exportable import Exportable
+from attendant.export.graphs import trace_graphs
+from attendant.export.plan import VerificationPlan
+from attendant.export.traced import TracedPair
+from attendant.export.verification import Say, verify
+from attendant.runtime.bundle.manifest import Certificate, Manifest, SpecialIds
+from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.model import Seq2Seq
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from export.from_model import ExportableModel
-from runtime.errors import UserError
-from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
-from runtime.onnx_session import RUNTIME_VERSION
-from runtime.tokenizer import SPECIAL_TOKENS
-from training.checkpoint import LoadedRun
+from attendant.export.from_model import ExportableModel
+from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import RUNTIME_VERSION
+from attendant.training.checkpoint import LoadedRun
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from export.margins import outcomes_under_noise
-from runtime.bundle_stepper import BundleStepper
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.errors import VerificationFailed
-from runtime.golden import GoldenExample
-from runtime.manifest import Manifest, Precision
-from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.export.margins import outcomes_under_noise
+from attendant.runtime.bundle.golden import GoldenExample
+from attendant.runtime.bundle.manifest import Manifest, Precision
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import VerificationFailed
 
 MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
 """Half-width of the noise on every log-probability that must not change an example's tokens: far more than what two

@@ -1,18 +1,13 @@
-"""Writes graphs, and what goes with them, into a bundle's folder."""
+"""Writes graphs into a bundle's folder."""
 
 import hashlib
 from pathlib import Path
 
-from export.traced import TracedGraph, TracedPair
-from runtime.manifest import GraphPair, GraphSpec, Precision, ShortlistSpec
-from runtime.shortlist import Shortlist
-
-SHORTLIST_NAME = "shortlist.bin"
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, Precision
 
 
-def write_pair(
-    folder: Path, precision: Precision, pair: TracedPair, shortlist: ShortlistSpec | None = None
-) -> GraphPair:
+def write_pair(folder: Path, precision: Precision, pair: TracedPair) -> GraphPair:
     """Writes both graphs into `folder / precision`, a new folder; returns what the manifest says of them."""
     (folder / precision).mkdir()
     return GraphPair(
@@ -20,18 +15,6 @@ def write_pair(
         decoder_step=_write(folder, pair.decoder_step, f"{precision}/decoder_step.onnx"),
         state=pair.state,
         min_queries=pair.min_queries,
-        shortlist=shortlist,
-    )
-
-
-def write_shortlist(folder: Path, shortlist: Shortlist) -> ShortlistSpec:
-    """Writes the tables that lists are made from; returns what the manifest says of them."""
-    (folder / SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
-    return ShortlistSpec(
-        file=SHORTLIST_NAME,
-        size=shortlist.size,
-        num_leading=shortlist.num_leading,
-        num_candidates=shortlist.candidates.shape[1],
     )
 
 

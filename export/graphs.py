@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.recurrent import with_onnx_layers
-from export.surgery import finish
-from export.traced import TracedGraph, TracedPair
-from runtime import graph_io
-from runtime.errors import UserError
-from runtime.manifest import StateTensor, TensorSpec
-from runtime.stepper import MIN_QUERIES_PER_SOURCE
-from training.model import Seq2Seq
-from training.model.candidates import candidates
+from attendant.export.recurrent import with_onnx_layers
+from attendant.export.surgery import finish
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+from attendant.runtime.errors import UserError
+from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
+from attendant.training.model import Seq2Seq
+from attendant.training.model.candidates import candidates
 
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 MAX_GRAPH_BYTES = 2**31 - 1
@@ -61,7 +61,7 @@ class DecoderStepGraph(nn.Module):
         forced_ids: Tensor,
         banned_ids: Tensor,
     ) -> tuple[Tensor, ...]:
-        """See runtime/graph_io.py for the shapes.
+        """See runtime/bundle/graph_io.py for the shapes.
 
         Args:
             tensors: the state tensors, in order.

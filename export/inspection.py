@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from export.verification import listed
-from runtime.bundle import Bundle
-from runtime.manifest import Certificate, GraphSpec, Manifest, ShortlistSpec, TensorSpec
+from attendant.export.verification import listed
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, TensorSpec
 
 
 def describe(bundle: Bundle) -> str:
@@ -33,8 +33,6 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     yield "graphs"
     for precision, pair in manifest.graphs.items():
         yield f"  {precision}: state {', '.join(f'{tensor.input} ({tensor.scope})' for tensor in pair.state)}"
-        if pair.shortlist is not None:
-            yield _shortlist_line(pair.shortlist, manifest)
         for graph in (pair.encoder, pair.decoder_step):
             yield from _graph_lines(graph, manifest.files[graph.file].size)
     yield ""
@@ -85,13 +83,6 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
     for name, how in sorted(certificate.arithmetic.items()):
         yield f"  {name}: {how}"
-
-
-def _shortlist_line(spec: ShortlistSpec, manifest: Manifest) -> str:
-    return (
-        f"  {spec.file}  {_bytes(manifest.files[spec.file].size)}  a source's list: {spec.size} of "
-        f"{manifest.target.vocabulary_size} target symbols, the {spec.num_leading} most frequent ones among them"
-    )
 
 
 def _graph_lines(graph: GraphSpec, size: int) -> Iterator[str]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.manifest import SpecialIds
-from runtime.stepper import DecoderState, Ids, StepOutput, Stepper
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
 
 NUM_DRAWS = 12
 """Two outcomes that are equally near survive so many draws together once in 4,096 times."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.manifest import Precision
+from attendant.runtime.bundle.manifest import Precision
 
 TOLERANCE = 1e-5
 """|a - b| <= TOLERANCE * max(1, |b|), for every element of every tensor, a the graphs' and b PyTorch's."""

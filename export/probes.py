@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.plan import VerificationPlan
-from runtime.manifest import Manifest
-from runtime.source_slabs import narrowed
-from runtime.stepper import DecoderState, Ids, Stepper
-from runtime.tokenizer import SPECIAL_TOKENS, UNK_ID
+from attendant.export.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
+from attendant.runtime.onnx.source_buffers import narrowed
+from attendant.runtime.stepper import DecoderState, Ids, Stepper
 
 Array = NDArray[Any]
 Trace = Mapping[str, Array]

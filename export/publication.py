@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.errors import UserError
-from runtime.files import flush_to_disk
-from runtime.manifest import MANIFEST_NAME
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
 
 
 def refuse_occupied(output: Path, *, force: bool) -> None:

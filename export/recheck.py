@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from export.from_bundle import exportable_bundle
-from export.from_run import exportable_run
-from export.int8.certification import certify_served
-from export.verification import Say, say_nothing, verify
-from runtime.bundle import Bundle, open_bundle
-from runtime.bundle_stepper import BundleStepper
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import UserError, VerificationFailed
-from runtime.golden import check_golden
-from runtime.manifest import Certificate, Provider
-from runtime.onnx_stepper import OnnxStepper
-from training.checkpoint import load_run
+from attendant.export.from_bundle import exportable_bundle
+from attendant.export.from_run import exportable_run
+from attendant.export.int8.certification import certify
+from attendant.export.verification import Say, say_nothing, verify
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import Certificate, Provider
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.checkpoint import load_run
 
 
 def recheck(
@@ -68,7 +68,7 @@ def _compare_int8(bundle: Bundle, stepper: BundleStepper, say: Say) -> str:
     """With the fp32 graphs, which were compared with PyTorch before."""
     exportable = exportable_bundle(bundle)
     reference = OnnxStepper(bundle, "fp32")
-    found = certify_served(bundle, stepper, reference, {}, exportable.encoder_sources(), exportable.graphs, say=say)
+    found = certify(bundle.manifest, stepper, reference, {}, exportable.encoder_sources(), say=say)
     return f"{_agreement(found)} to fp32's; the same bits alone and in batches"
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from training.model import Seq2Seq
-from training.model.recurrent import RecurrentLayer
+from attendant.training.model import Seq2Seq
+from attendant.training.model.recurrent import RecurrentLayer
 
 NODE_VERSION: Final = 14
 """Of the ONNX operators LSTM, GRU and RNN."""

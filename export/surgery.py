@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from runtime.manifest import TensorSpec
+from attendant.runtime.bundle.manifest import TensorSpec
 
 
 def finish(

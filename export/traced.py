@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from runtime.manifest import StateTensor, TensorSpec
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,17 @@ from typing import Literal
 
 import numpy as np
 
-from export.comparison import Agreement
-from export.decodings import compare_decodings
-from export.plan import FULL_PLAN, ROUNDING_MULTIPLE, SCORE_TOLERANCE, TOLERANCE, VerificationPlan
-from export.probes import Script, Trace, play, random_source, write_scripts
-from runtime.bundle_stepper import BundleStepper
-from runtime.errors import VerificationFailed
-from runtime.graph_io import position_axis
-from runtime.manifest import Certificate, Grid, Manifest, TokenAgreement
-from runtime.onnx_session import RUNTIME_VERSION
-from training.model import Seq2Seq
-from training.stepper import TorchStepper
+from attendant.export.comparison import Agreement
+from attendant.export.decodings import compare_decodings
+from attendant.export.plan import FULL_PLAN, ROUNDING_MULTIPLE, SCORE_TOLERANCE, TOLERANCE, VerificationPlan
+from attendant.export.probes import Script, Trace, play, random_source, write_scripts
+from attendant.runtime.bundle.graph_io import position_axis
+from attendant.runtime.bundle.manifest import Certificate, Grid, Manifest, TokenAgreement
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.session import RUNTIME_VERSION
+from attendant.training.model import Seq2Seq
+from attendant.training.stepper import TorchStepper
 
 Say = Callable[[str], None]
 """Tells the user what goes on, in one line."""

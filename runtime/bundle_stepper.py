@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from runtime import integer_products
-from runtime.bundle import Bundle
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import UserError
-from runtime.manifest import Manifest, Precision, Provider
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import Stepper
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Manifest, Precision, Provider
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx import integer_products
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Stepper
 
 UNSERVED: Final[Mapping[tuple[Precision, Provider], str]] = {
     ("fp16", "cpu"): (

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from runtime.errors import UserError, VerificationFailed
+from attendant.runtime.errors import UserError, VerificationFailed
 
 INTERRUPTED = 130
 

@@ -104,7 +104,7 @@ class Stepper(Protocol):
 
         Args:
             previous_ids: [R] the start symbol on a row's first step.
-            num_candidates: K; clipped to the symbols that there are: V, or a source's list of them.
+            num_candidates: K; clipped to V.
             forced_ids: [R] symbols whose log-probability is wanted; -1: none.
             banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
         """

@@ -5,10 +5,10 @@ import sys
 
 import uvloop
 
-from runtime.command import exit_command
-from server.app import serve
-from server.config import parse_config
-from server.logs import configure_logging
+from attendant.runtime.command import exit_command
+from attendant.server.app import serve
+from attendant.server.config import parse_config
+from attendant.server.logs import configure_logging
 
 
 def main() -> int:

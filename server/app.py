@@ -13,19 +13,19 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from server.config import ServerConfig
-from server.engine.engine import Engine
-from server.engine.host import EngineHost
-from server.engine.runner import EngineRunner
-from server.engine.thread import EngineThread
-from server.engine.workers import EngineWorkers
-from server.lifecycle import Lifecycle
-from server.listening import authority, bind, grpc_server
-from server.loading import LoadedModel, budget_of, in_daemon_thread, load_model, open_bundles, threads_each
-from server.metrics import Metrics
-from server.metrics_endpoint import MetricsEndpoint
-from server.models import Catalogue, ServedModel
-from server.processes import RemoteModel, WorkerProcesses
+from attendant.server.config import ServerConfig
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.host import EngineHost
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.thread import EngineThread
+from attendant.server.engine.workers import EngineWorkers
+from attendant.server.lifecycle import Lifecycle
+from attendant.server.listening import authority, bind, grpc_server
+from attendant.server.loading import LoadedModel, budget_of, in_daemon_thread, load_model, open_bundles, threads_each
+from attendant.server.metrics import Metrics
+from attendant.server.metrics_endpoint import MetricsEndpoint
+from attendant.server.models import Catalogue, ServedModel
+from attendant.server.processes import RemoteModel, WorkerProcesses
 
 log = logging.getLogger(__name__)
 

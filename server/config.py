@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from runtime.errors import UserError
-from runtime.manifest import Precision, Provider
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.errors import UserError
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

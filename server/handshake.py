@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from runtime.manifest import Limits, Precision, Provider
-from server.config import ServerConfig
+from attendant.runtime.bundle.manifest import Limits, Precision, Provider
+from attendant.server.config import ServerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import grpc
 from prometheus_client import CollectorRegistry
 
-from server.counter import Counter, CounterChild
-from server.histogram import Histogram
-from server.metrics import REQUEST_BUCKETS
+from attendant.server.counter import Counter, CounterChild
+from attendant.server.histogram import Histogram
+from attendant.server.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 

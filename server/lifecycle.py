@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from grpc_health.v1 import health, health_pb2
 
-from server.engine.runner import EngineRunner
-from server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.servicers.seq2seq import SERVICE_NAME
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from attendant.runtime.errors import UserError
+from attendant.server.interceptor import GrpcMetrics
+from attendant.server.metrics import Metrics
+from attendant.server.models import Catalogue
+from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
-from runtime.errors import UserError
-from server.interceptor import GrpcMetrics
-from server.metrics import Metrics
-from server.models import Catalogue
-from server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 
 MAX_REQUEST_BYTES = 256 * 1024
 """A request is a sentence: more is refused by gRPC before it is parsed. Answers may be larger: attention is."""

@@ -11,18 +11,18 @@ from itertools import cycle, islice
 from statistics import median
 from typing import TypeVar
 
-from runtime.bundle import Bundle, BundleRefused, open_bundle
-from runtime.bundle_stepper import default_precision, open_stepper
-from runtime.cpu import available_cpus
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.errors import UserError
-from runtime.golden import check_golden
-from runtime.manifest import Limits, Precision, Provider
-from runtime.stepper import Stepper
-from server.config import ServerConfig
-from server.engine.scheduler import Budget
-from server.models import limits_in_force
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
+from attendant.runtime.bundle.manifest import Limits, Precision, Provider
+from attendant.runtime.bundle_stepper import default_precision, open_stepper
+from attendant.runtime.cpu import available_cpus
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import UserError
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.stepper import Stepper
+from attendant.server.config import ServerConfig
+from attendant.server.engine.scheduler import Budget
+from attendant.server.models import limits_in_force
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,6 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
         raise BundleRefused(bundle.path, differences)
     limits = limits_in_force(bundle.manifest, config.max_rows)
     _warm_up(bundle, stepper, limits)
-    shortlist = bundle.manifest.graphs[precision].shortlist
     log.info(
         "bundle checked",
         extra={
@@ -115,8 +114,6 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
             "precision": precision,
             "provider": config.provider,
             "golden_examples": len(bundle.golden),
-            # Target symbols that a step looks at, where not at all of them.
-            **({} if shortlist is None else {"shortlist": shortlist.size}),
             "threads": threads,
             "seconds": round(time.monotonic() - began, 3),
         },

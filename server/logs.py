@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from server.config import LogFormat, LogLevel
+from attendant.server.config import LogFormat, LogLevel
 
 # What a record has without our doing.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.stepper import Floats
-from runtime.tokenizer import UNK_ID
-from server.counter import Counter
-from server.engine.request import RequestStats, StepStats
-from server.histogram import Histogram
+from attendant.runtime.bundle.tokenizer import UNK_ID
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.stepper import Floats
+from attendant.server.counter import Counter
+from attendant.server.engine.request import RequestStats, StepStats
+from attendant.server.histogram import Histogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

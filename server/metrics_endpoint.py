@@ -7,7 +7,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from runtime.errors import UserError
+from attendant.runtime.errors import UserError
 
 
 class MetricsEndpoint:

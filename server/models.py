@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from runtime import graph_io
-from runtime.bundle import Bundle
-from runtime.decoding.beam import BeamSearch
-from runtime.manifest import Limits, Manifest, Precision, Provider
-from server.engine.runner import EngineRunner
-from server.errors import InvalidArgument, NotReady, UnknownModel, Violation
-from server.metrics import ModelMetrics
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provider
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Violation
+from attendant.server.metrics import ModelMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

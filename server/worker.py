@@ -8,14 +8,14 @@ import signal
 import socket
 import sys
 
-from runtime.bundle import open_bundle
-from runtime.errors import UserError
-from server.engine.engine import Engine
-from server.engine.frames import framed, receive_one
-from server.engine.worker import run_worker
-from server.handshake import Plan, Ready, Refused
-from server.loading import budget_of, load_model
-from server.logs import configure_logging
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.errors import UserError
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.frames import framed, receive_one
+from attendant.server.engine.worker import run_worker
+from attendant.server.handshake import Plan, Ready, Refused
+from attendant.server.loading import budget_of, load_model
+from attendant.server.logs import configure_logging
 
 log = logging.getLogger(__name__)
 

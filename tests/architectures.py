@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from training.model import ModelConfig
+from attendant.training.model import ModelConfig
 
 HIDDEN_SIZE = 6
 DEPTHS = ((1, 1), (2, 2), (3, 1), (1, 2), (4, 3))

@@ -9,12 +9,12 @@ import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from export.bundle_writer import write_bundle
-from export.from_model import ExportableModel
-from export.plan import VerificationPlan
-from runtime.manifest import DecodingDefaults, Evaluation, Limits, Provenance
-from runtime.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
-from training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.from_model import ExportableModel
+from attendant.export.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
 
 LETTERS = "abcdefghij"
 SOUNDS = ("AA", "AE", "B", "D", "EH", "F", "G", "IY", "K", "L", "M", "N")

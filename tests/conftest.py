@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from runtime.onnx_stepper import OnnxStepper
+    from attendant.runtime.onnx.stepper import OnnxStepper
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +22,8 @@ def tiny_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_stepper(tiny_bundle_path: Path) -> "OnnxStepper":
     """The tiny bundle's graphs, loaded once; a stepper keeps nothing between calls."""
-    from runtime.bundle import open_bundle
-    from runtime.onnx_stepper import OnnxStepper
+    from attendant.runtime.bundle.bundle import open_bundle
+    from attendant.runtime.onnx.stepper import OnnxStepper
 
     return OnnxStepper(open_bundle(tiny_bundle_path))
 

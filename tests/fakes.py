@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runtime.manifest import SpecialIds
-from runtime.stepper import DecoderState, Floats, Ids, StepOutput, select_sources
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.stepper import DecoderState, Floats, Ids, StepOutput, select_sources
 
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 MODULUS = 2_147_483_647

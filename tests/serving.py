@@ -14,10 +14,9 @@ from prometheus_client import CollectorRegistry
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendant_client.v1 import seq2seq_pb2_grpc
-from runtime.bundle import Bundle
-from runtime.graph_io import ATTENTION
-from runtime.manifest import (
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.graph_io import ATTENTION
+from attendant.runtime.bundle.manifest import (
     DecodingDefaults,
     Evaluation,
     GraphPair,
@@ -29,16 +28,17 @@ from runtime.manifest import (
     TargetSide,
     TensorSpec,
 )
-from runtime.stepper import DecoderState, Ids, StepOutput
-from runtime.tokenizer import SPECIAL_TOKENS, Tokenizer
-from server.engine.engine import Engine
-from server.engine.runner import EngineRunner
-from server.engine.scheduler import Budget
-from server.engine.thread import EngineThread
-from server.lifecycle import Lifecycle
-from server.listening import bind, grpc_server
-from server.metrics import Metrics
-from server.models import Catalogue, ServedModel, limits_in_force
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.thread import EngineThread
+from attendant.server.lifecycle import Lifecycle
+from attendant.server.listening import bind, grpc_server
+from attendant.server.metrics import Metrics
+from attendant.server.models import Catalogue, ServedModel, limits_in_force
+from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 LETTERS = "abcdefgh"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from runtime.command import exit_command
-from training.commands import average, evaluate, fetch, report, train
+from attendant.runtime.command import exit_command
+from attendant.training.commands import average, evaluate, fetch, report, train
 
 SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch, "report": report}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from runtime.errors import UserError
-from training.checkpoint import (
+from attendant.runtime.errors import UserError
+from attendant.training.checkpoint import (
     MODEL_FILE,
     load_content,
     load_state,
@@ -16,7 +16,7 @@ from training.checkpoint import (
     published_weights,
     validated_checkpoints,
 )
-from training.run import Run
+from attendant.training.run import Run
 
 COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
 

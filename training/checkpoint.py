@@ -25,18 +25,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from runtime.errors import UserError
-from runtime.files import flush_to_disk
-from runtime.tokenizer import Tokenizer
-from training.data.config import Part
-from training.data.corpus import encode_source
-from training.data.fetch.published import file_digest
-from training.data.pairs import group_references, read_pairs, sample_evenly
-from training.model import Seq2Seq
-from training.random_state import random_state, restore_random_state
-from training.recipe import Recipe
-from training.run import Run
-from training.state import TrainingState
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
+from attendant.training.data.config import Part
+from attendant.training.data.corpus import encode_source
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
+from attendant.training.model import Seq2Seq
+from attendant.training.random_state import random_state, restore_random_state
+from attendant.training.recipe import Recipe
+from attendant.training.run import Run
+from attendant.training.state import TrainingState
 
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"

@@ -14,7 +14,7 @@ Shapes: B pairs of a batch, T target positions, N of them wanted, V target vocab
 import torch
 from torch import Tensor
 
-from training.data.batches import Batch
+from attendant.training.data.batches import Batch
 
 
 def twice(batch: Batch) -> Batch:

@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import torch
 
-from runtime.errors import UserError
-from runtime.tokenizer import Tokenizer
-from training.allocator import keep_freed_memory
-from training.checkpoint import LAST, checkpoint_path
-from training.data.config import CorpusFiles, Part
-from training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
-from training.data.fetch.published import file_digest
-from training.data.pairs import Pair, group_references, read_pairs, sample_evenly
-from training.data.training_part import TrainingPart, prepare_training_part
-from training.model import Seq2Seq
-from training.processes import Processes
-from training.recipe import Recipe
-from training.run import Run, versions, write_json, write_text
-from training.starting_point import StartingPoint
-from training.tokenization import train_tokenizer
-from training.validation import Validator
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.allocator import keep_freed_memory
+from attendant.training.checkpoint import LAST, checkpoint_path
+from attendant.training.data.config import CorpusFiles, Part
+from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
+from attendant.training.data.training_part import TrainingPart, prepare_training_part
+from attendant.training.model import Seq2Seq
+from attendant.training.processes import Processes
+from attendant.training.recipe import Recipe
+from attendant.training.run import Run, versions, write_json, write_text
+from attendant.training.starting_point import StartingPoint
+from attendant.training.tokenization import train_tokenizer
+from attendant.training.validation import Validator
 
 PARTS: Final[tuple[Part, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Part, ...]] = ("validation", "test")

@@ -2,10 +2,10 @@
 
 import math
 
-from runtime.errors import UserError
-from training.state import TrainingState
-from training.trainer_config import TrainerConfig
-from training.update import Gradient
+from attendant.runtime.errors import UserError
+from attendant.training.state import TrainingState
+from attendant.training.trainer_config import TrainerConfig
+from attendant.training.update import Gradient
 
 SMOOTHING = 0.95
 """Of the loss that is compared with its own past: about the last twenty updates."""

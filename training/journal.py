@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from training.run import Run, write_text
+from attendant.training.run import Run, write_text
 
 
 class Journal:

@@ -6,7 +6,7 @@ Shapes: N target positions, V target vocabulary.
 import torch
 from torch import Tensor
 
-from training.model.output import NEVER_GENERATED
+from attendant.training.model.output import NEVER_GENERATED
 
 
 def smoothed_cross_entropy(logits: Tensor, target_ids: Tensor, *, label_smoothing: float) -> Tensor:

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor
 
-from training.model import Seq2Seq
+from attendant.training.model import Seq2Seq
 
 WARM_UP = 10
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from training.consistency import twice
-from training.data.batches import Batch
-from training.model import Seq2Seq
-from training.output_loss import consistent_output_loss, output_loss
+from attendant.training.consistency import twice
+from attendant.training.data.batches import Batch
+from attendant.training.model import Seq2Seq
+from attendant.training.output_loss import consistent_output_loss, output_loss
 
 
 class Objective(nn.Module):

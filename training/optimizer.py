@@ -7,7 +7,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from training.table import Table
+from attendant.training.table import Table
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from training.consistency import divergence_and_gradients, symmetric_divergence
-from training.loss import smoothed_cross_entropy, smoothing_shares
-from training.precision import product_dtype, without_autocast
+from attendant.training.consistency import divergence_and_gradients, symmetric_divergence
+from attendant.training.loss import smoothed_cross_entropy, smoothing_shares
+from attendant.training.precision import product_dtype, without_autocast
 
 MIN_ROWS: Final = 256
 """Fewer at a time would make the products slow."""

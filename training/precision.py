@@ -11,7 +11,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from runtime.errors import UserError
+from attendant.runtime.errors import UserError
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 WantedPrecision = Literal["fp32", "bf16", "fp16", "auto"]

@@ -9,16 +9,16 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from runtime.errors import UserError
-from training.data.config import BatchConfig, DataConfig
-from training.evaluation import EvaluationConfig
-from training.model import ModelConfig
-from training.optimizer import OptimizerConfig
-from training.schedule import DECAYS_TO_AN_END, ScheduleConfig
-from training.table import Table
-from training.tokenization import SourceConfig, TargetConfig, TokenizerConfig
-from training.toml_text import toml_text
-from training.trainer_config import TrainerConfig, ValidationConfig
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import BatchConfig, DataConfig
+from attendant.training.evaluation import EvaluationConfig
+from attendant.training.model import ModelConfig
+from attendant.training.optimizer import OptimizerConfig
+from attendant.training.schedule import DECAYS_TO_AN_END, ScheduleConfig
+from attendant.training.table import Table
+from attendant.training.tokenization import SourceConfig, TargetConfig, TokenizerConfig
+from attendant.training.toml_text import toml_text
+from attendant.training.trainer_config import TrainerConfig, ValidationConfig
 
 
 class Recipe(Table):

@@ -29,11 +29,11 @@ from typing import Any
 
 import torch
 
-from runtime.errors import UserError
-from runtime.files import flush_to_disk
-from runtime.tokenizer import Tokenizer
-from training.products import onednn_is_exact
-from training.recipe import Recipe, load_recipe
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
+from attendant.training.products import onednn_is_exact
+from attendant.training.recipe import Recipe, load_recipe
 
 UNKNOWN_COMMIT = "unknown"
 

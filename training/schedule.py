@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training.table import Table
+from attendant.training.table import Table
 
 ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau"]
 DECAYS_TO_AN_END: Final = ("linear", "cosine", "one_cycle")

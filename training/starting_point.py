@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.errors import UserError
-from runtime.tokenizer import Tokenizer
-from training.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
-from training.data.fetch.published import file_digest
-from training.model import Seq2Seq
-from training.recipe import Recipe
-from training.run import Run
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.model import Seq2Seq
+from attendant.training.recipe import Recipe
+from attendant.training.run import Run
 
 AGREEING_TABLES: Final = ("source", "target", "model")
 FREE_FIELDS: Final = ("model.dropout",)

@@ -2,9 +2,9 @@
 
 import math
 
-from training.journal import Journal
-from training.progress import StepProgress, TrainingProgress
-from training.update import Gradient
+from attendant.training.journal import Journal
+from attendant.training.progress import StepProgress, TrainingProgress
+from attendant.training.update import Gradient
 
 
 class StepLog:

@@ -8,10 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, attention_layout, pad_sources, select_sources
-from runtime.tokenizer import PAD_ID
-from training.model import Seq2Seq
-from training.model.candidates import candidates
+from attendant.runtime.bundle.tokenizer import PAD_ID
+from attendant.runtime.stepper import (
+    NO_ID,
+    DecoderState,
+    Ids,
+    StepOutput,
+    attention_layout,
+    pad_sources,
+    select_sources,
+)
+from attendant.training.model import Seq2Seq
+from attendant.training.model.candidates import candidates
 
 
 class TorchStepper:

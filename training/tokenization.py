@@ -1,7 +1,7 @@
 """Training a tokenizer of one side, and the `[source]` and `[target]` tables of a recipe.
 
 The special symbols are entries of the vocabulary like any other, with the ids 0 to 3, and never the library's "added
-tokens": those are searched for inside texts, and a literal `</s>` in a text is text (runtime/tokenizer.py).
+tokens": those are searched for inside texts, and a literal `</s>` in a text is text (runtime/bundle/tokenizer.py).
 """
 
 import json
@@ -12,9 +12,9 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from runtime.errors import UserError
-from runtime.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
-from training.table import Table
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.table import Table
 
 TokenizerKind = Literal["character", "word", "bpe"]
 

@@ -8,27 +8,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.checkpoint import LAST, Learner, checkpoint_path, remove_strays, resume_checkpoint, save_checkpoint
-from training.data.batches import Batch, BatchPlan, collate
-from training.data.corpus import Corpus
-from training.guard import Guard
-from training.interruption import Interruption
-from training.journal import Journal
-from training.metrics import is_better
-from training.model import Seq2Seq
-from training.moving_average import MovingAverage
-from training.optimizer import make_optimizer
-from training.precision import choose_precision
-from training.processes import Processes
-from training.progress import TrainingProgress
-from training.random_state import random_state
-from training.recipe import Recipe
-from training.run import Run
-from training.schedule import Schedule
-from training.state import TrainingState
-from training.step_log import StepLog
-from training.update import Updater
-from training.validation import Validator
+from attendant.training.checkpoint import (
+    LAST,
+    Learner,
+    checkpoint_path,
+    remove_strays,
+    resume_checkpoint,
+    save_checkpoint,
+)
+from attendant.training.data.batches import Batch, BatchPlan, collate
+from attendant.training.data.corpus import Corpus
+from attendant.training.guard import Guard
+from attendant.training.interruption import Interruption
+from attendant.training.journal import Journal
+from attendant.training.metrics import is_better
+from attendant.training.model import Seq2Seq
+from attendant.training.moving_average import MovingAverage
+from attendant.training.optimizer import make_optimizer
+from attendant.training.precision import choose_precision
+from attendant.training.processes import Processes
+from attendant.training.progress import TrainingProgress
+from attendant.training.random_state import random_state
+from attendant.training.recipe import Recipe
+from attendant.training.run import Run
+from attendant.training.schedule import Schedule
+from attendant.training.state import TrainingState
+from attendant.training.step_log import StepLog
+from attendant.training.update import Updater
+from attendant.training.validation import Validator
 
 
 class Trainer:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training.metrics import MetricName
-from training.precision import WantedPrecision
-from training.table import Table
+from attendant.training.metrics import MetricName
+from attendant.training.precision import WantedPrecision
+from attendant.training.table import Table
 
 Count = Annotated[int, Field(ge=1)]
 

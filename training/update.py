@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.data.batches import Batch
-from training.model import Seq2Seq
-from training.objective import Objective
-from training.precision import PrecisionName, make_autocast, make_scaler
-from training.processes import Processes
-from training.products import fast_products
+from attendant.training.data.batches import Batch
+from attendant.training.model import Seq2Seq
+from attendant.training.objective import Objective
+from attendant.training.precision import PrecisionName, make_autocast, make_scaler
+from attendant.training.processes import Processes
+from attendant.training.products import fast_products
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.decoding.options import DecodingOptions
-from runtime.tokenizer import Tokenizer, special_ids
-from training.data.batches import BatchPlan, collate
-from training.data.config import BatchConfig
-from training.data.corpus import Corpus
-from training.data.pairs import Example
-from training.evaluation import TextModel, decode_examples
-from training.loss import smoothed_cross_entropy
-from training.metrics import take_statistics
-from training.model import Seq2Seq
-from training.stepper import TorchStepper
-from training.trainer_config import ValidationConfig
+from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.config import BatchConfig
+from attendant.training.data.corpus import Corpus
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation import TextModel, decode_examples
+from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.metrics import take_statistics
+from attendant.training.model import Seq2Seq
+from attendant.training.stepper import TorchStepper
+from attendant.training.trainer_config import ValidationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

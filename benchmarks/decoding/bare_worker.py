@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import cast
 
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.decoding.job import Job, answer_jobs, sentences
 from benchmarks.decoding.replay import GraphCalls, watched_graphs
-from runtime.bundle import open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.manifest import Precision
-from runtime.onnx_stepper import OnnxStepper
 
 
 def main(path: str, precision: str, num_threads: str) -> None:

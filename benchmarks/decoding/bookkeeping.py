@@ -6,17 +6,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget
 from benchmarks.command import Context
 from benchmarks.decoding.job import Job, sentences
 from benchmarks.decoding.replay import watched_graphs
 from benchmarks.results import Cell, Part
-from runtime.bundle import Bundle, open_bundle
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.options import DecodingOptions
-from runtime.onnx_stepper import OnnxStepper
-from server.engine.engine import Engine
-from server.engine.request import EngineRequest, Priority
-from server.engine.scheduler import Budget
 
 NUM_ROWS = 64
 BEAM_SIZE = 4

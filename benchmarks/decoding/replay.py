@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.onnx_session import Array, OnnxSession
+from attendant.runtime.onnx.session import Array, OnnxSession
 
 
 @dataclass(slots=True)

@@ -13,20 +13,20 @@ from types import FrameType
 
 import torch
 
+from attendant.export.bundle_writer import write_bundle
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.command import exit_command
+from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.session import BoundSession
+from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.gpu.measurement import FULL, SEARCHES, SMOKE, Effort, Measurement, measure
 from benchmarks.gpu.parity import Parity, largest_error
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.systems import System, our_systems, torch_systems
 from benchmarks.mt import SMALL_PLAN, mt_exportable, mt_model
 from benchmarks.training.workload import QUICK, Workload
-from export.bundle_writer import write_bundle
-from runtime.bundle import Bundle
-from runtime.command import exit_command
-from runtime.device_graphs import StateLayout, reordering_graph
-from runtime.errors import VerificationFailed
-from runtime.manifest import Provider
-from runtime.onnx_session import BoundSession
-from runtime.onnx_stepper import OnnxStepper
 
 RESULTS = Path(__file__).parents[1] / "results"
 BUDGET_SECONDS = 450.0

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from attendant.runtime.stepper import Stepper
 from benchmarks.gpu.systems import System
-from runtime.stepper import Stepper
 
 BEAM_SIZE: Final = 4
 SEARCHES: Final = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.stepper import DecoderState, Stepper
+from attendant.runtime.stepper import DecoderState, Stepper
 
 LENGTHS = (40, 1, 13, 8, 2, 24, 7, 31, 16, 3, 20)
 NUM_STEPS = 12

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from runtime.bundle import Bundle
-from runtime.device_buckets import Captures
-from runtime.device_stepper import DeviceStepper
-from runtime.manifest import Precision, Provider
-from runtime.stepper import DecoderState, Ids, StepOutput, Stepper
-from training.model import Seq2Seq
-from training.stepper import TorchStepper
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.device.buckets import Captures
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
+from attendant.training.model import Seq2Seq
+from attendant.training.stepper import TorchStepper
 
 CAPTURE_AFTER = 1
 """Steps before one is recorded: here every shape comes back."""

@@ -4,11 +4,11 @@ It takes the server's options. A batch is formed of who waits, and nobody joins 
 the same. Those of a batch that end earlier leave, and are answered, at once. One worker: it runs in this process.
 """
 
-import server.engine.engine
-from runtime.command import exit_command
-from server.__main__ import main
-from server.engine.request import EngineRequest, Priority
-from server.engine.scheduler import Scheduler
+from attendant.runtime.command import exit_command
+from attendant.server.__main__ import main
+from attendant.server.engine import engine
+from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Scheduler
 
 
 class RequestLevelScheduler(Scheduler):
@@ -19,5 +19,5 @@ class RequestLevelScheduler(Scheduler):
 
 
 if __name__ == "__main__":
-    server.engine.engine.Scheduler = RequestLevelScheduler  # type: ignore[attr-defined]
+    engine.Scheduler = RequestLevelScheduler  # type: ignore[attr-defined]
     exit_command("benchmarks.serving.request_level", main)

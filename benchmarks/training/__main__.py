@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from attendant.runtime.command import exit_command
+from attendant.runtime.errors import UserError
 from benchmarks.training import joeynmt, opennmt
 from benchmarks.training.attendant import Attendant
 from benchmarks.training.data import write_corpus
@@ -17,8 +19,6 @@ from benchmarks.training.measurement import measure
 from benchmarks.training.system import System
 from benchmarks.training.table import page, result, terminal_table, write_results
 from benchmarks.training.workload import QUICK, Workload
-from runtime.command import exit_command
-from runtime.errors import UserError
 
 PEERS: dict[str, tuple[Callable[..., System], Environment]] = {
     "joeynmt": (joeynmt.JoeyNMT, joeynmt.ENVIRONMENT),

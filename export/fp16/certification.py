@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from export.comparison import first_step_lines
-from export.decodings import compare_decodings
-from export.fp16.conversion import NOT_RUN
-from export.plan import FP16_TOLERANCE, FULL_PLAN, VerificationPlan
-from export.probes import play, write_scripts
-from export.verification import (
+from attendant.export.comparison import first_step_lines
+from attendant.export.decodings import compare_decodings
+from attendant.export.fp16.conversion import NOT_RUN
+from attendant.export.plan import FP16_TOLERANCE, FULL_PLAN, VerificationPlan
+from attendant.export.probes import play, write_scripts
+from attendant.export.verification import (
     Say,
     certificate,
     compare_steps,
@@ -24,9 +24,9 @@ from export.verification import (
     refusal,
     say_nothing,
 )
-from runtime.bundle_stepper import BundleStepper
-from runtime.errors import VerificationFailed
-from runtime.manifest import Certificate, Manifest
+from attendant.runtime.bundle.manifest import Certificate, Manifest
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.errors import VerificationFailed
 
 
 def certify_half(

@@ -20,9 +20,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from export.fp16.magnitudes import MOVING, RECURRENT, Magnitudes, step_magnitudes
-from export.traced import TracedGraph, TracedPair
-from runtime.manifest import StateTensor, TensorSpec
+from attendant.export.fp16.magnitudes import MOVING, RECURRENT, Magnitudes, step_magnitudes
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
 FULL, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 

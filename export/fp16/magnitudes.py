@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 import onnx
 
-from export.int8.bounds import Bound, Bounds
-from export.int8.graph import GraphEditor, attribute
-from runtime.manifest import StateTensor
+from attendant.export.int8.bounds import Bound, Bounds
+from attendant.export.int8.graph import GraphEditor, attribute
+from attendant.runtime.bundle.manifest import StateTensor
 
 MOVING: Final = frozenset(
     {"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements", "Gather", "Transpose"}

@@ -16,8 +16,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from export.int8.bounds import Bound, Bounds
-from export.int8.graph import GraphEditor, attribute
+from attendant.export.int8.bounds import Bound, Bounds
+from attendant.export.int8.graph import GraphEditor, attribute
 
 ZERO: Final = 128
 LARGEST_CODE: Final = 127

@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from export.int8.activations import Activations, Codes
-from export.int8.graph import CONTRIBUTED, GraphEditor, attribute
+from attendant.export.int8.activations import Activations, Codes
+from attendant.export.int8.graph import CONTRIBUTED, GraphEditor, attribute
 
 WEIGHT_STEP: Final = 1 / 255
 

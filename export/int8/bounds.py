@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from export.int8.graph import GraphEditor, attribute
+from attendant.export.int8.graph import GraphEditor, attribute
 
 Bound = NDArray[np.float64]
 """[] or [K]."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from export.int8.graph import GraphEditor
+from attendant.export.int8.graph import GraphEditor
 
 BLOCK: Final = 64
 """W."""

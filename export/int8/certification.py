@@ -5,18 +5,15 @@ refused before a rewrite must be wrong: what that costs is measured on a test se
 depends on its company.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from export.comparison import distance, first_step_lines
-from export.decodings import compare_decodings
-from export.plan import FULL_PLAN, INT8_DISTANCE, INT8_TOLERANCE, VerificationPlan
-from export.probes import Trace, play, write_scripts
-from export.shortlist.comparison import compare_lists, list_errors
-from export.shortlist.full_vocabulary import full_vocabulary
-from export.traced import TracedPair
-from export.verification import (
+from attendant.export.comparison import distance, first_step_lines
+from attendant.export.decodings import compare_decodings
+from attendant.export.plan import FULL_PLAN, INT8_DISTANCE, INT8_TOLERANCE, VerificationPlan
+from attendant.export.probes import Trace, play, write_scripts
+from attendant.export.verification import (
     Say,
     certificate,
     compare_steps,
@@ -26,41 +23,9 @@ from export.verification import (
     refusal,
     say_nothing,
 )
-from runtime.bundle import Bundle
-from runtime.bundle_stepper import BundleStepper
-from runtime.errors import VerificationFailed
-from runtime.manifest import Certificate, Manifest
-
-
-def certify_served(
-    bundle: Bundle,
-    stepper: BundleStepper,
-    reference: BundleStepper,
-    arithmetic: Mapping[str, str],
-    real_sources: Sequence[Sequence[int]],
-    plain: Callable[[], TracedPair],
-    *,
-    plan: VerificationPlan = FULL_PLAN,
-    say: Say = say_nothing,
-) -> Certificate:
-    """As `certify`, of a bundle's int8 graphs whether they look at the whole vocabulary or at lists of symbols.
-
-    Args:
-        plain: gives the bundle's fp32 graphs; only where there are lists.
-    """
-    if bundle.manifest.graphs["int8"].shortlist is None:
-        return certify(bundle.manifest, stepper, reference, arithmetic, real_sources, plan=plan, say=say)
-    with full_vocabulary(bundle, plain()) as (full, full_stepper):
-        return certify(
-            full.manifest,
-            full_stepper,
-            reference,
-            arithmetic,
-            real_sources,
-            listed_stepper=stepper,
-            plan=plan,
-            say=say,
-        )
+from attendant.runtime.bundle.manifest import Certificate, Manifest
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.errors import VerificationFailed
 
 
 def certify(
@@ -70,7 +35,6 @@ def certify(
     arithmetic: Mapping[str, str],
     real_sources: Sequence[Sequence[int]],
     *,
-    listed_stepper: BundleStepper | None = None,
     plan: VerificationPlan = FULL_PLAN,
     say: Say = say_nothing,
 ) -> Certificate:
@@ -78,15 +42,12 @@ def certify(
 
     Args:
         manifest: of the bundle that both run.
-        stepper: of the whole vocabulary.
         arithmetic: what the quantization did.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
-        listed_stepper: what is to be served, where that looks at lists of symbols: it is held against `stepper`, and
-            decodes in its place.
 
     Raises:
-        VerificationFailed: a source got other bits in company, log-probabilities are off by more than rounding to int8
-            explains, or those of lists are not those of the whole vocabulary.
+        VerificationFailed: a source got other bits in company, or log-probabilities are off by more than rounding to
+            int8 explains.
     """
     random = np.random.default_rng(0)
     scripts = write_scripts(plan, manifest, real_sources, random)
@@ -99,17 +60,9 @@ def certify(
     first_lines = first_step_lines(found, expected, INT8_TOLERANCE)
     if lines := [*first_lines, *far_off(found, expected), *agreement.variation_lines()]:
         raise VerificationFailed(refusal(stepper), lines)
-    served = stepper
-    if listed_stepper is not None:
-        say("playing each source, alone and in batches, over its list of symbols")
-        lists, lines = compare_lists(plan, listed_stepper, scripts, found, positional, random)
-        if lines:
-            raise VerificationFailed(refusal(listed_stepper), lines)
-        agreement.errors |= list_errors(lists)
-        served = listed_stepper
     say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
     sources = decoded_sources(plan, manifest, real_sources, random)
-    report = compare_decodings(plan, manifest, served, reference, sources)
+    report = compare_decodings(plan, manifest, stepper, reference, sources)
     if report.company_lines:
         raise VerificationFailed(refusal(stepper), report.company_lines)
     return certificate(

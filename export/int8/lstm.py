@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from export.int8.graph import CONTRIBUTED, GraphEditor
-from export.int8.products import Matrix, quantized
+from attendant.export.int8.graph import CONTRIBUTED, GraphEditor
+from attendant.export.int8.products import Matrix, quantized
 
 PINNED_CELLS: Final = (8.475540, 20.0, -8.475540, -20.0)
 """The cells of the pins. ONNX Runtime's |tanh| is largest at the first, where it passes 1 by two units in the last

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from export.int8.activations import Activations, Codes
-from export.int8.graph import CONTRIBUTED, GraphEditor, attribute
+from attendant.export.int8.activations import Activations, Codes
+from attendant.export.int8.graph import CONTRIBUTED, GraphEditor, attribute
 
 LARGEST_WEIGHT: Final = 127
 

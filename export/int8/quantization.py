@@ -12,17 +12,22 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from export.int8.activations import Activations
-from export.int8.attention import Attended, StoredAttention, find_attention, replace_attention, store_attention
-from export.int8.bounds import Bound, Bounds
-from export.int8.candidates import replace_top
-from export.int8.graph import CONTRIBUTED, GraphEditor
-from export.int8.products import replace_products
-from export.int8.recurrent import replace_recurrent
-from export.int8.state import RowTensor, plan_rows, read_rows, store_rows, write_rows
-from export.shortlist.output import replace_output
-from export.traced import TracedGraph, TracedPair
-from runtime.manifest import StateTensor, TensorSpec
+from attendant.export.int8.activations import Activations
+from attendant.export.int8.attention import (
+    Attended,
+    StoredAttention,
+    find_attention,
+    replace_attention,
+    store_attention,
+)
+from attendant.export.int8.bounds import Bound, Bounds
+from attendant.export.int8.candidates import replace_top
+from attendant.export.int8.graph import CONTRIBUTED, GraphEditor
+from attendant.export.int8.products import replace_products
+from attendant.export.int8.recurrent import replace_recurrent
+from attendant.export.int8.state import RowTensor, plan_rows, read_rows, store_rows, write_rows
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
 UNTOUCHED: Final = {
     "gates, cell states, softmax, log-probabilities": "fp32: element by element, with no product to speed up",
@@ -41,19 +46,15 @@ class QuantizedPair:
     arithmetic: Mapping[str, str]
 
 
-def quantize(pair: TracedPair, shortlist_size: int | None = None) -> QuantizedPair:
-    """The int8 graphs of fp32 graphs, which stay as they are.
-
-    Args:
-        shortlist_size: the step looks at lists of so many symbols per source; None: at all.
-    """
+def quantize(pair: TracedPair) -> QuantizedPair:
+    """The int8 graphs of fp32 graphs, which stay as they are."""
     encoder, step = _copy(pair.encoder.model), _copy(pair.decoder_step.model)
     plain_step = GraphEditor(pair.decoder_step.model)
     encoder_bounds = Bounds(GraphEditor(pair.encoder.model))
     step_bounds = _step_bounds(plain_step, encoder_bounds, pair.state)
     rows = plan_rows(plain_step, step_bounds, pair.state)
     stored, arithmetic = _quantize_encoder(encoder, encoder_bounds, find_attention(plain_step), rows)
-    arithmetic |= _quantize_step(step, step_bounds, stored, rows, shortlist_size)
+    arithmetic |= _quantize_step(step, step_bounds, stored, rows)
     arithmetic |= {codes.name: codes.description for codes in stored.all}
     arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
     if stored.keys is None and "keys" in {tensor.input for tensor in pair.state}:
@@ -86,16 +87,13 @@ def _quantize_step(
     bounds: Bounds,
     stored: StoredAttention,
     rows: Sequence[RowTensor],
-    shortlist_size: int | None,
 ) -> dict[str, str]:
     editor = GraphEditor(model)
     activations = Activations(editor, bounds)
-    if shortlist_size is None:
-        replace_top(editor)
+    replace_top(editor)
     replace_attention(editor, activations, stored)
     read_rows(editor, activations, rows)
-    of_lists = {} if shortlist_size is None else replace_output(editor, activations, shortlist_size)
-    arithmetic = replace_products(editor, activations) | of_lists
+    arithmetic = replace_products(editor, activations)
     write_rows(editor, activations, rows)
     editor.finish()
     return arithmetic

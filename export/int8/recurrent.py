@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from export.int8.activations import Activations, Codes
-from export.int8.graph import GraphEditor
-from export.int8.lstm import add_lstm
-from export.int8.products import Matrix
-from export.int8.scan_body import CELLS, HIDDEN_STEP, ScanBody, stacked
+from attendant.export.int8.activations import Activations, Codes
+from attendant.export.int8.graph import GraphEditor
+from attendant.export.int8.lstm import add_lstm
+from attendant.export.int8.products import Matrix
+from attendant.export.int8.scan_body import CELLS, HIDDEN_STEP, ScanBody, stacked
 
 
 def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str, str]:

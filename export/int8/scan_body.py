@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from export.int8.activations import LARGEST_CODE, ZERO
-from export.int8.graph import CONTRIBUTED
-from export.int8.products import Matrix, quantized
+from attendant.export.int8.activations import LARGEST_CODE, ZERO
+from attendant.export.int8.graph import CONTRIBUTED
+from attendant.export.int8.products import Matrix, quantized
 
 HIDDEN_STEP: Final = 1 / LARGEST_CODE
 """Of hidden states, which lie within -1 and 1."""

@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from export.int8.activations import LARGEST_CODE, MAX_FIXED_BOUND, Activations, Codes
-from export.int8.bounds import Bounds
-from export.int8.graph import GraphEditor, attribute
-from export.int8.products import find_product
-from runtime.manifest import StateTensor
+from attendant.export.int8.activations import LARGEST_CODE, MAX_FIXED_BOUND, Activations, Codes
+from attendant.export.int8.bounds import Bounds
+from attendant.export.int8.graph import GraphEditor, attribute
+from attendant.export.int8.products import find_product
+from attendant.runtime.bundle.manifest import StateTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.beams import BeamRows
-from runtime.decoding.greedy import GreedyRows
-from runtime.decoding.row_group import Ending, RowGroup, can_share
-from runtime.decoding.search import Candidates, Search
-from runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, Stepper, attention_cells
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.beams import BeamRows
+from attendant.runtime.decoding.greedy import GreedyRows
+from attendant.runtime.decoding.row_group import Ending, RowGroup, can_share
+from attendant.runtime.decoding.search import Candidates, Search
+from attendant.runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, Stepper, attention_cells
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -18,11 +18,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from runtime.decoding.hypothesis import FinishReason, Hypothesis, Node
-from runtime.decoding.options import DecodingOptions, length_penalty
-from runtime.decoding.search import Candidates
-from runtime.manifest import SpecialIds
-from runtime.stepper import Floats
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Node
+from attendant.runtime.decoding.options import DecodingOptions, length_penalty
+from attendant.runtime.decoding.search import Candidates
+from attendant.runtime.stepper import Floats
 
 IMPOSSIBLE = -1e8
 """Below this a candidate is banned, not improbable: bans are logits of -1e9, probable ones don't come near."""

@@ -17,12 +17,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.decoding.beam import IMPOSSIBLE, BeamSearch, hypothesis_of, num_enough
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.decoding.limits import Limits
-from runtime.decoding.options import DecodingOptions, length_penalty
-from runtime.decoding.row_group import Ending
-from runtime.stepper import Floats, Ids
+from attendant.runtime.decoding.beam import IMPOSSIBLE, BeamSearch, hypothesis_of, num_enough
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.limits import Limits
+from attendant.runtime.decoding.options import DecodingOptions, length_penalty
+from attendant.runtime.decoding.row_group import Ending
+from attendant.runtime.stepper import Floats, Ids
 
 Key = TypeVar("Key")
 Mask = NDArray[np.bool_]

@@ -5,10 +5,10 @@ It shares its steps with whatever else is decoded, like any search, and its log-
 
 from dataclasses import dataclass
 
-from runtime.decoding.beam import stack_attention
-from runtime.decoding.hypothesis import FinishReason, Hypothesis, Node
-from runtime.decoding.search import Candidates
-from runtime.manifest import SpecialIds
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.beam import stack_attention
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Node
+from attendant.runtime.decoding.search import Candidates
 
 
 @dataclass(frozen=True, slots=True)

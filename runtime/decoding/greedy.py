@@ -13,11 +13,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.decoding.beam import BeamSearch, hypothesis_of
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.decoding.limits import Limits
-from runtime.decoding.row_group import Ending
-from runtime.stepper import Floats, Ids
+from attendant.runtime.decoding.beam import BeamSearch, hypothesis_of
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.limits import Limits
+from attendant.runtime.decoding.row_group import Ending
+from attendant.runtime.stepper import Floats, Ids
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from runtime.stepper import Floats
+from attendant.runtime.stepper import Floats
 
 
 class FinishReason(Enum):

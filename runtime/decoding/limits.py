@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.decoding.beam import BeamSearch
-from runtime.stepper import NO_ID, Ids
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.stepper import NO_ID, Ids
 
 NEVER = 1 << 62
 

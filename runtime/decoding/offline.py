@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Search
-from runtime.manifest import SpecialIds
-from runtime.stepper import Stepper
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Search
+from attendant.runtime.stepper import Stepper
 
 
 def decode_all(

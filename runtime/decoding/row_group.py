@@ -7,10 +7,10 @@ operation of a step, so that a step costs about the same however many they are.
 from collections.abc import Sequence, Set
 from typing import Protocol, TypeGuard, TypeVar
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.search import Search
-from runtime.stepper import Floats, Ids
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.search import Search
+from attendant.runtime.stepper import Floats, Ids
 
 Key = TypeVar("Key")
 

@@ -7,8 +7,8 @@ request's steps can be shared with any other's. It names rows by their place amo
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.stepper import Floats
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.stepper import Floats
 
 
 class Candidates(NamedTuple):

@@ -8,7 +8,7 @@ them and needs not ask for more.
 
 from collections import OrderedDict
 
-from server.engine.request import EngineRequest, Priority
+from attendant.server.engine.request import EngineRequest, Priority
 
 
 class Dispatcher:

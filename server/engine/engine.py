@@ -4,13 +4,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.stepper import Stepper
-from server.engine.lane import width_of
-from server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepResult, StepStats
-from server.engine.scheduler import Budget, Scheduler
-from server.errors import AttendantError, Cancelled, DeadlineExceeded
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.stepper import Stepper
+from attendant.server.engine.lane import width_of
+from attendant.server.engine.request import (
+    EngineRequest,
+    Outcome,
+    Priority,
+    RequestStats,
+    Result,
+    StepResult,
+    StepStats,
+)
+from attendant.server.engine.scheduler import Budget, Scheduler
+from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from server.engine.request import EngineRequest, Outcome, Priority
+from attendant.server.engine.request import EngineRequest, Outcome, Priority
 
 Outcomes = list[tuple[int, Outcome]]
 

@@ -11,8 +11,8 @@ import math
 from collections import Counter, OrderedDict
 from itertools import islice
 
-from runtime.stepper import padded_width
-from server.engine.request import EngineRequest
+from attendant.runtime.stepper import padded_width
+from attendant.server.engine.request import EngineRequest
 
 WINDOW = 64
 """How many waiting requests are looked at for companions of like length."""

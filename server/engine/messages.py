@@ -12,11 +12,11 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.decoding.search import Search
-from runtime.stepper import Floats
-from server.engine.host import Outcomes
-from server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepStats
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.search import Search
+from attendant.runtime.stepper import Floats
+from attendant.server.engine.host import Outcomes
+from attendant.server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepStats
 
 MAX_SEARCHES_KEPT: Final = 256
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.search import Search
-from server.errors import AttendantError
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.search import Search
+from attendant.server.errors import AttendantError
 
 
 class Priority(IntEnum):

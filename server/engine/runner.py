@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from runtime.decoding.search import Search
-from server.engine.host import EngineHost, Outcomes
-from server.engine.request import EngineRequest, Outcome, Priority, Result
-from server.errors import AttendantError, DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.runtime.decoding.search import Search
+from attendant.server.engine.host import EngineHost, Outcomes
+from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result
+from attendant.server.errors import AttendantError, DeadlineTooShort, Draining, EngineDead, QueueFull
 
 MIN_RETRY_SECONDS = 0.05
 

@@ -11,9 +11,9 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from server.engine.allowance import Allowance, Turns
-from server.engine.lane import Lane
-from server.engine.request import EngineRequest, Priority
+from attendant.server.engine.allowance import Allowance, Turns
+from attendant.server.engine.lane import Lane
+from attendant.server.engine.request import EngineRequest, Priority
 
 MAX_OLD_DEADLINES = 64
 

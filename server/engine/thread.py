@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from server.engine.engine import Engine
-from server.engine.host import Outcomes
-from server.engine.pace import Pace
-from server.engine.request import EngineRequest, Priority, StepStats
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.host import Outcomes
+from attendant.server.engine.pace import Pace
+from attendant.server.engine.request import EngineRequest, Priority, StepStats
 
 log = logging.getLogger(__name__)
 

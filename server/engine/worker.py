@@ -4,10 +4,10 @@ import select
 import socket
 import time
 
-from server.engine.engine import Engine
-from server.engine.frames import Frames, framed
-from server.engine.messages import Report
-from server.engine.request import Priority, StepStats
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.frames import Frames, framed
+from attendant.server.engine.messages import Report
+from attendant.server.engine.request import Priority, StepStats
 
 REPORT_SECONDS = 0.05
 """How old a step's stats may become before they are sent without an outcome."""

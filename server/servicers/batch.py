@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from attendant.server.engine.request import Outcome, Result
+from attendant.server.errors import Draining, Unavailable
+from attendant.server.interceptor import cancellation_code
+from attendant.server.models import Catalogue, ServedModel
+from attendant.server.servicers.call import Account, Failure
+from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.requests import Work, read_generate
+from attendant.server.servicers.status import abort, status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
-from server.engine.request import Outcome, Result
-from server.errors import Draining, Unavailable
-from server.interceptor import cancellation_code
-from server.models import Catalogue, ServedModel
-from server.servicers.call import Account, Failure
-from server.servicers.conversion import generate_fields
-from server.servicers.requests import Work, read_generate
-from server.servicers.status import abort, status_of
 
 
 @dataclass(slots=True, eq=False)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from server.errors import AttendantError, InternalError
-from server.interceptor import cancellation_code
-from server.metrics import Metrics
-from server.models import Catalogue
-from server.servicers.status import abort
+from attendant.server.errors import AttendantError, InternalError
+from attendant.server.interceptor import cancellation_code
+from attendant.server.metrics import Metrics
+from attendant.server.models import Catalogue
+from attendant.server.servicers.status import abort
 
 log = logging.getLogger(__name__)
 

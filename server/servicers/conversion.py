@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.stepper import Floats
+from attendant.server.engine.request import RequestStats, Result
+from attendant.server.models import ServedModel
+from attendant.server.servicers.decoding import default_max_length
+from attendant.server.servicers.requests import Work
 from attendant_client.v1 import seq2seq_pb2 as messages
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.stepper import Floats
-from runtime.tokenizer import Tokenizer
-from server.engine.request import RequestStats, Result
-from server.models import ServedModel
-from server.servicers.decoding import default_max_length
-from server.servicers.requests import Work
 
 FINISH_REASONS = {
     FinishReason.EOS: messages.FINISH_REASON_EOS,

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from attendant.runtime.bundle.manifest import Limits, Manifest
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.servicers.violations import NOT_BUILT, Violations, tokens_long
 from attendant_client.v1 import seq2seq_pb2 as messages
-from runtime.decoding.options import DecodingOptions
-from runtime.manifest import Limits, Manifest
-from server.servicers.violations import NOT_BUILT, Violations, tokens_long
 
 MAX_LENGTH_PENALTY = 10.0
 MAX_PATIENCE = 10.0

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.search import Search
+from attendant.server.models import ServedModel
+from attendant.server.servicers.decoding import read_decoding
+from attendant.server.servicers.symbols import read_text, read_tokens
+from attendant.server.servicers.violations import NOT_BUILT, Violations, check_request_id
 from attendant_client.v1 import seq2seq_pb2 as messages
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.search import Search
-from server.models import ServedModel
-from server.servicers.decoding import read_decoding
-from server.servicers.symbols import read_text, read_tokens
-from server.servicers.violations import NOT_BUILT, Violations, check_request_id
 
 MAX_SEARCHES_KEPT = 256
 

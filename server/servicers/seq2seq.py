@@ -6,16 +6,16 @@ from typing import Any
 
 import grpc
 
+from attendant.server.engine.request import Result
+from attendant.server.errors import NotBuilt
+from attendant.server.metrics import Metrics
+from attendant.server.models import Catalogue, ServedModel
+from attendant.server.servicers.batch import BatchStream
+from attendant.server.servicers.call import Account, Answering
+from attendant.server.servicers.conversion import generate_response, model_message, score_response
+from attendant.server.servicers.requests import Work, read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from server.engine.request import Result
-from server.errors import NotBuilt
-from server.metrics import Metrics
-from server.models import Catalogue, ServedModel
-from server.servicers.batch import BatchStream
-from server.servicers.call import Account, Answering
-from server.servicers.conversion import generate_response, model_message, score_response
-from server.servicers.requests import Work, read_generate, read_score
 
 SERVICE = messages.DESCRIPTOR.services_by_name["Seq2Seq"]
 SERVICE_NAME = SERVICE.full_name

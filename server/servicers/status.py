@@ -8,7 +8,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from server.errors import AttendantError, InvalidArgument, Overloaded
+from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"

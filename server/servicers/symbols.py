@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from runtime.tokenizer import Tokenizer, UnknownTokenError
-from server.servicers.violations import Violations, tokens_long
+from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
+from attendant.server.servicers.violations import Violations, tokens_long
 
 MAX_UNKNOWN_TOLD = 4
 

@@ -1,6 +1,6 @@
 """What is wrong with a request: each check says what a value must be, and goes on to the next."""
 
-from server.errors import InvalidArgument, Violation, shortened
+from attendant.server.errors import InvalidArgument, Violation, shortened
 
 NOT_BUILT = "not available in this version"
 MAX_REQUEST_ID_CHARACTERS = 128

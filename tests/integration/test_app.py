@@ -14,14 +14,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from attendant.runtime.errors import UserError
+from attendant.server.app import serve
+from attendant.server.config import parse_config
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.loading import LoadedModel
+from attendant.server.models import limits_in_force
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from runtime.errors import UserError
-from server.app import serve
-from server.config import parse_config
-from server.engine.runner import EngineRunner
-from server.loading import LoadedModel
-from server.models import limits_in_force
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 
@@ -49,8 +49,8 @@ async def app(monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[LoadedMod
         ports.append(original(*given))
         return ports[-1]
 
-    monkeypatch.setattr("server.app.bind", bind)
-    monkeypatch.setattr("server.app.load_models", lambda config, processes: load())
+    monkeypatch.setattr("attendant.server.app.bind", bind)
+    monkeypatch.setattr("attendant.server.app.load_models", lambda config, processes: load())
     config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
     task = asyncio.create_task(serve(config))
     await eventually(lambda: bool(ports) or task.done())

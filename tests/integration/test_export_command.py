@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from export.__main__ import main
-from runtime.bundle import open_bundle
-from runtime.command import run_command
-from runtime.manifest import MANIFEST_NAME
-from runtime.tokenizer import Tokenizer
+from attendant.export.__main__ import main
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.command import run_command
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -86,7 +85,7 @@ def test_another_runs_bundle_is_told_apart(
 def test_golden_examples_that_fail_are_status_1(
     bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.recheck.check_golden", lambda *arguments: ["golden example 1: differs"])
+    monkeypatch.setattr("attendant.export.recheck.check_golden", lambda *arguments: ["golden example 1: differs"])
     assert command("verify", bundle) == 1
     assert "  - golden example 1: differs" in capsys.readouterr().err
 
@@ -160,61 +159,6 @@ def test_int8_that_was_not_measured_is_not_the_default(bundle: Path, tmp_path: P
     manifest = open_bundle(output).manifest
     assert set(manifest.graphs) == {"fp32", "int8"}
     assert manifest.default_precision["cpu"] == "fp32"
-
-
-def test_int8_over_lists_of_symbols(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(run.parent.parent)
-    size = num_target_symbols(run) - 1
-    output = tmp_path / "listed"
-    arguments = [run, "--output", output, "--precision", "fp32,int8", "--shortlist", size]
-    assert command(*arguments) == 0
-    manifest = open_bundle(output).manifest
-    spec = manifest.graphs["int8"].shortlist
-    assert spec is not None
-    assert spec.size == size
-    assert {one.precision for one in manifest.evaluation if one.difference is not None} == {"int8"}
-    assert command("verify", output) == 0
-    assert command("inspect", output) == 0
-    assert f"a source's list: {size} of {size + 1} target symbols" in capsys.readouterr().out
-
-
-def num_target_symbols(run: Path) -> int:
-    """Number of target symbols."""
-    return Tokenizer.from_file(run / "target_tokenizer.json").vocabulary_size
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["{run}", "--shortlist", "512"], "--shortlist is for int8, which is not asked for: add --precision fp32,int8"),
-        (["{run}", "--precision", "fp32,int8", "--shortlist", "512"], "--shortlist 512: the target vocabulary of "),
-        (["{run}", "--precision", "fp32,int8", "--shortlist", "0"], "--shortlist 0: the target vocabulary of "),
-        (["{bundle}", "--precision", "fp32,int8", "--shortlist", "16"], "the bundle {bundle} has not: export its run"),
-    ],
-)
-def test_a_shortlist_that_can_t_be_made_is_status_2_and_one_clear_line(
-    arguments: list[str], said: str, run: Path, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [argument.format(run=run, bundle=bundle) for argument in arguments]
-    assert command(*given, "--output", tmp_path / "out", "--skip-evaluation") == 2
-    error = capsys.readouterr().err
-    assert said.format(bundle=bundle) in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_shortlist_needs_the_training_pairs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    moved = run / "corpus-moved"
-    (run / "corpus").rename(moved)
-    try:
-        size = num_target_symbols(run) - 1
-        arguments = [run, "--output", tmp_path / "out", "--precision", "fp32,int8", "--shortlist", size]
-        assert command(*arguments, "--skip-evaluation") == 2
-    finally:
-        moved.rename(run / "corpus")
-    assert "does not have them any more: `python -m training" in capsys.readouterr().err
 
 
 def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:

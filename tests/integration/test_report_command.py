@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.command import run_command
+from attendant.runtime.command import run_command
+from attendant.training.__main__ import main
 from tests.pages import read_page
-from training.__main__ import main
 
 RECIPE = """
 [data]

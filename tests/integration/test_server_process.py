@@ -23,14 +23,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, FileEntry
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.files import sha256_of
+from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from runtime.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.files import sha256_of
-from runtime.manifest import MANIFEST_NAME, FileEntry
-from runtime.onnx_stepper import OnnxStepper
 from tests.bundles import tiny_bundle
 
 ROOT = Path(__file__).parents[2]

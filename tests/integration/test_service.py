@@ -12,11 +12,11 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.tokenizer import EOS_ID
-from server.servicers.seq2seq import SERVICE_NAME
 from tests.fakes import SPECIAL_IDS
 from tests.serving import Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
 
@@ -323,7 +323,7 @@ async def test_what_nobody_foresaw_is_internal(
     def broken(*_: Any) -> Any:
         raise KeyError("secret words")
 
-    monkeypatch.setattr("server.servicers.seq2seq.generate_response", broken)
+    monkeypatch.setattr("attendant.server.servicers.seq2seq.generate_response", broken)
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a", request_id="find-me")))
         assert error.code() is grpc.StatusCode.INTERNAL

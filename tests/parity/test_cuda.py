@@ -9,18 +9,18 @@ import numpy as np
 import onnx
 import pytest
 
-from export.bundle_writer import write_bundle
-from runtime.bundle import Bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.device_buckets import Captures
-from runtime.device_graphs import StateLayout, reordering_graph
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import UserError
-from runtime.golden import check_golden
-from runtime.onnx_session import BoundSession
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import DecoderState
+from attendant.export.bundle_writer import write_bundle
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.device.buckets import Captures
+from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import UserError
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.session import BoundSession
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import DecoderState
 from tests.bundles import TINY_PLAN, tiny_exportable
 
 pytestmark = pytest.mark.cuda

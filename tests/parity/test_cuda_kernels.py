@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from export.fp16.conversion import convert
-from export.graphs import trace_graphs
-from runtime.device_graphs import StateLayout, reordering_graph
+from attendant.export.fp16.conversion import convert
+from attendant.export.graphs import trace_graphs
+from attendant.runtime.device.graphs import StateLayout, reordering_graph
 from tests.bundles import tiny_model
 
 FLOATS = {"float32", "float16"}

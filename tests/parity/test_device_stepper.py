@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.bundle import Bundle, open_bundle
-from runtime.decoding.offline import decode_all, score_all
-from runtime.decoding.options import DecodingOptions
-from runtime.device_buckets import Captures
-from runtime.device_stepper import DeviceStepper
-from runtime.onnx_session import Binding, BoundSession
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import DecoderState, StepOutput
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.device.buckets import Captures
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.onnx.session import Binding, BoundSession
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import DecoderState, StepOutput
 from tests.bundles import tiny_bundle
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from export.bundle_writer import write_bundle
-from export.graphs import trace_graphs
-from export.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.onnx_stepper import OnnxStepper
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.graphs import trace_graphs
+from attendant.export.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.model.config import CellKind, QueryOrder, ScoreKind
+from attendant.training.stepper import TorchStepper
 from tests.bundles import tiny_config, tiny_exportable, tiny_model
-from training.model.config import CellKind, QueryOrder, ScoreKind
-from training.stepper import TorchStepper
 
 # As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.
 PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)

@@ -7,17 +7,16 @@ import numpy as np
 import onnx
 import pytest
 
-import export.bundle_writer
-from export.bundle_writer import write_bundle
-from export.fp16.conversion import HalfPair, convert
-from export.from_bundle import exportable_bundle
-from export.recheck import recheck
-from runtime.bundle import Bundle, open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import VerificationFailed
-from runtime.onnx_stepper import OnnxStepper
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.fp16.conversion import HalfPair, convert
+from attendant.export.from_bundle import exportable_bundle
+from attendant.export.recheck import recheck
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.bundles import TINY_PLAN, tiny_exportable
 
 MODELS: list[dict[str, Any]] = [
@@ -103,7 +102,7 @@ def test_wrong_fp16_graphs_are_refused(fault: Any, tmp_path: Path, monkeypatch: 
         fault(converted)
         return converted
 
-    monkeypatch.setattr(export.bundle_writer, "convert", faulty)
+    monkeypatch.setattr("attendant.export.bundle_writer.convert", faulty)
     with pytest.raises(VerificationFailed, match=r"the fp16 graphs on .* are refused"):
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "fp16"), plan=TINY_PLAN)
     assert list(tmp_path.iterdir()) == []

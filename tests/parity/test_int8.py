@@ -13,18 +13,17 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-import export.bundle_writer
-from export.bundle_writer import write_bundle
-from export.from_bundle import exportable_bundle
-from export.int8.quantization import QuantizedPair, quantize
-from export.plan import VerificationPlan
-from export.traced import TracedPair
-from runtime.bundle import Bundle, open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.errors import VerificationFailed
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import attention_cells
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.from_bundle import exportable_bundle
+from attendant.export.int8.quantization import QuantizedPair, quantize
+from attendant.export.plan import VerificationPlan
+from attendant.export.traced import TracedPair
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import VerificationFailed
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import attention_cells
 from tests.bundles import TINY_PLAN, tiny_exportable
 
 PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1, 2, 4), max_length=16)
@@ -173,7 +172,7 @@ def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, mo
         fault(quantized.graphs)
         return quantized
 
-    monkeypatch.setattr(export.bundle_writer, "quantize", faulty)
+    monkeypatch.setattr("attendant.export.bundle_writer.quantize", faulty)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert any(re.match(said, line) for line in refusal.value.differences), refusal.value

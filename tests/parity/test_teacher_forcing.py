@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.stepper import attention_layout, pad_sources
-from runtime.tokenizer import BOS_ID, PAD_ID
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.runtime.stepper import attention_layout, pad_sources
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.stepper import TorchStepper
 from tests.architectures import architectures
-from training.model import ModelConfig, Seq2Seq
-from training.stepper import TorchStepper
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 11, 13
 LENGTHS = (5, 1, 9, 3)

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.from_run import exportable_run
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.__main__ import main
+from attendant.training.checkpoint import load_run
+from attendant.training.model import ModelConfig
+from attendant.training.stepper import TorchStepper
 from attendant_client import AttendantClient
-from export.bundle_writer import write_bundle
-from export.from_run import exportable_run
-from runtime.bundle import open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.golden import check_golden
-from runtime.onnx_stepper import OnnxStepper
 from tests.architectures import architectures
 from tests.bundles import TINY_PLAN
 from tests.serving import served
-from training.__main__ import main
-from training.checkpoint import load_run
-from training.model import ModelConfig
-from training.stepper import TorchStepper
 
 RECIPE = """
 [data]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bundle import Bundle, open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.golden import check_golden
-from runtime.manifest import Precision
-from runtime.onnx_stepper import OnnxStepper
-from training.checkpoint import load_run
-from training.stepper import TorchStepper
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.checkpoint import load_run
+from attendant.training.stepper import TorchStepper
 
 MODELS = Path(__file__).parents[2] / "models"
 WORDS = ("attention", "decoder", "onnx", "throughput", "phoneme")

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from prometheus_client import CollectorRegistry
 
-from server.metrics import Metrics
+from attendant.server.metrics import Metrics
+from attendant.training.model import ModelConfig, Seq2Seq, scores
+from attendant.training.stepper import TorchStepper
 from tests.bundles import TINY_SIZES
-from training.model import ModelConfig, Seq2Seq, scores
-from training.stepper import TorchStepper
 
 DOCS = Path(__file__).parents[2] / "docs"
 

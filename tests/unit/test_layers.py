@@ -3,50 +3,55 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TOPS = ("runtime", "training", "export", "server")
 
-# room -> what of this project it may import. A longer prefix wins over a shorter one.
+# package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
-    "runtime": {"runtime"},
-    "training": {"training", "runtime"},
-    "export": {
-        "export",
-        "training.model",
-        "training.checkpoint",
-        "training.stepper",
-        "training.evaluation",
-        "training.metrics",
-        "training.data.config",
-        "runtime",
+    "attendant.runtime": {"attendant.runtime"},
+    "attendant.training": {"attendant.training", "attendant.runtime"},
+    "attendant.export": {
+        "attendant.export",
+        "attendant.training.model",
+        "attendant.training.checkpoint",
+        "attendant.training.stepper",
+        "attendant.training.evaluation",
+        "attendant.training.metrics",
+        "attendant.training.data.config",
+        "attendant.runtime",
     },
-    # What a source symbol is translated to is learned on the training pairs.
-    "export.shortlist": {
-        "export",
-        "training.checkpoint",
-        "training.data.corpus",
-        "training.data.training_part",
-        "runtime",
-    },
-    "server.errors": {"runtime"},
-    "server.engine": {"server.engine", "server.errors", "runtime"},
-    "server": {"server", "runtime", "attendant_client.v1"},
+    "attendant.server.errors": {"attendant.runtime"},
+    "attendant.server.engine": {"attendant.server.engine", "attendant.server.errors", "attendant.runtime"},
+    "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1"},
     "attendant_client": {"attendant_client"},
 }
-OURS = {"runtime", "training", "export", "server", "attendant_client", "demo", "tests", "benchmarks"}
+# A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
+OURS = {"attendant", "attendant_client", "demo", "tests", "benchmarks", *TOPS}
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
-ONLY_IN = {"onnxruntime": {"runtime/onnx_session.py"}}
+ONLY_IN = {"onnxruntime": {"attendant.runtime.onnx.session"}}
 
 
-def modules() -> list[Path]:
-    folders = ["runtime", "training", "export", "server", "client/attendant_client"]
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+def name_of(path: Path) -> str:
+    """The dotted name under which a module is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] in TOPS:
+        parts = ("attendant", *parts)
+    elif parts[0] == "client":
+        parts = parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PATHS = sorted(path for folder in (*TOPS, "client/attendant_client") for path in (ROOT / folder).rglob("*.py"))
+MODULES = {name_of(path): path for path in PATHS}
 
 
 def imports(path: Path) -> set[str]:
+    """What a module imports, wherever in it, also for type checking alone."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -61,28 +66,50 @@ def within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def room_of(path: Path) -> str:
-    relative = path.relative_to(ROOT / "client" if "client" in path.parts else ROOT)
-    name = ".".join(relative.with_suffix("").parts)
-    return max((room for room in ALLOWED if within(name, room)), key=len)
+def package_of(module: str) -> str:
+    return max((package for package in ALLOWED if within(module, package)), key=len)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_only_go_down(path: Path) -> None:
-    room = room_of(path)
-    ours = {name for name in imports(path) if name.split(".")[0] in OURS}
-    wrong = {name for name in ours if not any(within(name, allowed) for allowed in ALLOWED[room])}
-    assert not wrong, f"{room} may not import {sorted(wrong)}"
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_only_go_down(module: str) -> None:
+    allowed = ALLOWED[package_of(module)]
+    ours = {name for name in imports(MODULES[module]) if name.split(".")[0] in OURS}
+    wrong = {name for name in ours if not any(within(name, prefix) for prefix in allowed)}
+    assert not wrong, f"{module} may not import {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if room_of(p) == "server.engine"], ids=lambda path: path.name)
-def test_the_engine_never_sees_the_wire(path: Path) -> None:
-    assert not {name for name in imports(path) if name.split(".")[0] in ENGINE_BANS}
+FOLDERS = sorted({module.rpartition(".")[0] for module in MODULES if "." in module})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_circle_of_imports(folder: str) -> None:
+    """Between the files and folders of one folder, whatever is inside them."""
+
+    def part_of(name: str) -> str | None:
+        """Which part of the folder a name is in; None: another folder's."""
+        rest = name.removeprefix(folder + ".")
+        return rest.split(".")[0] if rest != name else None
+
+    arrows: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        if (part := part_of(module)) is not None:
+            known = {other for name in imports(path) if (other := part_of(name)) is not None}
+            parts = {part_of(other) for other in MODULES}
+            arrows.setdefault(part, set()).update((known & parts) - {part})  # type: ignore[arg-type]
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(f"{folder}: {' -> '.join(error.args[1])} -> is a circle of imports")
+
+
+@pytest.mark.parametrize("module", [one for one in MODULES if package_of(one) == "attendant.server.engine"])
+def test_the_engine_never_sees_the_wire(module: str) -> None:
+    assert not {name for name in imports(MODULES[module]) if name.split(".")[0] in ENGINE_BANS}
 
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_one_file_owns_the_library(library: str) -> None:
-    users = {str(path.relative_to(ROOT)) for path in modules() if any(within(name, library) for name in imports(path))}
+    users = {module for module, path in MODULES.items() if any(within(name, library) for name in imports(path))}
     assert users == ONLY_IN[library]
 
 
@@ -90,10 +117,10 @@ def test_the_server_starts_without_torch() -> None:
     """Not a scan: every module of the server is imported in a process in which torch can't be."""
     program = """
 import importlib, pkgutil, sys
-for name in ("torch", "training", "export", "onnx", "onnxscript"):
+for name in ("torch", "attendant.training", "attendant.export", "onnx", "onnxscript"):
     sys.modules[name] = None
-import runtime, server
-for package in (runtime, server):
+import attendant.runtime, attendant.server
+for package in (attendant.runtime, attendant.server):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -105,4 +132,4 @@ for package in (runtime, server):
 
 def test_no_room_is_a_drawer() -> None:
     banned = {"utils", "util", "helpers", "helper", "common", "constants", "misc"}
-    assert not {path for path in modules() if banned & {part.removesuffix(".py") for part in path.parts}}
+    assert not {module for module in MODULES if banned & set(module.split("."))}

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.averaging import average_run
-from training.run import Run
+from attendant.runtime.errors import UserError
+from attendant.training.averaging import average_run
+from attendant.training.run import Run
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,19 +11,19 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from runtime.errors import UserError
-from runtime.manifest import Precision, Provider
-from training.checkpoint import BEST, LAST
-from training.data.config import CorpusFiles
-from training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
-from training.evaluation.data import EvaluationData, read_data, read_held_out
-from training.evaluation.models import OpenedModel, is_bundle, open_bundle_model, open_run
-from training.evaluation.outputs import outputs_file
-from training.evaluation.results import Result, document
-from training.evaluation.session import Session
-from training.evaluation.tables import show
-from training.metrics import MetricName
-from training.run import Run, write_json
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.errors import UserError
+from attendant.training.checkpoint import BEST, LAST
+from attendant.training.data.config import CorpusFiles
+from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
+from attendant.training.evaluation.data import EvaluationData, read_data, read_held_out
+from attendant.training.evaluation.models import OpenedModel, is_bundle, open_bundle_model, open_run
+from attendant.training.evaluation.outputs import outputs_file
+from attendant.training.evaluation.results import Result, document
+from attendant.training.evaluation.session import Session
+from attendant.training.evaluation.tables import show
+from attendant.training.metrics import MetricName
+from attendant.training.run import Run, write_json
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with

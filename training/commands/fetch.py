@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.data.fetch import fetch
-from training.recipe import load_recipe
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch import fetch
+from attendant.training.recipe import load_recipe
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import UserError
-from training.commands import evaluate
-from training.data.fetch import fetch
-from training.experiment import Experiment, prepare, refuse_existing
-from training.journal import Journal, SilentJournal
-from training.processes import Processes
-from training.progress import SilentProgress, make_progress
-from training.recipe import Recipe, load_recipe
-from training.run import Run
-from training.trainer import Trainer
+from attendant.runtime.errors import UserError
+from attendant.training.commands import evaluate
+from attendant.training.data.fetch import fetch
+from attendant.training.experiment import Experiment, prepare, refuse_existing
+from attendant.training.journal import Journal, SilentJournal
+from attendant.training.processes import Processes
+from attendant.training.progress import SilentProgress, make_progress
+from attendant.training.recipe import Recipe, load_recipe
+from attendant.training.run import Run
+from attendant.training.trainer import Trainer
 
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run.py).
 In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and

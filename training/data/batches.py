@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.errors import UserError
-from runtime.tokenizer import EOS_ID, PAD_ID
-from training.data.config import BatchConfig
-from training.data.corpus import Corpus
+from attendant.runtime.bundle.tokenizer import EOS_ID, PAD_ID
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import BatchConfig
+from attendant.training.data.corpus import Corpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.config import DataConfig
-from training.data.pairs import Pair
+from attendant.training.data.config import DataConfig
+from attendant.training.data.pairs import Pair
 
 DIGEST_BYTES = 16
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from training.table import Table
+from attendant.training.table import Table
 
 Part = Literal["train", "validation", "test"]
 Count = Annotated[int, Field(ge=1)]

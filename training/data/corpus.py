@@ -7,11 +7,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import UserError
-from runtime.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from training.data.config import DataConfig
-from training.data.pairs import Pair
-from training.data.words import num_words
+from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import DataConfig
+from attendant.training.data.pairs import Pair
+from attendant.training.data.words import num_words
 
 CHUNK_PAIRS = 10_000
 

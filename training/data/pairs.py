@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from runtime.errors import UserError
-from training.data.config import CorpusFiles
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles
 
 
 @dataclass(frozen=True, slots=True)

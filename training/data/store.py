@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import UserError
-from runtime.files import flush_to_disk
-from training.data.corpus import Corpus, PairEncoder, TokenSequences
-from training.data.pairs import Pair
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
+from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences
+from attendant.training.data.pairs import Pair
 
 SIDES = ("source", "target")
 RECORD_NAME = "corpus.json"

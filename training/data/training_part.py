@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import UserError
-from runtime.tokenizer import Tokenizer
-from training.data.cleaning import Selection, Survey, survey
-from training.data.config import CorpusFiles, DataConfig
-from training.data.corpus import Corpus, PairEncoder
-from training.data.pairs import Pair, read_pairs
-from training.data.store import open_stored, store
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.cleaning import Selection, Survey, survey
+from attendant.training.data.config import CorpusFiles, DataConfig
+from attendant.training.data.corpus import Corpus, PairEncoder
+from attendant.training.data.pairs import Pair, read_pairs
+from attendant.training.data.store import open_stored, store
 
 FORMAT = 1
 """Of what a key stands for: raised when the same inputs begin to give other files."""

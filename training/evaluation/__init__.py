@@ -6,13 +6,13 @@ report or a notebook: `training.metrics.take_statistics` takes a metric of outpu
 two systems. What opens a run or a bundle is training/evaluation/models.py.
 """
 
-from training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from training.evaluation.comparison import Difference, compare
-from training.evaluation.config import EvaluationConfig
-from training.evaluation.decoding import Decoded, decode_examples
-from training.evaluation.evaluating import Evaluation, Measurement, describe_search, evaluate, search_options
-from training.evaluation.lengths import DEFAULT_EDGES, LengthBin, LengthUnit, by_length, source_lengths
-from training.evaluation.text_model import TextModel
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
+from attendant.training.evaluation.comparison import Difference, compare
+from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.decoding import Decoded, decode_examples
+from attendant.training.evaluation.evaluating import Evaluation, Measurement, describe_search, evaluate, search_options
+from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthBin, LengthUnit, by_length, source_lengths
+from attendant.training.evaluation.text_model import TextModel
 
 __all__ = [
     "DEFAULT_EDGES",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.metrics import Floats64, Statistics
+from attendant.training.metrics import Floats64, Statistics
 
 DEFAULT_RESAMPLES = 1000
 CONFIDENCE = 0.95

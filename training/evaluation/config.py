@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from training.metrics import MetricName
-from training.table import Table
+from attendant.training.metrics import MetricName
+from attendant.training.table import Table
 
 
 class EvaluationConfig(Table):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.data.config import CorpusFiles, Part
-from training.data.pairs import Example, group_references, read_pairs
-from training.run import Run
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles, Part
+from attendant.training.data.pairs import Example, group_references, read_pairs
+from attendant.training.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from runtime.decoding.hypothesis import FinishReason
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.stepper import Floats
-from training.data.corpus import encode_source
-from training.data.pairs import Example
-from training.evaluation.text_model import TextModel
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import Floats
+from attendant.training.data.corpus import encode_source
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation.text_model import TextModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from runtime.decoding.options import DecodingOptions
-from training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from training.evaluation.config import EvaluationConfig
-from training.evaluation.decoding import Decoded
-from training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
-from training.evaluation.text_model import TextModel
-from training.metrics import MetricName, Statistics, take_statistics
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
+from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
+from attendant.training.evaluation.text_model import TextModel
+from attendant.training.metrics import MetricName, Statistics, take_statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

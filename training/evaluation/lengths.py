@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from training.data.words import num_words
-from training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from training.evaluation.decoding import Decoded
-from training.evaluation.text_model import TextModel
-from training.metrics import Statistics
+from attendant.training.data.words import num_words
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
+from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.text_model import TextModel
+from attendant.training.metrics import Statistics
 
 LengthUnit = Literal["words", "tokens"]
 """What a source's length is counted in: what white space separates, which is the same for every model, or the tokens

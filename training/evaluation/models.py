@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from runtime.bundle import open_bundle
-from runtime.bundle_stepper import default_precision
-from runtime.errors import UserError
-from runtime.manifest import MANIFEST_NAME, Manifest, Precision, Provider
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import Stepper
-from runtime.tokenizer import special_ids
-from training.checkpoint import BEST, LoadedRun, load_run
-from training.evaluation.config import EvaluationConfig
-from training.evaluation.text_model import TextModel
-from training.experiment import choose_device
-from training.metrics import MetricName
-from training.run import Run
-from training.stepper import TorchStepper
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Precision, Provider
+from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.bundle_stepper import default_precision
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Stepper
+from attendant.training.checkpoint import BEST, LoadedRun, load_run
+from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.text_model import TextModel
+from attendant.training.experiment import choose_device
+from attendant.training.metrics import MetricName
+from attendant.training.run import Run
+from attendant.training.stepper import TorchStepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from runtime.decoding.options import DecodingOptions
-from training.evaluation.decoding import Decoded
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.evaluation.decoding import Decoded
 
 COLUMNS = ("model", "beam_size", "length_penalty", "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR = " ||| "

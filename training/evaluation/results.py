@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from training.evaluation.comparison import Difference
-from training.evaluation.evaluating import Evaluation
+from attendant.training.evaluation.comparison import Difference
+from attendant.training.evaluation.evaluating import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

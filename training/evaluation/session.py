@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from rich.progress import Progress
 
-from training.evaluation.comparison import compare
-from training.evaluation.config import EvaluationConfig
-from training.evaluation.data import EvaluationData
-from training.evaluation.decoding import decode_examples
-from training.evaluation.evaluating import describe_search, evaluate, search_options
-from training.evaluation.lengths import LengthUnit
-from training.evaluation.models import OpenedModel
-from training.evaluation.outputs import OutputsFile
-from training.evaluation.results import Result
+from attendant.training.evaluation.comparison import compare
+from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.data import EvaluationData
+from attendant.training.evaluation.decoding import decode_examples
+from attendant.training.evaluation.evaluating import describe_search, evaluate, search_options
+from attendant.training.evaluation.lengths import LengthUnit
+from attendant.training.evaluation.models import OpenedModel
+from attendant.training.evaluation.outputs import OutputsFile
+from attendant.training.evaluation.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from training.evaluation.bootstrap import Interval
-from training.evaluation.evaluating import Evaluation, describe_search
-from training.evaluation.results import Result
+from attendant.training.evaluation.bootstrap import Interval
+from attendant.training.evaluation.evaluating import Evaluation, describe_search
+from attendant.training.evaluation.results import Result
 
 PIPE_WIDTH = 200
 """Columns where standard output is no terminal: nothing is folded."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from runtime.manifest import SpecialIds
-from runtime.stepper import Stepper
-from runtime.tokenizer import Tokenizer
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.stepper import Stepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

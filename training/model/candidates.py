@@ -6,7 +6,7 @@ Shapes: R rows, V target vocabulary, N bans, K candidates.
 import torch
 from torch import Tensor
 
-from training.model.output import IMPOSSIBLE
+from attendant.training.model.output import IMPOSSIBLE
 
 
 def candidates(

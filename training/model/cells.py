@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.model.config import CellKind
-from training.model.gates import GATES, CellState, activate
-from training.model.looped import LoopedProduct, at_every_step
-from training.model.unrolled import unroll
+from attendant.training.model.config import CellKind
+from attendant.training.model.gates import GATES, CellState, activate
+from attendant.training.model.looped import LoopedProduct, at_every_step
+from attendant.training.model.unrolled import unroll
 
 RNN_CLASSES: Final[dict[CellKind, type[nn.RNNBase]]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from training.model.config import ModelConfig
+from attendant.training.model.config import ModelConfig
 
 MAX_FERTILITY: Final = 2.0
 """N of Tu et al. 2016, eq. 8: the most target symbols that one source position is expected to explain."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from training.model.attention import Attention, AttentionLoop
-from training.model.cells import (
+from attendant.training.model.attention import Attention, AttentionLoop
+from attendant.training.model.cells import (
     CELL_CLASSES,
     STATE_NAMES,
     CellLoop,
@@ -18,10 +18,10 @@ from training.model.cells import (
     stack_states,
     unstack_states,
 )
-from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
-from training.model.dropout import Dropout
-from training.model.gates import CellState
-from training.model.joining import JOININGS
+from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from attendant.training.model.dropout import Dropout
+from attendant.training.model.gates import CellState
+from attendant.training.model.joining import JOININGS
 
 ATTENTIONAL = "attentional"
 COVERAGE = "coverage"

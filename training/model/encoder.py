@@ -5,9 +5,9 @@ Shapes: B sources, S positions, E embedding size, D memory size.
 
 from torch import Tensor, nn
 
-from training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
-from training.model.dropout import Dropout
-from training.model.recurrent import RecurrentLayer, reverse
+from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from attendant.training.model.dropout import Dropout
+from attendant.training.model.recurrent import RecurrentLayer, reverse
 
 
 class Encoder(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from training.model.config import CellKind
+from attendant.training.model.config import CellKind
 
 Tensors = tuple[Tensor, ...]
 

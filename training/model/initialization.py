@@ -4,9 +4,9 @@ import math
 
 from torch import nn
 
-from runtime.tokenizer import PAD_ID
-from training.model.output import Output
-from training.model.scores import AdditiveScore
+from attendant.runtime.bundle.tokenizer import PAD_ID
+from attendant.training.model.output import Output
+from attendant.training.model.scores import AdditiveScore
 
 
 def initialize(model: nn.Module) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from training.model.config import JoiningKind, ModelConfig
-from training.model.looped import looped_linear
+from attendant.training.model.config import JoiningKind, ModelConfig
+from attendant.training.model.looped import looped_linear
 
 
 class Joining(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from training.precision import product_dtype, without_autocast
-from training.products import usual_products
+from attendant.training.precision import product_dtype, without_autocast
+from attendant.training.products import usual_products
 
 
 class LoopedProduct:

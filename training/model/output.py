@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime.tokenizer import BOS_ID, PAD_ID
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 
 IMPOSSIBLE = -1e9
 """Logit of what can't be: finite, so that no arithmetic on it gives NaN; its probability is exactly zero."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from runtime.manifest import StateTensor
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from training.model.bridge import Bridge
-from training.model.config import ModelConfig
-from training.model.decoder import Decoder
-from training.model.dropout import Dropout
-from training.model.encoder import Encoder
-from training.model.initialization import initialize
-from training.model.output import Output
+from attendant.runtime.bundle.manifest import StateTensor
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from attendant.training.model.bridge import Bridge
+from attendant.training.model.config import ModelConfig
+from attendant.training.model.decoder import Decoder
+from attendant.training.model.dropout import Dropout
+from attendant.training.model.encoder import Encoder
+from attendant.training.model.initialization import initialize
+from attendant.training.model.output import Output
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from training.model.config import CellKind
-from training.model.gates import GATES, CellState, Gates, full
-from training.precision import without_autocast
+from attendant.training.model.config import CellKind
+from attendant.training.model.gates import GATES, CellState, Gates, full
+from attendant.training.precision import without_autocast
 
 
 def unroll(kind: CellKind, rnn: nn.RNNBase, inputs: Tensor, state: CellState) -> Tensor:

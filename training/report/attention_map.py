@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-from runtime.stepper import Floats
-from training.report.colors import HEAT, INK, RULE
+from attendant.runtime.stepper import Floats
+from attendant.training.report.colors import HEAT, INK, RULE
 
 MIN_WEIGHT = 0.02
 """Smaller weights can't be seen; so no row draws more than fifty cells, however long the source."""

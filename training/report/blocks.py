@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from training.report.examples import Span
+from attendant.training.report.examples import Span
 
 
 @dataclass(frozen=True, slots=True)

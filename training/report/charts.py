@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from training.evaluation import LengthBin
-from training.metrics import LOWER_IS_BETTER
-from training.report.colors import FAINT, INK, LINE_STYLES, MARKERS, RULE, series_color
-from training.report.curves import Curve
-from training.report.gradients import Reach
+from attendant.training.evaluation import LengthBin
+from attendant.training.metrics import LOWER_IS_BETTER
+from attendant.training.report.colors import FAINT, INK, LINE_STYLES, MARKERS, RULE, series_color
+from attendant.training.report.curves import Curve
+from attendant.training.report.gradients import Reach
 
 SIZE = (4.5, 3.1)
 """Inches of one chart: as wide as a phone shows without shrinking letters below legibility."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from training.report import run_sections, sections
-from training.report.blocks import Report
-from training.report.measuring import MeasuredRun
-from training.run import versions
+from attendant.training.report import run_sections, sections
+from attendant.training.report.blocks import Report
+from attendant.training.report.measuring import MeasuredRun
+from attendant.training.run import versions
 
 
 def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import UserError
-from training.run import Run
+from attendant.runtime.errors import UserError
+from attendant.training.run import Run
 
 MAX_POINTS = 400
 """Of a curve in a picture: more are averaged in groups."""

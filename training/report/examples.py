@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rapidfuzz.distance import Levenshtein
 
-from runtime.errors import UserError
-from training.data.pairs import Example, sample_evenly
-from training.evaluation import Decoded
-from training.metrics import LOWER_IS_BETTER, MetricName, take_statistics
+from attendant.runtime.errors import UserError
+from attendant.training.data.pairs import Example, sample_evenly
+from attendant.training.evaluation import Decoded
+from attendant.training.metrics import LOWER_IS_BETTER, MetricName, take_statistics
 
 GRADED: dict[MetricName, MetricName] = {"wer": "per", "exact_match": "per", "bleu": "chrf"}
 """What ranks single outputs where a metric can't: it only knows right and wrong, or needs a whole test set."""

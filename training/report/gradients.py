@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from runtime.stepper import attention_layout
-from training.data.batches import Batch, collate
-from training.data.corpus import Corpus, TokenSequences
-from training.model import Seq2Seq
-from training.model.decoder import COVERAGE, VECTOR
+from attendant.runtime.stepper import attention_layout
+from attendant.training.data.batches import Batch, collate
+from attendant.training.data.corpus import Corpus, TokenSequences
+from attendant.training.model import Seq2Seq
+from attendant.training.model.decoder import COVERAGE, VECTOR
 
 NOT_RECURRENT = frozenset((COVERAGE, VECTOR))
 """Row tensors that are no activations of the recurrence: a sum of attention weights, and a constant."""

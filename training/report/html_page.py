@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from training.report.blocks import (
+from attendant.training.report.blocks import (
     Block,
     Listing,
     Paragraph,
@@ -15,9 +15,9 @@ from training.report.blocks import (
     Table,
     Tiles,
 )
-from training.report.colors import series_name, with_variables
-from training.report.examples import Span
-from training.report.style import STYLE
+from attendant.training.report.colors import series_name, with_variables
+from attendant.training.report.examples import Span
+from attendant.training.report.style import STYLE
 
 
 def html_page(report: Report) -> str:

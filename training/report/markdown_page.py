@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from training.report.blocks import Block, Listing, Paragraph, Picture, Pictures, Report, Samples, Table, Tiles
-from training.report.colors import PAPER
-from training.report.examples import Span
+from attendant.training.report.blocks import Block, Listing, Paragraph, Picture, Pictures, Report, Samples, Table, Tiles
+from attendant.training.report.colors import PAPER
+from attendant.training.report.examples import Span
 
 ACTIVE = re.compile(r"[\\`*_\[\]|~<>&]|^[#+=-]|^\d{1,9}[.)](?=\s|$)")
 """What Markdown, or the HTML in it, could take for more than itself: anywhere, or where a line begins."""

@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from runtime.decoding.hypothesis import FinishReason
-from runtime.decoding.options import DecodingOptions
-from runtime.stepper import Floats
-from training.checkpoint import LoadedRun, load_run
-from training.data.corpus import encode_source
-from training.data.pairs import Example, sample_evenly
-from training.evaluation import (
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import Floats
+from attendant.training.checkpoint import LoadedRun, load_run
+from attendant.training.data.corpus import encode_source
+from attendant.training.data.pairs import Example, sample_evenly
+from attendant.training.evaluation import (
     Decoded,
     Difference,
     Evaluation,
@@ -29,14 +29,14 @@ from training.evaluation import (
     search_options,
     source_lengths,
 )
-from training.evaluation.data import EvaluationData
-from training.evaluation.models import model_of_run
-from training.metrics import MetricName
-from training.report.curves import LearningCurves, read_curves
-from training.report.examples import Ranking, judge, rank
-from training.report.gradients import Gradients, measure_gradients
-from training.report.length_bins import natural_edges, natural_unit
-from training.run import Run
+from attendant.training.evaluation.data import EvaluationData
+from attendant.training.evaluation.models import model_of_run
+from attendant.training.metrics import MetricName
+from attendant.training.report.curves import LearningCurves, read_curves
+from attendant.training.report.examples import Ranking, judge, rank
+from attendant.training.report.gradients import Gradients, measure_gradients
+from attendant.training.report.length_bins import natural_edges, natural_unit
+from attendant.training.run import Run
 
 MAX_RUNS = len(ascii_uppercase)
 NUM_GRADIENT_PAIRS = 64

@@ -3,11 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training.report.attention_map import MIN_WEIGHT, attention_map
-from training.report.blocks import Block, Listing, Paragraph, Picture, Pictures, Sample, Samples, Section, Table
-from training.report.charts import METRIC_LABELS
-from training.report.examples import Judged, align, nearest_reference
-from training.report.measuring import Attended, MeasuredRun
+from attendant.training.report.attention_map import MIN_WEIGHT, attention_map
+from attendant.training.report.blocks import (
+    Block,
+    Listing,
+    Paragraph,
+    Picture,
+    Pictures,
+    Sample,
+    Samples,
+    Section,
+    Table,
+)
+from attendant.training.report.charts import METRIC_LABELS
+from attendant.training.report.examples import Judged, align, nearest_reference
+from attendant.training.report.measuring import Attended, MeasuredRun
 
 
 def attention(run: MeasuredRun) -> Section:

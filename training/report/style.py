@@ -1,6 +1,6 @@
 """The style sheet of the page: one column, readable on a phone and in the dark, nothing loaded from anywhere."""
 
-from training.report.colors import variables
+from attendant.training.report.colors import variables
 
 STYLE = f"""
 :root{{color-scheme:light dark;{variables(dark=False)}--panel:#f5f7f9;--missed:#fbe3d3;--bad:#a63d00}}

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.report.blocks import Report
-from training.report.html_page import html_page
-from training.report.markdown_page import markdown_page
-from training.run import write_text
+from attendant.runtime.errors import UserError
+from attendant.training.report.blocks import Report
+from attendant.training.report.html_page import html_page
+from attendant.training.report.markdown_page import markdown_page
+from attendant.training.run import write_text
 
 
 def check_outputs(paths: Sequence[Path]) -> None:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.decoding.job import EOS_ID, Job, batches, sentences, share
 from benchmarks.decoding.measurement import measure
 from benchmarks.decoding.pool import Pool, WorkerFailed
 from benchmarks.decoding.replay import watched_graphs
 from benchmarks.decoding.system import System, attendant, bare_graphs
-from runtime.bundle import open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.onnx_stepper import OnnxStepper
 
 ECHO = """
 from benchmarks.decoding.job import answer_jobs

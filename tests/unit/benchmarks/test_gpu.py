@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.gpu.__main__ import main, refuse_missing
 from benchmarks.gpu.measurement import Effort, measure
 from benchmarks.gpu.parity import Parity, largest_error
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.systems import System
-from runtime.errors import UserError
-from runtime.onnx_stepper import OnnxStepper
 from tests.fakes import FakeStepper
 
 ROOT = Path(__file__).parents[3]

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.serving.attendant_server import BULK, UNARY, generate_request, write_payloads
 from benchmarks.serving.generator import Load
@@ -17,10 +21,6 @@ from benchmarks.serving.overhead import empty_service
 from benchmarks.serving.processes import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.served import Served, ServedSystem, ServerFailed, mean_between
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.options import DecodingOptions
-from server.engine.request import EngineRequest, Priority
-from server.engine.scheduler import Budget
 from tests.fakes import SPECIAL_IDS
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"

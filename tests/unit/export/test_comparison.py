@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.comparison import Agreement, distance, relative_error
+from attendant.export.comparison import Agreement, distance, relative_error
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from export.decodings import compare_decodings
-from export.margins import NoisyStepper, outcomes_under_noise
-from export.plan import TOLERANCE, VerificationPlan
-from runtime.bundle import open_bundle
-from runtime.decoding.options import DecodingOptions
-from runtime.onnx_stepper import OnnxStepper
+from attendant.export.decodings import compare_decodings
+from attendant.export.margins import NoisyStepper, outcomes_under_noise
+from attendant.export.plan import TOLERANCE, VerificationPlan
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 SOURCES = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from export.publication import published, refuse_occupied
-from runtime.errors import UserError
-from runtime.manifest import MANIFEST_NAME
+from attendant.export.publication import published, refuse_occupied
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.errors import UserError
 
 
 def names(folder: Path) -> list[str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from export.quality import losses, preferred_precision, too_costly
-from runtime.manifest import Evaluation, Precision
+from attendant.export.quality import losses, preferred_precision, too_costly
+from attendant.runtime.bundle.manifest import Evaluation, Precision
 
 
 def entry(metric: str, precision: Precision, difference: float | None) -> Evaluation:

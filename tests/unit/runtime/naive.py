@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.options import DecodingOptions
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
 
 EOS = SPECIAL_IDS.eos

@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.beams import BeamRows
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Candidates
-from runtime.stepper import Floats, Ids
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.beams import BeamRows
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Candidates
+from attendant.runtime.stepper import Floats, Ids
 from tests.fakes import SPECIAL_IDS
 
 VOCABULARY_SIZE = 9

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from runtime.bundle import GOLDEN_NAME, BundleRefused, open_bundle
-from runtime.errors import UserError
-from runtime.files import sha256_of
-from runtime.golden import check_golden
-from runtime.manifest import MANIFEST_NAME, Manifest
-from runtime.onnx_stepper import OnnxStepper
+from attendant.runtime.bundle.bundle import GOLDEN_NAME, BundleRefused, open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import sha256_of
+from attendant.runtime.golden_check import check_golden
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 
 @pytest.fixture

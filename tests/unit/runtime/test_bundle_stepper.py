@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bundle import Bundle, open_bundle
-from runtime.bundle_stepper import open_stepper
-from runtime.device_stepper import DeviceStepper
-from runtime.errors import UserError
-from runtime.onnx_stepper import OnnxStepper
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle_stepper import open_stepper
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 
 @pytest.fixture

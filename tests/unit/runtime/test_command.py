@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.command import run_command
-from runtime.errors import UserError, VerificationFailed
+from attendant.runtime.command import run_command
+from attendant.runtime.errors import UserError, VerificationFailed
 
 ROOT = Path(__file__).parents[3]
 

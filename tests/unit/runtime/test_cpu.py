@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cpu import available_cpus, cgroup_quota
+from attendant.runtime.cpu import available_cpus, cgroup_quota
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -64,5 +64,5 @@ def test_the_lower_of_quota_and_affinity_is_taken(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr("runtime.cpu.cgroup_quota", lambda: quota)
+    monkeypatch.setattr("attendant.runtime.cpu.cgroup_quota", lambda: quota)
     assert available_cpus() == cpus

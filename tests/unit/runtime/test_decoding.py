@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.decoding.offline import decode_all, score_all
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Candidates
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Candidates
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.unit.runtime.naive import best_by_brute_force, naive_beam, next_log_probs
 

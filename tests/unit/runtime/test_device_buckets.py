@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.device_buckets import BufferSets, Captures, bucket_count, bucket_width, power_of_two
-from runtime.stepper import SOURCE_WIDTH_MULTIPLE
+from attendant.runtime.device.buckets import BufferSets, Captures, bucket_count, bucket_width, power_of_two
+from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE
 
 
 @pytest.mark.parametrize("bucket", [bucket_count, bucket_width, power_of_two])

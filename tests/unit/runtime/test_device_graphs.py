@@ -4,9 +4,17 @@ import numpy as np
 import onnx
 import pytest
 
-from runtime.device_graphs import ELEMENTS, ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
-from runtime.onnx_session import BoundSession, DeviceTensor
-from runtime.onnx_stepper import OnnxStepper
+from attendant.runtime.device.graphs import (
+    ELEMENTS,
+    ROWS,
+    StateLayout,
+    keep_name,
+    pads_name,
+    part_name,
+    reordering_graph,
+)
+from attendant.runtime.onnx.session import BoundSession, DeviceTensor
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 LAYOUTS = [
     StateLayout(name="cell", dtype="float32", rank=3, position_axis=None),

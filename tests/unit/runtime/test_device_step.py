@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.bundle import open_bundle
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.device_buckets import Captures
-from runtime.device_stepper import DeviceStepper
-from runtime.onnx_session import Binding, BoundSession, OnnxSession
-from runtime.onnx_stepper import OnnxStepper
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.device.buckets import Captures
+from attendant.runtime.device.stepper import DeviceStepper
+from attendant.runtime.onnx.session import Binding, BoundSession, OnnxSession
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 OPTIONS = DecodingOptions(max_length=12)
 SOURCES = [[4, 5, 6, 7], [8, 9], [10, 4, 4]]
@@ -121,7 +121,7 @@ def test_another_thread_records_anew(tiny_bundle_path: Path, numbers: list[int])
 
 
 def test_ids_go_up_only_when_they_change(tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from runtime.onnx_session import DeviceTensor
+    from attendant.runtime.onnx.session import DeviceTensor
 
     written: list[tuple[int, ...]] = []
     write = DeviceTensor.write

@@ -4,12 +4,12 @@ import random
 
 import numpy as np
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.greedy import GreedyRows
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Candidates
-from runtime.stepper import Ids
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.greedy import GreedyRows
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Candidates
+from attendant.runtime.stepper import Ids
 from tests.fakes import SPECIAL_IDS
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime import bundle_stepper, integer_products
-from runtime.bundle import open_bundle
-from runtime.errors import UserError
-from runtime.manifest import Manifest
+from attendant.runtime import bundle_stepper
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx import integer_products
 
 GRAPHS = (integer_products.PRODUCT, integer_products.ROW_PRODUCT)
 

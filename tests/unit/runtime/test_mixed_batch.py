@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.decoding.batch import BatchRequest, RunningBatch
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.hypothesis import Hypothesis
-from runtime.decoding.offline import decode_all, score_all
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Candidates
-from runtime.stepper import DecoderState
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Candidates
+from attendant.runtime.stepper import DecoderState
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.unit.runtime.naive import naive_beam
 

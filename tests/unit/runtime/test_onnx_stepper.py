@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.bundle import open_bundle
-from runtime.errors import UserError
-from runtime.onnx_session import OnnxSession
-from runtime.onnx_stepper import OnnxStepper
-from runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import OnnxSession
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 
 SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 12), 3]
 

@@ -1,10 +1,10 @@
 """Which requests share the operations of a step."""
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.row_group import can_share
-from runtime.decoding.search import Candidates
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.row_group import can_share
+from attendant.runtime.decoding.search import Candidates
 from tests.fakes import SPECIAL_IDS
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.onnx_stepper import OnnxStepper
-from runtime.runs_in_place import MAX_BINDINGS, RunsInPlace
+from attendant.runtime.onnx.bound_runs import MAX_BINDINGS, RunsInPlace
+from attendant.runtime.onnx.stepper import OnnxStepper
 
 Array = np.ndarray[Any, Any]
 

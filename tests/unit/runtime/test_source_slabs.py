@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from runtime.source_slabs import SourceSlabs, joined, used_part
-from runtime.stepper import Ids
+from attendant.runtime.onnx.source_buffers import SourceSlabs, joined, used_part
+from attendant.runtime.stepper import Ids
 
 AXES = {"memory": 1, "keys": 2, "summary": None}
 NOBODY: Ids = np.empty(0, np.int64)

@@ -7,7 +7,15 @@ import pytest
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer, UnknownTokenError
+from attendant.runtime.bundle.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    SPECIAL_TOKENS,
+    UNK_ID,
+    Tokenizer,
+    UnknownTokenError,
+)
 
 
 def word_level(symbols: list[str]) -> LibraryTokenizer:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from server.config import OPTIONS, ServerConfig, parse_config
+from attendant.runtime.errors import UserError
+from attendant.server.config import OPTIONS, ServerConfig, parse_config
 
 
 def parse(*arguments: str, **environment: str) -> ServerConfig:

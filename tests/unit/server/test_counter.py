@@ -5,7 +5,7 @@ import random
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Counter as Reference
 
-from server.counter import Counter
+from attendant.server.counter import Counter
 
 
 def test_it_says_what_the_librarys_own_says() -> None:

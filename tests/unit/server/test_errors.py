@@ -7,8 +7,8 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from server import errors
-from server.servicers.status import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
+from attendant.server import errors
+from attendant.server.servicers.status import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
 
 EXAMPLES: list[errors.AttendantError] = [
     errors.InvalidArgument(errors.Violation("text", "0 tokens long", "1 to 64 tokens long")),

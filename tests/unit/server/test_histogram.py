@@ -5,7 +5,7 @@ import random
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as Reference
 
-from server.histogram import Histogram
+from attendant.server.histogram import Histogram
 
 BUCKETS = (0.001, 0.5, 1.0, 2.5)
 

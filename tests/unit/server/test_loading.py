@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bundle import open_bundle
-from runtime.manifest import Provider
-from runtime.onnx_stepper import OnnxStepper
-from server import loading
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.server import loading
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])

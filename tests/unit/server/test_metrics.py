@@ -10,11 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.errors import UserError
-from server.engine.request import Priority, RequestStats, StepStats
-from server.metrics import Metrics, attention_entropy, coverage_deficit
-from server.metrics_endpoint import MetricsEndpoint
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.errors import UserError
+from attendant.server.engine.request import Priority, RequestStats, StepStats
+from attendant.server.metrics import Metrics, attention_entropy, coverage_deficit
+from attendant.server.metrics_endpoint import MetricsEndpoint
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
 STEP = StepStats(

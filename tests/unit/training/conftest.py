@@ -60,8 +60,8 @@ def _torch_threads(torch_threads: None) -> None:
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """`python -m training ...` in this process: exit status, standard output, standard error."""
-    from runtime.command import run_command
-    from training.__main__ import main
+    from attendant.runtime.command import run_command
+    from attendant.training.__main__ import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         status = run_command("training", lambda: main([str(argument) for argument in arguments]))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint import load_run, published_weights, validated_checkpoints
-from training.run import Run
+from attendant.training.checkpoint import load_run, published_weights, validated_checkpoints
+from attendant.training.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

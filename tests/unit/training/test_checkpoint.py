@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from runtime.errors import UserError
-from training import checkpoint
-from training.checkpoint import (
+from attendant.runtime.errors import UserError
+from attendant.training import checkpoint
+from attendant.training.checkpoint import (
     Learner,
     checkpoint_path,
     load_run,
@@ -19,9 +19,9 @@ from training.checkpoint import (
     resume_checkpoint,
     save_checkpoint,
 )
-from training.optimizer import OptimizerConfig, make_optimizer
-from training.run import Run
-from training.state import TrainingState
+from attendant.training.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.run import Run
+from attendant.training.state import TrainingState
 
 
 class Training:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from training.checkpoint import load_run
+from attendant.training.checkpoint import load_run
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -92,7 +92,7 @@ def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_r
 
 @pytest.mark.parametrize("subcommand", [[], ["fetch"], ["evaluate"]])
 def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from training.__main__ import main
+    from attendant.training.__main__ import main
 
     with pytest.raises(SystemExit) as caught:
         main([*subcommand, "--help"])

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime.tokenizer import BOS_ID, PAD_ID
-from training import output_loss as module
-from training.consistency import symmetric_divergence, twice
-from training.data.batches import Batch
-from training.loss import smoothed_cross_entropy
-from training.model import ModelConfig, Seq2Seq
-from training.model.output import IMPOSSIBLE
-from training.objective import Objective
-from training.optimizer import OptimizerConfig, make_optimizer
-from training.output_loss import consistent_output_loss
-from training.processes import Processes
-from training.update import Updater
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training import output_loss as module
+from attendant.training.consistency import symmetric_divergence, twice
+from attendant.training.data.batches import Batch
+from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.output import IMPOSSIBLE
+from attendant.training.objective import Objective
+from attendant.training.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.output_loss import consistent_output_loss
+from attendant.training.processes import Processes
+from attendant.training.update import Updater
 
 N, H, V = 13, 5, 11
 ALPHA = 3.0

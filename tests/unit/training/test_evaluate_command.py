@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from training.evaluation import decoding
-from training.run import Run
+from attendant.training.evaluation import decoding
+from attendant.training.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from runtime.errors import UserError
-from training.guard import Guard
-from training.state import TrainingState
-from training.trainer_config import TrainerConfig
-from training.update import Gradient
+from attendant.runtime.errors import UserError
+from attendant.training.guard import Guard
+from attendant.training.state import TrainingState
+from attendant.training.trainer_config import TrainerConfig
+from attendant.training.update import Gradient
 
 
 def watch(guard: Guard, *losses: float) -> None:

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from runtime.tokenizer import BOS_ID, PAD_ID
-from training.loss import smoothed_cross_entropy
-from training.model.output import IMPOSSIBLE
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.model.output import IMPOSSIBLE
 
 POSSIBLE = [symbol for symbol in range(7) if symbol not in (PAD_ID, BOS_ID)]
 

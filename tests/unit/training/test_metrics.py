@@ -8,7 +8,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from training.metrics import MetricName, is_better, take_statistics
+from attendant.training.metrics import MetricName, is_better, take_statistics
 
 OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
 REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]

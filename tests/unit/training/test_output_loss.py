@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runtime.tokenizer import BOS_ID, PAD_ID
-from training import output_loss as module
-from training.data.batches import Batch
-from training.loss import smoothed_cross_entropy
-from training.model import ModelConfig, Seq2Seq
-from training.model.output import IMPOSSIBLE
-from training.objective import Objective
-from training.output_loss import output_loss
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training import output_loss as module
+from attendant.training.data.batches import Batch
+from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.output import IMPOSSIBLE
+from attendant.training.objective import Objective
+from attendant.training.output_loss import output_loss
 
 N, H, V = 23, 5, 11
 

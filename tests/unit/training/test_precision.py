@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.errors import UserError
-from training.precision import choose_precision, computes_bfloat16, make_autocast, product_dtype, without_autocast
+from attendant.runtime.errors import UserError
+from attendant.training.precision import (
+    choose_precision,
+    computes_bfloat16,
+    make_autocast,
+    product_dtype,
+    without_autocast,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint import load_run
-from training.processes import Processes
+from attendant.training.checkpoint import load_run
+from attendant.training.processes import Processes
 
 Command = Callable[..., tuple[int, str, str]]
 

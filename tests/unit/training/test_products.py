@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from training import products
-from training.products import fast_products, onednn_is_exact, usual_products
+from attendant.training import products
+from attendant.training.products import fast_products, onednn_is_exact, usual_products
 
 CPU = torch.device("cpu")
 

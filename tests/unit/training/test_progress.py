@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from training.journal import Journal
-from training.progress import LiveProgress, PlainProgress, StepProgress
-from training.run import Run
+from attendant.training.journal import Journal
+from attendant.training.progress import LiveProgress, PlainProgress, StepProgress
+from attendant.training.run import Run
 
 AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, rate=12345.6, seconds_left=65.0)
 

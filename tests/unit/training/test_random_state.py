@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.random_state import random_state, restore_random_state
+from attendant.training.random_state import random_state, restore_random_state
 
 CPU = torch.device("cpu")
 

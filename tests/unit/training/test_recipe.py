@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from training.recipe import Recipe, load_recipe
-from training.toml_text import toml_text
+from attendant.runtime.errors import UserError
+from attendant.training.recipe import Recipe, load_recipe
+from attendant.training.toml_text import toml_text
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 

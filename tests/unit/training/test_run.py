@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from training import run
-from training.run import versions
+from attendant.training import run
+from attendant.training.run import versions
 
 
 @pytest.mark.parametrize(("is_exact", "library"), [(True, "onednn"), (False, "torch")])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from training.schedule import Schedule, ScheduleConfig
+from attendant.training.schedule import Schedule, ScheduleConfig
 
 
 def schedule(max_steps: int | None = None, max_seconds: float | None = None, **config: object) -> Schedule:

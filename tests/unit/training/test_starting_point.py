@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_run
-from training.data.fetch.published import file_digest
-from training.run import Run
+from attendant.training.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_run
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

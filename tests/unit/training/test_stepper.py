@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.stepper import DecoderState
-from training.model import ModelConfig, Seq2Seq
-from training.stepper import TorchStepper
+from attendant.runtime.stepper import DecoderState
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.stepper import TorchStepper
 
 SOURCES = [[4, 5, 6], [7] * 11, [8, 9]]
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from runtime.errors import UserError
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
-from training.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
 TEXTS = [
     "The cat's mat costs 1234.50 (or 99) -- ok?!",

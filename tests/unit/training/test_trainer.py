@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.errors import UserError
-from training import trainer
-from training.checkpoint import load_run
-from training.data.batches import Batch, collate
-from training.experiment import prepare
-from training.journal import Journal
-from training.progress import StepProgress
-from training.recipe import load_recipe
-from training.run import Run
-from training.state import TrainingState
-from training.trainer import Trainer
+from attendant.runtime.errors import UserError
+from attendant.training import trainer
+from attendant.training.checkpoint import load_run
+from attendant.training.data.batches import Batch, collate
+from attendant.training.experiment import prepare
+from attendant.training.journal import Journal
+from attendant.training.progress import StepProgress
+from attendant.training.recipe import load_recipe
+from attendant.training.run import Run
+from attendant.training.state import TrainingState
+from attendant.training.trainer import Trainer
 
 
 class Watcher:
@@ -158,7 +158,7 @@ def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from training import trainer
+from attendant.training import trainer
 from tests.unit.training.test_trainer import dying_at, train
 recipe, output, num_batches, *options = sys.argv[1:]
 trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training.data.batches import Batch, collate
-from training.data.corpus import Corpus, TokenSequences
-from training.model import ModelConfig, Seq2Seq
-from training.optimizer import OptimizerConfig, make_optimizer
-from training.precision import PrecisionName
-from training.processes import Processes
-from training.update import Updater
+from attendant.training.data.batches import Batch, collate
+from attendant.training.data.corpus import Corpus, TokenSequences
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.precision import PrecisionName
+from attendant.training.processes import Processes
+from attendant.training.update import Updater
 
 CPU = torch.device("cpu")
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}

@@ -3,13 +3,13 @@
 from functools import partial
 from pathlib import Path
 
-from training.data.config import DataConfig, FetcherName
-from training.data.fetch.cmudict import build_cmudict
-from training.data.fetch.dates import build_dates
-from training.data.fetch.debdocs import build_debdocs
-from training.data.fetch.debian_descriptions import build_debian_synopses
-from training.data.fetch.published import Announce, Builder, publish
-from training.data.fetch.spelling import build_copy, build_reverse
+from attendant.training.data.config import DataConfig, FetcherName
+from attendant.training.data.fetch.cmudict import build_cmudict
+from attendant.training.data.fetch.dates import build_dates
+from attendant.training.data.fetch.debdocs import build_debdocs
+from attendant.training.data.fetch.debian_descriptions import build_debian_synopses
+from attendant.training.data.fetch.published import Announce, Builder, publish
+from attendant.training.data.fetch.spelling import build_copy, build_reverse
 
 FETCHERS: dict[FetcherName, Builder] = {
     "cmudict": build_cmudict,

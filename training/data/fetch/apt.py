@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from runtime.errors import UserError
+from attendant.runtime.errors import UserError
 
 LEFT_OUT = ("Acquire::Languages", "APT::Update::")
 """Lists among the machine's settings, which a later line would only add to: languages, and hooks that tidy up."""

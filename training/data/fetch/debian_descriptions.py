@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from runtime.errors import UserError
-from training.data.fetch.apt import Apt
-from training.data.fetch.expected import Expected
-from training.data.fetch.published import Announce, write_pairs, write_versions
-from training.data.fetch.split import split_by_key
-from training.data.pairs import Pair
-from training.data.words import num_words
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch.apt import Apt
+from attendant.training.data.fetch.expected import Expected
+from attendant.training.data.fetch.published import Announce, write_pairs, write_versions
+from attendant.training.data.fetch.split import split_by_key
+from attendant.training.data.pairs import Pair
+from attendant.training.data.words import num_words
 
 EXPECTED = Expected(
     versions={"bookworm": "12.15", "architecture": "amd64"},

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 
-from runtime.errors import UserError
+from attendant.runtime.errors import UserError
 
 TOLERANCE = 0.3
 """How far the counts of other versions may be off before something must have gone wrong, as a share."""

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from runtime.errors import UserError
-from runtime.files import flush_to_disk, sha256_of
-from training.data.pairs import Pair
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk, sha256_of
+from attendant.training.data.pairs import Pair
 
 RECORD_NAME = "fetched.json"
 VERSIONS_NAME = "versions.json"

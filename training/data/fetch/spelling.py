@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
-from training.data.fetch.published import Announce, write_pairs
-from training.data.pairs import Pair
+from attendant.training.data.fetch.published import Announce, write_pairs
+from attendant.training.data.pairs import Pair
 
 ALPHABET = "abcdefghij"
 COUNTS = {"train": 4000, "validation": 200, "test": 200}

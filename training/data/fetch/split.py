@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 
-from training.data.pairs import Pair
+from attendant.training.data.pairs import Pair
 
 
 def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list[Pair]]:

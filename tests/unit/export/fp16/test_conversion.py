@@ -5,10 +5,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.fp16.conversion import HALF_MAX, convert
-from export.fp16.magnitudes import Magnitudes
-from export.traced import TracedGraph, TracedPair
-from runtime.manifest import StateTensor, TensorSpec
+from attendant.export.fp16.conversion import HALF_MAX, convert
+from attendant.export.fp16.magnitudes import Magnitudes
+from attendant.export.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
 Arrays = dict[str, np.ndarray]
 

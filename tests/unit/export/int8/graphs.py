@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from export.int8.graph import CONTRIBUTED
+from attendant.export.int8.graph import CONTRIBUTED
 
 
 def model_of(

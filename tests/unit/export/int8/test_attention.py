@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from export.int8.activations import Activations
-from export.int8.attention import StoredAttention, find_attention, replace_attention, store_attention
-from export.int8.bounds import Bounds
-from export.int8.graph import GraphEditor
+from attendant.export.int8.activations import Activations
+from attendant.export.int8.attention import StoredAttention, find_attention, replace_attention, store_attention
+from attendant.export.int8.bounds import Bounds
+from attendant.export.int8.graph import GraphEditor
 from tests.unit.export.int8.graphs import FLOAT, model_of, run
 
 RANDOM = np.random.default_rng(0)

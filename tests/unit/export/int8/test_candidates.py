@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from export.int8.candidates import BLOCK, MIN_VOCABULARY, replace_top
-from export.int8.graph import GraphEditor
+from attendant.export.int8.candidates import BLOCK, MIN_VOCABULARY, replace_top
+from attendant.export.int8.graph import GraphEditor
 from tests.unit.export.int8.graphs import FLOAT, INT64, model_of, run
 
 WIDTH = 4

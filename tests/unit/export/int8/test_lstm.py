@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from export.int8.activations import Activations
-from export.int8.bounds import Bounds
-from export.int8.graph import GraphEditor
-from export.int8.lstm import PINNED_CELLS, PINNED_OUTPUT_GATE
-from export.int8.recurrent import replace_recurrent
+from attendant.export.int8.activations import Activations
+from attendant.export.int8.bounds import Bounds
+from attendant.export.int8.graph import GraphEditor
+from attendant.export.int8.lstm import PINNED_CELLS, PINNED_OUTPUT_GATE
+from attendant.export.int8.recurrent import replace_recurrent
 from tests.unit.export.int8.graphs import FLOAT, INT64, model_of, run
 
 INPUTS, HIDDEN, SYMBOLS = 6, 5, 9

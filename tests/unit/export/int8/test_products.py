@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from export.int8.activations import Activations
-from export.int8.bounds import Bounds
-from export.int8.graph import GraphEditor
-from export.int8.products import quantized, replace_products
+from attendant.export.int8.activations import Activations
+from attendant.export.int8.bounds import Bounds
+from attendant.export.int8.graph import GraphEditor
+from attendant.export.int8.products import quantized, replace_products
 from tests.unit.export.int8.graphs import FLOAT, INT64, model_of, run
 
 RANDOM = np.random.default_rng(0)

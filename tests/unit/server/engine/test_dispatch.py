@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.engine.dispatch import Dispatcher
-from server.engine.request import EngineRequest, Priority
+from attendant.server.engine.dispatch import Dispatcher
+from attendant.server.engine.request import EngineRequest, Priority
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.stepper import DecoderState
-from server.engine.engine import Engine
-from server.engine.request import EngineRequest, Outcome, Priority, Result, StepResult
-from server.engine.scheduler import Budget
-from server.errors import Cancelled, DeadlineExceeded
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import DecoderState
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result, StepResult
+from attendant.server.engine.scheduler import Budget
+from attendant.server.errors import Cancelled, DeadlineExceeded
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 ENCODE_SECONDS, STEP_SECONDS = 2.0, 1.0

@@ -5,15 +5,15 @@ import pickle
 import numpy as np
 import pytest
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.hypothesis import FinishReason, Hypothesis
-from runtime.decoding.options import DecodingOptions
-from runtime.decoding.search import Search
-from runtime.manifest import SpecialIds
-from server.engine.messages import MAX_SEARCHES_KEPT, Orders, Report
-from server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
-from server.errors import DeadlineTooShort
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.search import Search
+from attendant.server.engine.messages import MAX_SEARCHES_KEPT, Orders, Report
+from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
+from attendant.server.errors import DeadlineTooShort
 
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 STATS = RequestStats(queue=0.1, encode=0.2, decode=0.3, first_token=0.4, total=0.5, steps=7, mean_batch_rows=2.5)

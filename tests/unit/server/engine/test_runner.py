@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.options import DecodingOptions
-from server.engine.engine import Engine
-from server.engine.request import Result, StepStats
-from server.engine.runner import EngineRunner
-from server.engine.scheduler import Budget
-from server.engine.thread import EngineThread
-from server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.request import Result, StepStats
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.thread import EngineThread
+from attendant.server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import GatedStepper, eventually
 

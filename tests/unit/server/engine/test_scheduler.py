@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.options import DecodingOptions
-from server.engine.request import EngineRequest, Priority
-from server.engine.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
 from tests.fakes import SPECIAL_IDS
 
 SEARCH = BeamSearch.start(DecodingOptions(max_length=5), SPECIAL_IDS)

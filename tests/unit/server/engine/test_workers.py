@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from server.engine.engine import Engine
-from server.engine.frames import Frames, framed, receive_one
-from server.engine.request import Priority, Result, StepStats
-from server.engine.runner import EngineRunner
-from server.engine.scheduler import Budget
-from server.engine.worker import run_worker
-from server.engine.workers import EngineWorkers
-from server.errors import Draining, EngineDead
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.frames import Frames, framed, receive_one
+from attendant.server.engine.request import Priority, Result, StepStats
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.worker import run_worker
+from attendant.server.engine.workers import EngineWorkers
+from attendant.server.errors import Draining, EngineDead
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, eventually
 

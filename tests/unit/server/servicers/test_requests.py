@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from attendant.runtime.decoding.beam import BeamSearch
+from attendant.runtime.decoding.forced import ForcedSearch
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.errors import InvalidArgument
+from attendant.server.metrics import Metrics
+from attendant.server.models import ServedModel
+from attendant.server.servicers.requests import read_generate, read_score
+from attendant.server.servicers.status import status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
-from runtime.decoding.beam import BeamSearch
-from runtime.decoding.forced import ForcedSearch
-from runtime.decoding.options import DecodingOptions
-from server.errors import InvalidArgument
-from server.metrics import Metrics
-from server.models import ServedModel
-from server.servicers.requests import read_generate, read_score
-from server.servicers.status import status_of
 from tests.serving import fake_bundle, fake_stepper, serve_fake
 
 Decoding = messages.DecodingOptions

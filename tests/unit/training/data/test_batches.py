@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from runtime.errors import UserError
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from training.data.batches import BatchPlan, collate
-from training.data.config import BatchConfig
-from training.data.corpus import Corpus, TokenSequences
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from attendant.runtime.errors import UserError
+from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.config import BatchConfig
+from attendant.training.data.corpus import Corpus, TokenSequences
 
 
 def random_corpus(num_pairs: int, max_length: int, seed: int = 3) -> Corpus:

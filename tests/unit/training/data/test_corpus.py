@@ -2,12 +2,12 @@
 
 import pytest
 
-from runtime.errors import UserError
-from runtime.tokenizer import EOS_ID
-from training.data.config import DataConfig
-from training.data.corpus import Corpus, PairEncoder, TokenSequences, encode_pairs, unknown_share
-from training.data.pairs import Pair
-from training.tokenization import TokenizerConfig, train_tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import DataConfig
+from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences, encode_pairs, unknown_share
+from attendant.training.data.pairs import Pair
+from attendant.training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.config import CorpusFiles, DataConfig
-from training.data.fetch import cmudict, fetch
-from training.data.fetch.published import Announce, publish
-from training.data.pairs import read_pairs
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles, DataConfig
+from attendant.training.data.fetch import cmudict, fetch
+from attendant.training.data.fetch.published import Announce, publish
+from attendant.training.data.pairs import read_pairs
 
 DICTIONARY = """'bout B AW1 T
 aalborg AO1 L B AO0 R G # place, danish

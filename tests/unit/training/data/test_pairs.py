@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.config import CorpusFiles
-from training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles
+from attendant.training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
 
 
 def tsv(tmp_path: Path, content: bytes, name: str = "pairs.tsv") -> CorpusFiles:

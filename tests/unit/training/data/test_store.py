@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.errors import UserError
-from training.data import store as module
-from training.data.batches import BatchPlan, collate
-from training.data.config import BatchConfig, CorpusFiles, DataConfig
-from training.data.corpus import PairEncoder, encode_pairs
-from training.data.pairs import Pair
-from training.data.store import open_stored, store
-from training.data.training_part import prepare_training_part
-from training.tokenization import TokenizerConfig, train_tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data import store as module
+from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
+from attendant.training.data.corpus import PairEncoder, encode_pairs
+from attendant.training.data.pairs import Pair
+from attendant.training.data.store import open_stored, store
+from attendant.training.data.training_part import prepare_training_part
+from attendant.training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})

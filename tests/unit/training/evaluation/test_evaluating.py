@@ -2,15 +2,22 @@
 
 import pytest
 
-from runtime.decoding.hypothesis import FinishReason
-from runtime.decoding.offline import decode_all
-from runtime.decoding.options import DecodingOptions
-from runtime.tokenizer import EOS_ID
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation import (
+    Evaluation,
+    EvaluationConfig,
+    TextModel,
+    decode_examples,
+    evaluate,
+    search_options,
+)
+from attendant.training.evaluation.outputs import COLUMNS, outputs_file
+from attendant.training.tokenization import TokenizerConfig, train_tokenizer
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from training.data.pairs import Example
-from training.evaluation import Evaluation, EvaluationConfig, TextModel, decode_examples, evaluate, search_options
-from training.evaluation.outputs import COLUMNS, outputs_file
-from training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 

@@ -1,11 +1,11 @@
 """Bins of lengths on cases worked out by hand."""
 
-from runtime.tokenizer import EOS_ID
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation import Decoded, Interval, TextModel, by_length, source_lengths
+from attendant.training.metrics import take_statistics
+from attendant.training.tokenization import TokenizerConfig, train_tokenizer
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from training.data.pairs import Example
-from training.evaluation import Decoded, Interval, TextModel, by_length, source_lengths
-from training.metrics import take_statistics
-from training.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["ab cd"])
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from training.model import ModelConfig
-from training.model.attention import Attention
-from training.model.coverage import MAX_FERTILITY
+from attendant.training.model import ModelConfig
+from attendant.training.model.attention import Attention
+from attendant.training.model.coverage import MAX_FERTILITY
 
 
 def build(**attention: object) -> Attention:

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from training.model import ModelConfig
+from attendant.training.model import ModelConfig
 
 
 @pytest.mark.parametrize(

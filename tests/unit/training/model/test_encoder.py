@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.model import ModelConfig
-from training.model.encoder import Encoder
-from training.model.recurrent import RecurrentLayer, reverse
+from attendant.training.model import ModelConfig
+from attendant.training.model.encoder import Encoder
+from attendant.training.model.recurrent import RecurrentLayer, reverse
 
 LENGTHS = torch.tensor([3, 1, 5])
 

@@ -1,8 +1,8 @@
 import torch
 
-from training.model import ModelConfig
-from training.model.config import JoiningKind
-from training.model.joining import JOININGS, Joining
+from attendant.training.model import ModelConfig
+from attendant.training.model.config import JoiningKind
+from attendant.training.model.joining import JOININGS, Joining
 
 CONTEXT, HIDDEN, EMBEDDED = torch.randn(2, 8), torch.randn(2, 4), torch.randn(2, 3)
 

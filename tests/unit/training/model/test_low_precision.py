@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.model import ModelConfig, Seq2Seq
 from tests.architectures import architectures
-from training.loss import smoothed_cross_entropy
-from training.model import ModelConfig, Seq2Seq
 
 # Every eleventh: 11 shares no factor with the choices' numbers, so that all of them come up.
 ARCHITECTURES = dict(list(architectures().items())[::11])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.model import ModelConfig
-from training.model.config import ScoreKind
-from training.model.scores import SCORES, Score
+from attendant.training.model import ModelConfig
+from attendant.training.model.config import ScoreKind
+from attendant.training.model.scores import SCORES, Score
 
 H, D = 4, 4
 CONFIGS: dict[str, dict[str, object]] = {

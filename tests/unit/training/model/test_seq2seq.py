@@ -2,8 +2,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from training.model import ModelConfig, Seq2Seq
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from attendant.training.model import ModelConfig, Seq2Seq
 
 SMALL = {"embedding_size": 6, "hidden_size": 6}
 

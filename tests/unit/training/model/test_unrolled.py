@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from training.model.cells import RNN_CLASSES, STATE_NAMES
-from training.model.config import CellKind
-from training.model.gates import GATES, activate
-from training.model.unrolled import unroll
+from attendant.training.model.cells import RNN_CLASSES, STATE_NAMES
+from attendant.training.model.config import CellKind
+from attendant.training.model.gates import GATES, activate
+from attendant.training.model.unrolled import unroll
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
 CELLS = list(RNN_CLASSES)

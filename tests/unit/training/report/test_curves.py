@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.errors import UserError
-from training.report.curves import MAX_POINTS, Curve, read_curves
-from training.run import Run
+from attendant.runtime.errors import UserError
+from attendant.training.report.curves import MAX_POINTS, Curve, read_curves
+from attendant.training.run import Run
 
 
 def write(folder: Path, *events: dict[str, Any], rest: str = "") -> Run:

@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runtime.errors import UserError
-from tests.pages import read_page
-from training.report.blocks import (
+from attendant.runtime.errors import UserError
+from attendant.training.report.blocks import (
     Listing,
     Paragraph,
     Picture,
@@ -21,11 +20,12 @@ from training.report.blocks import (
     Tile,
     Tiles,
 )
-from training.report.colors import INK
-from training.report.examples import Span
-from training.report.html_page import html_page
-from training.report.markdown_page import escaped, markdown_page
-from training.report.writing import check_outputs, write_report
+from attendant.training.report.colors import INK
+from attendant.training.report.examples import Span
+from attendant.training.report.html_page import html_page
+from attendant.training.report.markdown_page import escaped, markdown_page
+from attendant.training.report.writing import check_outputs, write_report
+from tests.pages import read_page
 
 HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)> \" ' `a` | *b* [c](javascript:d)"
 DRAWING = f'<svg xmlns="http://www.w3.org/2000/svg"><g id="g1" style="fill:{INK}"/><use href="#g1"/></svg>'

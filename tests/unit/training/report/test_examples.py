@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.decoding.hypothesis import FinishReason
-from runtime.errors import UserError
-from training.data.pairs import Example
-from training.evaluation import Decoded
-from training.report.examples import Span, align, choose_examples, judge, nearest_reference, rank
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.errors import UserError
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation import Decoded
+from attendant.training.report.examples import Span, align, choose_examples, judge, nearest_reference, rank
 
 
 def decoded(text: str, log_prob: float, *references: str, source: str = "s", num_tokens: int | None = None) -> Decoded:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.stepper import attention_layout
+from attendant.runtime.stepper import attention_layout
+from attendant.training.model import Seq2Seq
+from attendant.training.report.gradients import measure_gradients
 from tests.bundles import tiny_config
-from training.model import Seq2Seq
-from training.report.gradients import measure_gradients
 
 VOCABULARY = 9
 SOURCE, TARGET = [4, 7, 5, 3], [6, 4, 8]

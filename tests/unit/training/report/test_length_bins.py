@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.report.length_bins import MAX_BINS, natural_edges, natural_unit
+from attendant.training.report.length_bins import MAX_BINS, natural_edges, natural_unit
 
 
 @pytest.mark.parametrize(

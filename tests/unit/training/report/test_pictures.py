@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from training.evaluation import Interval, LengthBin
-from training.report import charts
-from training.report.attention_map import MIN_WEIGHT, attention_map
-from training.report.colors import NAMES, variables, with_variables
-from training.report.curves import Curve
-from training.report.gradients import Reach
+from attendant.training.evaluation import Interval, LengthBin
+from attendant.training.report import charts
+from attendant.training.report.attention_map import MIN_WEIGHT, attention_map
+from attendant.training.report.colors import NAMES, variables, with_variables
+from attendant.training.report.curves import Curve
+from attendant.training.report.gradients import Reach
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))

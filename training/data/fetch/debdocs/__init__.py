@@ -8,13 +8,13 @@ import tempfile
 from itertools import chain
 from pathlib import Path
 
-from training.data.fetch.apt import Apt
-from training.data.fetch.debdocs.libreoffice import help_pages
-from training.data.fetch.debdocs.manpages import manual_pages
-from training.data.fetch.debdocs.units import PARAGRAPHS, PROSE, SENTENCES
-from training.data.fetch.expected import Expected
-from training.data.fetch.published import Announce, write_pairs, write_versions
-from training.data.fetch.split import split_by_key
+from attendant.training.data.fetch.apt import Apt
+from attendant.training.data.fetch.debdocs.libreoffice import help_pages
+from attendant.training.data.fetch.debdocs.manpages import manual_pages
+from attendant.training.data.fetch.debdocs.units import PARAGRAPHS, PROSE, SENTENCES
+from attendant.training.data.fetch.expected import Expected
+from attendant.training.data.fetch.published import Announce, write_pairs, write_versions
+from attendant.training.data.fetch.split import split_by_key
 
 UNITS = {"paragraphs": PARAGRAPHS, "sentences": SENTENCES, "prose": PROSE}
 VERSIONS = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.data.fetch.debdocs.roff import arguments, plain
+from attendant.training.data.fetch.debdocs.roff import arguments, plain
 
 HEADINGS = {"SH", "SS"}
 PARAGRAPHS = {"PP", "P", "LP", "sp", "Sp"}

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from training.data.pairs import Pair
-from training.data.words import num_words
+from attendant.training.data.pairs import Pair
+from attendant.training.data.words import num_words
 
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?][)"”»]))\s+(?=["“«(]?\s?[A-ZÀ-Ý0-9])""")
 

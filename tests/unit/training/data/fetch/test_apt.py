@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.fetch.apt import Apt
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch.apt import Apt
 
 TOOLS = {
     "apt-config": """case "$*" in

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.config import CorpusFiles
-from training.data.fetch import FETCHERS, debdocs
-from training.data.fetch.debdocs import COUNTS, VERSIONS, build_debdocs
-from training.data.fetch.published import publish
-from training.data.pairs import Pair, read_pairs
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles
+from attendant.training.data.fetch import FETCHERS, debdocs
+from attendant.training.data.fetch.debdocs import COUNTS, VERSIONS, build_debdocs
+from attendant.training.data.fetch.published import publish
+from attendant.training.data.pairs import Pair, read_pairs
 
 ENGLISH_HELP = '<p id="par_id1">Saves the file. Closes it.</p><p id="par_id2">Prints the open file.</p>'
 FRENCH_HELP = '<p id="par_id1">Enregistre le fichier. Le ferme.</p><p id="par_id2">Imprime le fichier ouvert.</p>'

@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.fetch import debian_descriptions
-from training.data.fetch.debian_descriptions import build_debian_synopses, chosen, descriptions, prose, sources
-from training.data.fetch.expected import Expected
-from training.data.pairs import Pair
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch import debian_descriptions
+from attendant.training.data.fetch.debian_descriptions import (
+    build_debian_synopses,
+    chosen,
+    descriptions,
+    prose,
+    sources,
+)
+from attendant.training.data.fetch.expected import Expected
+from attendant.training.data.pairs import Pair
 
 LONG = "This toy is a very small program which shows how descriptions of packages are read."
 TRANSLATION = f"""Package: toy

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.errors import UserError
-from training.data.fetch.expected import Expected
+from attendant.runtime.errors import UserError
+from attendant.training.data.fetch.expected import Expected
 
 EXPECTED = Expected(versions={"toy": "1", "other": "7"}, counts={"train": 100, "test": 10})
 

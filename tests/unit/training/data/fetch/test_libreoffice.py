@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training.data.fetch.debdocs.libreoffice import help_pages, paragraphs
+from attendant.training.data.fetch.debdocs.libreoffice import help_pages, paragraphs
 
 SYSTEMS = (
     '<span id="swlnsys" class="switchinline"><span hidden="true" class="MAC"><span>Command</span><br></span>'

@@ -1,7 +1,7 @@
 """Splits by key: whole groups, no pair twice, no source of the training part elsewhere."""
 
-from training.data.fetch.split import part_of, split_by_key
-from training.data.pairs import Pair
+from attendant.training.data.fetch.split import part_of, split_by_key
+from attendant.training.data.pairs import Pair
 
 
 def keys_of(part: str, count: int) -> list[str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from training.data.config import CorpusFiles
-from training.data.fetch import FETCHERS
-from training.data.fetch.dates import FORMATS, SHORT_YEAR_FORMATS, written
-from training.data.fetch.published import publish
-from training.data.pairs import Pair, read_pairs
+from attendant.training.data.config import CorpusFiles
+from attendant.training.data.fetch import FETCHERS
+from attendant.training.data.fetch.dates import FORMATS, SHORT_YEAR_FORMATS, written
+from attendant.training.data.fetch.published import publish
+from attendant.training.data.pairs import Pair, read_pairs
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from training.data.fetch.debdocs.units import PARAGRAPHS, PROSE, SENTENCES, Unit
-from training.data.pairs import Pair
-from training.data.words import num_words
+from attendant.training.data.fetch.debdocs.units import PARAGRAPHS, PROSE, SENTENCES, Unit
+from attendant.training.data.pairs import Pair
+from attendant.training.data.words import num_words
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
 State tensors are numpy arrays. Nothing here knows the architecture: which tensors there are, and what follows from
-what, stands in the manifest. Joined states have room for newcomers (runtime/source_slabs.py).
+what, stands in the manifest. Joined states have room for newcomers (runtime/onnx/source_buffers.py).
 """
 
 import functools
@@ -11,15 +11,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runtime import graph_io
-from runtime.bundle import Bundle, BundleRefused
-from runtime.cpu import available_cpus
-from runtime.manifest import Precision, Provider, ShortlistSpec
-from runtime.onnx_session import Array, OnnxSession, as_input
-from runtime.runs_in_place import Shape
-from runtime.shortlist import Shortlist, ShortlistLayout
-from runtime.source_slabs import MIN_USED, SourceSlabs, joined, narrowed, used_part
-from runtime.stepper import (
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.cpu import available_cpus
+from attendant.runtime.onnx.bound_runs import Shape
+from attendant.runtime.onnx.session import Array, OnnxSession, as_input
+from attendant.runtime.onnx.source_buffers import MIN_USED, SourceSlabs, joined, narrowed, used_part
+from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
     Ids,
@@ -30,14 +29,7 @@ from runtime.stepper import (
     sources_with_rows,
 )
 
-CHANGING = (
-    graph_io.PREVIOUS_IDS,
-    graph_io.FORCED_IDS,
-    graph_io.BANNED_IDS,
-    graph_io.FORCED_PLACES,
-    graph_io.OUTSIDE_PLACES,
-    graph_io.BANNED_PLACES,
-)
+CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
 """What is new at every step, and small."""
 
 
@@ -70,8 +62,7 @@ class OnnxStepper:
 
         Raises:
             UserError: the bundle has no such precision, or the host no such provider.
-            BundleRefused: the graphs' real inputs or outputs, or the shortlist's tables, differ from the manifest;
-                one line each.
+            BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)
         threads = num_threads or available_cpus()
@@ -92,12 +83,6 @@ class OnnxStepper:
         self._position_axes = {
             spec.name: graph_io.position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state
         }
-        # Lists of symbols, where the step does not look at the whole vocabulary; one per source, like memory.
-        self._shortlist = None if graphs.shortlist is None else _read_shortlist(bundle, graphs.shortlist)
-        if self._shortlist is not None:
-            self._position_axes[graph_io.SHORTLIST_IDS] = None
-        self._shortlist_layout = ShortlistLayout(self.vocabulary_size)
-        self._max_candidates = self.vocabulary_size if self._shortlist is None else self._shortlist.size
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
         # What the last step computed: the next one does, too, as long as the rows are the same.
@@ -116,12 +101,9 @@ class OnnxStepper:
         names = [*self._row_names, *self._source_names]
         values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})
         tensors = dict(zip(names, values, strict=True))
-        source_tensors = {name: tensors[name] for name in self._source_names}
-        if self._shortlist is not None:
-            source_tensors[graph_io.SHORTLIST_IDS] = self._shortlist.lists(sources)
         return DecoderState(
             row_tensors={name: tensors[name] for name in self._row_names},
-            source_tensors=source_tensors,
+            source_tensors={name: tensors[name] for name in self._source_names},
             source_lengths=source_lengths,
             row_sources=np.arange(len(sources), dtype=np.int64),
             min_queries=self._min_queries,
@@ -140,13 +122,9 @@ class OnnxStepper:
         num_rows = state.num_rows
         inputs: dict[str, Array] = {**state.row_tensors, **state.source_tensors}
         inputs[graph_io.PREVIOUS_IDS] = as_input(previous_ids, np.int64)
-        if self._shortlist is not None:
-            lists = state.source_tensors[graph_io.SHORTLIST_IDS]
-            inputs |= self._shortlist_layout.inputs(lists, state.row_sources, forced_ids, banned_ids)
-        else:
-            inputs[graph_io.FORCED_IDS] = _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64)
-            inputs[graph_io.BANNED_IDS] = _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64)
-        num_candidates = min(num_candidates, self._max_candidates)
+        inputs[graph_io.FORCED_IDS] = _no_ids(num_rows) if forced_ids is None else as_input(forced_ids, np.int64)
+        inputs[graph_io.BANNED_IDS] = _no_ids(num_rows, 1) if banned_ids is None else as_input(banned_ids, np.int64)
+        num_candidates = min(num_candidates, self.vocabulary_size)
         inputs[graph_io.NUM_CANDIDATES] = _number(num_candidates)
         wants_attention = attention and self._has_attention
         if self._has_attention:
@@ -272,11 +250,3 @@ def _number(value: int) -> Ids:
 @functools.lru_cache(maxsize=16)
 def _no_ids(*shape: int) -> Ids:
     return np.full(shape, NO_ID, np.int64)
-
-
-def _read_shortlist(bundle: Bundle, spec: ShortlistSpec) -> Shortlist:
-    sizes = bundle.manifest.source.vocabulary_size, bundle.manifest.target.vocabulary_size
-    try:
-        return Shortlist.from_bytes((bundle.path / spec.file).read_bytes(), spec, *sizes)
-    except ValueError as error:
-        raise BundleRefused(bundle.path, [f"{spec.file}: {error}"]) from error

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from runtime import graph_io
-from runtime.bundle import Bundle, BundleRefused
-from runtime.cpu import available_cpus
-from runtime.device_buckets import Captures, StepShape, bucket_count, bucket_width, power_of_two
-from runtime.device_state import HeldTensors, StateScope
-from runtime.device_step import DeviceStep
-from runtime.manifest import GraphPair, Precision, Provider
-from runtime.onnx_session import BoundSession, OnnxSession
-from runtime.stepper import (
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused
+from attendant.runtime.bundle.manifest import GraphPair, Precision, Provider
+from attendant.runtime.cpu import available_cpus
+from attendant.runtime.device.buckets import Captures, StepShape, bucket_count, bucket_width, power_of_two
+from attendant.runtime.device.state import HeldTensors, StateScope
+from attendant.runtime.device.step import DeviceStep
+from attendant.runtime.onnx.session import BoundSession, OnnxSession
+from attendant.runtime.stepper import (
     DecoderState,
     Ids,
     StepOutput,

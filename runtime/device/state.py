@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from runtime.device_buckets import MAX_FIXED_BYTES, BufferSets, Lease
-from runtime.device_graphs import ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
-from runtime.graph_io import position_axis
-from runtime.manifest import Provider, TensorSpec
-from runtime.onnx_session import Array, BoundSession, DeviceTensor
-from runtime.stepper import Ids
+from attendant.runtime.bundle.graph_io import position_axis
+from attendant.runtime.bundle.manifest import Provider, TensorSpec
+from attendant.runtime.device.buckets import MAX_FIXED_BYTES, BufferSets, Lease
+from attendant.runtime.device.graphs import ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
+from attendant.runtime.onnx.session import Array, BoundSession, DeviceTensor
+from attendant.runtime.stepper import Ids
 
 
 class TensorView:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
-from runtime.errors import UserError
-from runtime.manifest import GraphSpec, Provider, TensorSpec
-from runtime.runs_in_place import RunsInPlace, Shape
+from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.bound_runs import RunsInPlace, Shape
 
 Array = NDArray[Any]
 Graph = Path | bytes
@@ -67,7 +67,7 @@ class OnnxSession:
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
-            copied: small inputs that are other arrays at each run; see runtime/runs_in_place.py.
+            copied: small inputs that are other arrays at each run; see runtime/onnx/bound_runs.py.
 
         Raises:
             UserError: the provider is not there, or the file is no graph that onnxruntime runs.

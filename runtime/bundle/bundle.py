@@ -1,7 +1,7 @@
 """Opens a bundle: everything that can be checked without running it is checked here, and every difference is told.
 
-What needs the sessions (their real inputs and outputs) is checked by runtime/onnx_stepper.py, what needs this host's
-arithmetic by runtime/golden.py.
+What needs the sessions (their real inputs and outputs) is checked by runtime/onnx/stepper.py, what needs this host's
+arithmetic by runtime/bundle/golden.py.
 """
 
 import json
@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from runtime.errors import UserError
-from runtime.files import sha256_of
-from runtime.golden import GoldenExample, parse_golden
-from runtime.graph_io import contract_differences
-from runtime.manifest import FORMAT_VERSION, MANIFEST_NAME, GraphPair, Manifest, Precision
-from runtime.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from attendant.runtime.bundle.golden import GoldenExample, parse_golden
+from attendant.runtime.bundle.graph_io import contract_differences
+from attendant.runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_NAME, GraphPair, Manifest, Precision
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import sha256_of
 
 SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
@@ -161,8 +161,6 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
                 yield f"{graph.file}: not listed in {MANIFEST_NAME}"
             elif entry.sha256 != graph.sha256:
                 yield f"{graph.file}: sha256 stands as {graph.sha256} in graphs and {entry.sha256} in files"
-        if pair.shortlist is not None and pair.shortlist.file not in manifest.files:
-            yield f"{pair.shortlist.file}: not listed in {MANIFEST_NAME}"
         yield from contract_differences(pair)
     for provider, precision in manifest.default_precision.items():
         if precision not in manifest.graphs:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime import graph_io
-from runtime.device_buckets import BufferSets, Captures, StepShape
-from runtime.device_state import HeldTensors
-from runtime.manifest import Provider, TensorSpec
-from runtime.onnx_session import Array, Binding, BoundSession, DeviceTensor
-from runtime.stepper import NO_ID, Ids
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.manifest import Provider, TensorSpec
+from attendant.runtime.device.buckets import BufferSets, Captures, StepShape
+from attendant.runtime.device.state import HeldTensors
+from attendant.runtime.onnx.session import Array, Binding, BoundSession, DeviceTensor
+from attendant.runtime.stepper import NO_ID, Ids
 
 log = logging.getLogger(__name__)
 

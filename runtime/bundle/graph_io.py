@@ -1,11 +1,10 @@
 """Inputs and outputs of the two graphs, by name: the contract between export and the ONNX stepper.
 
-Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans, as in runtime/stepper.py;
-L symbols of a source's list, U symbols of all lists, as in runtime/shortlist.py.
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans, as in runtime/stepper.py.
 The state tensors come on top; their names are the model's own and stand in the manifest.
 """
 
-from runtime.manifest import GraphPair, GraphSpec, ShortlistSpec, TensorSpec
+from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, TensorSpec
 
 SOURCE_IDS = "source_ids"
 SOURCE_LENGTHS = "source_lengths"
@@ -16,13 +15,6 @@ ROW_SLOTS = "row_slots"
 FORCED_IDS = "forced_ids"
 BANNED_IDS = "banned_ids"
 NUM_CANDIDATES = "num_candidates"
-
-SHORTLIST_IDS = "shortlist_ids"
-SHORTLIST_UNION = "shortlist_union"
-SHORTLIST_PLACES = "shortlist_places"
-FORCED_PLACES = "forced_places"
-OUTSIDE_PLACES = "outside_places"
-BANNED_PLACES = "banned_places"
 
 CANDIDATE_LOG_PROBS = "candidate_log_probs"
 CANDIDATE_IDS = "candidate_ids"
@@ -40,14 +32,8 @@ def has_attention(decoder_step: GraphSpec) -> bool:
     return any(spec.name == SOURCE_ROWS for spec in decoder_step.inputs)
 
 
-def step_inputs(has_attention: bool, shortlist: ShortlistSpec | None = None) -> tuple[TensorSpec, ...]:
+def step_inputs(has_attention: bool) -> tuple[TensorSpec, ...]:
     """The step's inputs beside the state tensors; `num_candidates` is the last."""
-    symbols: tuple[TensorSpec, ...] = (
-        TensorSpec(name=FORCED_IDS, dtype="int64", shape=("R",)),
-        TensorSpec(name=BANNED_IDS, dtype="int64", shape=("R", "N")),
-    )
-    if shortlist is not None:
-        symbols = shortlist_inputs(shortlist.size)
     layout = (
         TensorSpec(name=SOURCE_ROWS, dtype="int64", shape=("B", "M")),
         TensorSpec(name=ROW_SLOTS, dtype="int64", shape=("R",)),
@@ -55,23 +41,9 @@ def step_inputs(has_attention: bool, shortlist: ShortlistSpec | None = None) -> 
     return (
         TensorSpec(name=PREVIOUS_IDS, dtype="int64", shape=("R",)),
         *(layout if has_attention else ()),
-        *symbols,
+        TensorSpec(name=FORCED_IDS, dtype="int64", shape=("R",)),
+        TensorSpec(name=BANNED_IDS, dtype="int64", shape=("R", "N")),
         TensorSpec(name=NUM_CANDIDATES, dtype="int64", shape=(1,)),
-    )
-
-
-def shortlist_inputs(size: int) -> tuple[TensorSpec, ...]:
-    """A step's inputs in the place of forced and banned ids, where it looks at lists of `size` symbols."""
-    return (
-        # Of each source, ascending; the union of a batch's lists and what is forced beside them; each list's symbols
-        # as places in the union.
-        TensorSpec(name=SHORTLIST_IDS, dtype="int64", shape=("B", size)),
-        TensorSpec(name=SHORTLIST_UNION, dtype="int64", shape=("U",)),
-        TensorSpec(name=SHORTLIST_PLACES, dtype="int32", shape=("B", size)),
-        # Places in the row's list, and in the union of what is forced and not in the list; -1: none.
-        TensorSpec(name=FORCED_PLACES, dtype="int64", shape=("R",)),
-        TensorSpec(name=OUTSIDE_PLACES, dtype="int64", shape=("R",)),
-        TensorSpec(name=BANNED_PLACES, dtype="int64", shape=("R", "N")),
     )
 
 
@@ -105,7 +77,7 @@ def contract_differences(pair: GraphPair) -> list[str]:
     for graph, kind, specs, expected in (
         (encoder, "input", encoder.inputs, names(ENCODER_INPUTS)),
         (encoder, "output", encoder.outputs, state_inputs),
-        (decoder_step, "input", decoder_step.inputs, names(step_inputs(attends, pair.shortlist)) | state_inputs),
+        (decoder_step, "input", decoder_step.inputs, names(step_inputs(attends)) | state_inputs),
         (decoder_step, "output", decoder_step.outputs, names(step_outputs(attends)) | state_outputs),
     ):
         given = names(specs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from runtime.manifest import SpecialIds
+from attendant.runtime.bundle.manifest import SpecialIds
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")

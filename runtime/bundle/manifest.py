@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -55,44 +55,18 @@ class StateTensor(Section):
     scope: Scope
 
 
-class ShortlistSpec(Section):
-    """Vocabulary selection: the tables that each source's list of target symbols is made of (runtime/shortlist.py).
-
-    Attributes:
-        file: relative to the bundle; its size and sha256 stand in the manifest's `files`.
-        size: symbols of every list.
-        num_leading: frequent symbols that every list has.
-        num_candidates: target symbols for each source symbol, at most.
-    """
-
-    file: str
-    size: int = Field(ge=2)
-    num_leading: int = Field(ge=2)
-    num_candidates: int = Field(ge=1)
-
-
 class GraphPair(Section):
     """The two graphs of one precision, and the tensors that pass between them: int8 stores some as codes.
 
     Attributes:
         min_queries: attention is given at least so many queries per source: products of floats round a single one
             in another order than several.
-        shortlist: what the step looks at of the target vocabulary; None, and then not written: all of it.
     """
 
     encoder: GraphSpec
     decoder_step: GraphSpec
     state: tuple[StateTensor, ...]
     min_queries: int = Field(ge=1)
-    shortlist: ShortlistSpec | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Bundles without a shortlist say nothing of it, and keep the digest that they always had."""
-        fields: dict[str, Any] = serialize(self)
-        if self.shortlist is None:
-            del fields["shortlist"]
-        return fields
 
 
 class SpecialIds(Section):

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from runtime.onnx_session import run_once
+from attendant.runtime.onnx.session import run_once
 
 PRODUCT: Final = (
     b"\x08\x08:i\n\x1b\n\x01a\n\x01b\n\x01z\x12\x01y\x22\x0dMatMulInteger\x12\x01p*\x08\x10\x02B\x01zJ\x01\x80"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.stepper import Ids, common_width
+from attendant.runtime.stepper import Ids, common_width
 
 Array = NDArray[Any]
 

@@ -1,0 +1,52 @@
+"""golden.jsonl: sources with the tokens and scores they must give, on whatever host serves the bundle.
+
+Examples are chosen at export so that every decision of the search has a clear margin: another host's last bits don't
+change the tokens. Scores may differ by the certificate's `score_tolerance`.
+"""
+
+import json
+
+from pydantic import ValidationError
+
+from attendant.runtime.bundle.manifest import Precision, Section
+
+
+class GoldenExample(Section):
+    """One source, how it is decoded, and what must come out as the best hypothesis.
+
+    Attributes:
+        precision: of the graphs that must give it.
+        source_tokens: as a request gives them: without the EOS that the bundle may append.
+        score, log_prob: of the best hypothesis, as the exporting host computed them.
+    """
+
+    precision: Precision
+    source_tokens: tuple[str, ...]
+    beam_size: int
+    length_penalty: float
+    max_length: int
+    target_tokens: tuple[str, ...]
+    score: float
+    log_prob: float
+
+
+def parse_golden(text: str) -> tuple[GoldenExample, ...]:
+    """Reads the lines of golden.jsonl.
+
+    Raises:
+        ValueError: naming the line that is no golden example.
+    """
+    examples = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            examples.append(GoldenExample.model_validate_json(line))
+        except ValidationError as error:
+            raise ValueError(f"golden.jsonl: line {number}: {error.errors()[0]['msg']}") from error
+    return tuple(examples)
+
+
+def golden_text(examples: tuple[GoldenExample, ...]) -> str:
+    """golden.jsonl: one JSON object per line, keys sorted."""
+    return "".join(
+        json.dumps(example.model_dump(mode="json"), sort_keys=True, ensure_ascii=False) + "\n" for example in examples
+    )
