@@ -75,7 +75,7 @@ class AttendantClient:
         await self._channel.close(None)
 
     async def generate(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> Generation:
-        """Decodes one source.
+        """Decodes one source; see `Generation` for what the answer holds, and which of it must be asked for.
 
         Args:
             source: a text, or its tokens, which must all be in the vocabulary.
