@@ -17,7 +17,7 @@ k each), K candidates of each.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Generic, NamedTuple, TypeVar
 
@@ -161,6 +161,11 @@ class BeamSearch(Generic[Key]):
 
     def advance(self, output: StepOutput) -> list[Ending[Key]]:
         """Takes a step's output for these rows [R, ...]; returns the requests that end with it, who leave."""
+        if self._num_banning and (stuck := output.candidate_ids[:, 0] == self._special_ids.pad).any():
+            # PAD comes first only where every symbol is banned: all are equally improbable then, and it has the
+            # lowest id.
+            nothing = np.where(stuck[:, None], -math.inf, output.candidate_log_probs).astype(np.float32)
+            output = replace(output, candidate_log_probs=nothing)
         if self._num_changing:
             step = self._changed(output)
         else:
