@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
+from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -68,7 +69,11 @@ def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What `python -m server` was asked for."""
+    """What `python -m server` was asked for.
+
+    Attributes:
+        scheduler: makes each engine's admission policy. No option: measurements put another one in its place.
+    """
 
     bundles: tuple[Path, ...]
     host: str = _option("127.0.0.1", ADDRESS, "interface for gRPC and metrics; 0.0.0.0 for all, as in a container")
@@ -118,6 +123,7 @@ class ServerConfig:
     )
     log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    scheduler: type[Scheduler] = Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

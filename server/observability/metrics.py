@@ -19,7 +19,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import RequestStats, StepStats
@@ -196,27 +195,23 @@ class ModelMetrics:
             self._step_rows.observe(stats.num_rows)
             self._batch_efficiency_ratio.observe(stats.useful_cells / stats.computed_cells)
 
-    def answered(self, source_ids: Sequence[int], stats: RequestStats) -> None:
-        """A request was answered.
-
-        Args:
-            source_ids: without the EOS that the bundle may append.
-        """
+    def answered(self, num_source_tokens: int, num_unknown_tokens: int, stats: RequestStats) -> None:
+        """A request was answered. Its source tokens are counted without EOS."""
         self._queue_seconds.observe(stats.queue)
         self._encode_seconds.observe(stats.encode)
         self._decode_seconds.observe(stats.decode)
         self._time_to_first_token_seconds.observe(stats.first_token)
         if stats.steps > 1:
             self._inter_token_seconds.observe((stats.total - stats.first_token) / (stats.steps - 1))
-        self._request_source_tokens.observe(len(source_ids))
-        self._source_tokens.inc(len(source_ids))
-        self._unknown_tokens.inc(source_ids.count(UNK_ID))
+        self._request_source_tokens.observe(num_source_tokens)
+        self._source_tokens.inc(num_source_tokens)
+        self._unknown_tokens.inc(num_unknown_tokens)
 
-    def generated(self, source_ids: Sequence[int], hypotheses: Sequence[Hypothesis]) -> None:
+    def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
         """What the model made of a source, best first: the quality signals."""
         best = hypotheses[0]
         self._request_target_tokens.observe(len(best.token_ids))
-        self._length_ratio.observe(len(best.token_ids) / len(source_ids))
+        self._length_ratio.observe(len(best.token_ids) / num_source_tokens)
         self._target_tokens.inc(sum(len(one.token_ids) for one in hypotheses))
         self._hit_max_length.inc(best.finish_reason is FinishReason.LENGTH)
         if best.attention is not None:

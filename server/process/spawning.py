@@ -1,8 +1,9 @@
-"""Starting worker processes, and seeing them end."""
+"""Starts worker processes, and sees them end."""
 
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -43,6 +44,9 @@ class WorkerProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for connection in self._connections:
+            # Closing alone would not reach the worker while an event loop still holds the socket.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         for process in self._processes:
             try:

@@ -10,10 +10,9 @@ import sys
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
-from attendant.server.engine.engine import Engine
 from attendant.server.engine.remote.frames import framed, receive_one
-from attendant.server.engine.remote.serving import run_worker
-from attendant.server.loading import budget_of, load_model
+from attendant.server.engine.remote.serving import serve_engine
+from attendant.server.loading import load_model
 from attendant.server.observability.logs import configure_logging
 from attendant.server.process.handshake import Plan, Ready, Refused
 
@@ -51,7 +50,7 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(framed(Refused(str(error))))
         return
     connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
-    run_worker(connection, Engine(loaded.stepper, budget_of(config, loaded.request_seconds)))
+    serve_engine(connection, loaded.engine)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,6 @@ FINISH_REASONS = {
 }
 
 
-def generate_response(
-    request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
-) -> messages.GenerateResponse:
-    return messages.GenerateResponse(**generate_fields(request, model, work, result))
-
-
 def generate_fields(
     request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
 ) -> dict[str, Any]:
@@ -99,7 +93,7 @@ def _hypothesis(hypothesis: Hypothesis, tokenizer: Tokenizer, token_log_probs: b
 
 
 def _source_tokens(model: ServedModel, work: Work) -> list[str]:
-    return model.bundle.source_tokenizer.tokens_of(model.bundle.source_ids(work.source_ids))
+    return model.bundle.source_tokenizer.tokens_of(work.source_ids)
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:

@@ -1,10 +1,13 @@
 """Requests as work for an engine, or everything that is wrong with them, told together."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.search import Search
+from attendant.server.errors import Violation
 from attendant.server.models import ServedModel
 from attendant.server.servicers.decoding import read_decoding
 from attendant.server.servicers.symbols import read_text, read_tokens
@@ -19,11 +22,14 @@ class Work:
     """What a request asks of its model.
 
     Attributes:
-        source_ids: without the EOS that the bundle may append.
+        source_ids: as the encoder takes them, with EOS at the end where the bundle wants it.
+        num_source_tokens, num_unknown_tokens: of the source, EOS not counted; and how many of them are UNK.
         max_rows: rows that the search may come to have.
     """
 
     source_ids: tuple[int, ...]
+    num_source_tokens: int
+    num_unknown_tokens: int
     search: Search
     max_rows: int
 
@@ -48,29 +54,22 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work
     search = _search_of(request, model, violations)
     _check_output(request.output, model, violations)
     violations.raise_if_any()
-    return Work(source_ids=tuple(source_ids), search=search, max_rows=search.options.beam_size)
+    return _work(source_ids, search, search.options.beam_size, model)
 
 
 def _search_of(request: messages.GenerateRequest, model: ServedModel, violations: Violations) -> BeamSearch:
-    """The search that a request's options ask for, as it begins. It is a value, so requests may share it."""
-    asked = request.decoding.SerializeToString(), request.output.attention
-    search = model.searches.get(asked)
-    if search is None:
-        found = Violations()
-        options = read_decoding(
-            request.decoding,
-            attention=request.output.attention,
-            manifest=model.manifest,
-            limits=model.limits,
-            violations=found,
-        )
-        search = BeamSearch.start(options, model.manifest.special_ids)
-        violations.found += found.found
-        if not found.found:
-            if len(model.searches) >= MAX_SEARCHES_KEPT:
-                model.searches.clear()
-            model.searches[asked] = search
+    search, found = _parsed(request.decoding.SerializeToString(), request.output.attention, model)
+    violations.found += found
     return search
+
+
+@lru_cache(maxsize=MAX_SEARCHES_KEPT)
+def _parsed(decoding: bytes, attention: bool, model: ServedModel) -> tuple[BeamSearch, tuple[Violation, ...]]:
+    """The search that options ask for, and what is wrong with them. Kept, for most requests have the same ones."""
+    violations = Violations()
+    given, manifest = messages.DecodingOptions.FromString(decoding), model.manifest
+    options = read_decoding(given, attention=attention, manifest=manifest, limits=model.limits, violations=violations)
+    return BeamSearch.start(options, manifest.special_ids), tuple(violations.found)
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
@@ -109,7 +108,17 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
     search = ForcedSearch.start(
         tuple(target_ids), model.manifest.special_ids, include_eos=include_eos, attention=request.output.attention
     )
-    return Work(source_ids=tuple(source_ids), search=search, max_rows=1)
+    return _work(source_ids, search, 1, model)
+
+
+def _work(token_ids: list[int], search: Search, max_rows: int, model: ServedModel) -> Work:
+    return Work(
+        source_ids=tuple(model.bundle.source_ids(token_ids)),
+        num_source_tokens=len(token_ids),
+        num_unknown_tokens=token_ids.count(UNK_ID),
+        search=search,
+        max_rows=max_rows,
+    )
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:

@@ -17,6 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.config import parse_config
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.loading import LoadedModel
 from attendant.server.models import limits_in_force
@@ -32,11 +34,8 @@ LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(mi
 def loaded(stepper: FakeStepper) -> list[LoadedModel]:
     bundle = fake_bundle()
     limits = limits_in_force(bundle.manifest, 8)
-    return [
-        LoadedModel(
-            bundle=bundle, stepper=stepper, precision="fp32", provider="cpu", limits=limits, request_seconds=0.01
-        )
-    ]
+    engine = Engine(stepper, Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005))
+    return [LoadedModel(bundle=bundle, engine=engine, precision="fp32", provider="cpu", limits=limits)]
 
 
 @asynccontextmanager

@@ -1,4 +1,7 @@
-"""Messages between a server and its worker processes: pickled values, each behind its length. Both ends are ours."""
+"""Framing of messages between a server and its worker processes: pickled values, each behind its length.
+
+Unpickling is safe here: both ends of the socket are processes of ours.
+"""
 
 import pickle
 import socket

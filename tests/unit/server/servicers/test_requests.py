@@ -173,14 +173,16 @@ def test_a_text_without_tokens(text: str) -> None:
 
 
 def test_the_longest_text() -> None:
-    assert len(read_generate(messages.GenerateRequest(text="a" * 12), model()).source_ids) == 12, "EOS is not counted"
+    work = read_generate(messages.GenerateRequest(text="a" * 12), model())
+    assert (work.num_source_tokens, len(work.source_ids)) == (12, 13), "EOS is not counted"
     assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
         "text": "is 13 tokens long, must be 1 to 12 tokens long"
     }
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:
-    assert read_generate(messages.GenerateRequest(text="a!"), model()).source_ids == (4, 1)
+    work = read_generate(messages.GenerateRequest(text="a!"), model())
+    assert (work.source_ids, work.num_unknown_tokens) == ((4, 1, 3), 1)
 
 
 def tokens(*given: str) -> messages.GenerateRequest:
@@ -188,8 +190,8 @@ def tokens(*given: str) -> messages.GenerateRequest:
 
 
 def test_tokens() -> None:
-    assert read_generate(tokens("b", "a"), model()).source_ids == (5, 4)
-    assert read_generate(tokens("<unk>"), model()).source_ids == (1,)
+    assert read_generate(tokens("b", "a"), model()).source_ids == (5, 4, 3)
+    assert read_generate(tokens("<unk>"), model()).source_ids == (1, 3)
     limit = "must be 1 to 12 tokens long"
     assert refused(read_generate, tokens()) == {"tokens.tokens": f"is 0 tokens long, {limit}"}
     assert refused(read_generate, tokens(*"a" * 13)) == {"tokens.tokens": f"is 13 tokens long, {limit}"}
@@ -280,7 +282,7 @@ def score(**fields: Any) -> messages.ScoreRequest:
 def test_a_score() -> None:
     work = read_score(score(), model())
     assert isinstance(work.search, ForcedSearch)
-    assert (work.source_ids, work.search.symbols, work.max_rows) == ((4, 5, 6), (4, 5, 3), 1)
+    assert (work.source_ids, work.search.symbols, work.max_rows) == ((4, 5, 6, 3), (4, 5, 3), 1)
     without = read_score(score(include_eos=False), model()).search
     assert isinstance(without, ForcedSearch) and without.symbols == (4, 5)
     empty = read_score(score(target_text=""), model()).search

@@ -11,7 +11,7 @@ from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.search import Search
-from attendant.server.engine.remote.messages import MAX_SEARCHES_KEPT, Orders, Report
+from attendant.server.engine.remote.messages import MAX_SEARCHES_KEPT, Commands, Report
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
@@ -41,24 +41,24 @@ def arrived(message: object) -> object:
     return pickle.loads(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
-def test_orders_arrive_as_they_were() -> None:
+def test_commands_arrive_as_they_were() -> None:
     forced = ForcedSearch.start((4, 5), SPECIAL_IDS, include_eos=True, attention=False)
-    orders = Orders(
+    commands = Commands(
         [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, beam(10))], [7, 8]
     )
-    assert arrived(orders) == orders
+    assert arrived(commands) == commands
 
 
 def test_requests_of_one_search_share_it_where_they_arrive() -> None:
     search = beam(9)
-    first, second = arrived(Orders([request(1, search)])), arrived(Orders([request(2, search)]))
-    assert isinstance(first, Orders) and isinstance(second, Orders)
+    first, second = arrived(Commands([request(1, search)])), arrived(Commands([request(2, search)]))
+    assert isinstance(first, Commands) and isinstance(second, Commands)
     assert first.requests[0].search is second.requests[0].search
 
 
 def test_more_searches_than_are_kept_arrive_as_they_were() -> None:
-    orders = Orders([request(number, beam(number + 1)) for number in range(2 * MAX_SEARCHES_KEPT)])
-    assert arrived(orders) == orders
+    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_SEARCHES_KEPT)])
+    assert arrived(commands) == commands
 
 
 def test_a_report_arrives_as_it_was() -> None:
@@ -90,6 +90,6 @@ def test_an_error_arrives_among_results() -> None:
     assert result == Result((), STATS)
 
 
-@pytest.mark.parametrize("message", [Orders(), Report([], [], (0, 0), 0, 0)])
+@pytest.mark.parametrize("message", [Commands(), Report([], [], (0, 0), 0, 0)])
 def test_nothing_arrives_as_nothing(message: object) -> None:
     assert arrived(message) == message
