@@ -20,7 +20,7 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
 from attendant.server.loading import LoadedModel, in_daemon_thread, load_model, open_bundles, threads_each
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import authority, bind, grpc_server
@@ -49,7 +49,7 @@ async def serve(config: ServerConfig) -> int:
     server = grpc_server(catalogue, metrics, lifecycle.health)
     port = bind(server, config.host, config.port)
     with (
-        MetricsEndpoint(config.host, config.metrics_port, metrics.registry) as endpoint,
+        metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
         WorkerProcesses() as processes,
     ):
         lifecycle.heed_signals()
@@ -63,7 +63,7 @@ async def serve(config: ServerConfig) -> int:
             catalogue.open(models)
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
-            addresses = authority(config.host, port), authority(config.host, endpoint.port)
+            addresses = authority(config.host, port), authority(config.host, metrics_port)
             print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()

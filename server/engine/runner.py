@@ -49,7 +49,6 @@ class EngineRunner:
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        self._emptied = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
@@ -114,8 +113,7 @@ class EngineRunner:
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
         while self._outcomes:
-            self._emptied.clear()
-            await self._emptied.wait()
+            await asyncio.wait(self._outcomes.values())
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
@@ -140,16 +138,10 @@ class EngineRunner:
             # None, or done: cancelled meanwhile, and nobody waits.
             if future is not None and not future.done():
                 future.set_result(outcome)
-        self._note_if_empty()
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and self._outcomes.pop(key, None) is not None:
             self._host.cancel(key)
-            self._note_if_empty()
-
-    def _note_if_empty(self) -> None:
-        if not self._outcomes:
-            self._emptied.set()
 
     def _die(self) -> None:
         self._dead = True

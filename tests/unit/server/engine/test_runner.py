@@ -1,4 +1,4 @@
-"""The thread and its two doors, from an event loop as in the server."""
+"""Requests to an engine on a thread, and their outcomes, from an event loop as in the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

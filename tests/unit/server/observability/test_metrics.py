@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.errors import UserError
 from attendant.server.engine.request import Priority, RequestStats, StepStats
-from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
@@ -197,8 +197,8 @@ def test_entropy_and_coverage_by_hand() -> None:
 def test_the_endpoint_speaks_prometheus(metrics: Metrics) -> None:
     exercise(metrics)
     with (
-        MetricsEndpoint("127.0.0.1", 0, metrics.registry) as endpoint,
-        urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as response,
+        metrics_endpoint("127.0.0.1", 0, metrics.registry) as port,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response,
     ):
         text = response.read().decode()
         assert response.headers["Content-Type"].startswith("text/plain")
@@ -210,7 +210,6 @@ def test_the_endpoint_speaks_prometheus(metrics: Metrics) -> None:
 def test_a_port_in_use_is_told_in_one_line(metrics: Metrics) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UserError, match=f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
-        ):
-            MetricsEndpoint("127.0.0.1", port, metrics.registry)
+        words = f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
+        with pytest.raises(UserError, match=words), metrics_endpoint("127.0.0.1", port, metrics.registry):
+            pass
