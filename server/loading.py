@@ -111,7 +111,7 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
         bulk_seconds=config.bulk_seconds
         or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, config.provider)),
     )
-    engine = Engine(stepper, budget, scheduler=config.scheduler)
+    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
     return LoadedModel(bundle=bundle, engine=engine, precision=precision, provider=config.provider, limits=limits)
 
 

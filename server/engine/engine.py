@@ -1,11 +1,12 @@
 """One round of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.queueing.priority_queue import width_of
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
@@ -36,8 +37,8 @@ class _Running:
 class _PriorityBatch:
     """A priority's running batch, with what is counted of its steps."""
 
-    def __init__(self, stepper: Stepper, clock: Callable[[], float]) -> None:
-        self.batch: RunningBatch[int] = RunningBatch(stepper, clock)
+    def __init__(self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float]) -> None:
+        self.batch: RunningBatch[int] = RunningBatch(stepper, special_ids, clock)
         self.num_steps = 0
         self.num_row_steps = 0
         self.newcomers: list[_Running] = []
@@ -50,6 +51,7 @@ class Engine:
         self,
         stepper: Stepper,
         budget: Budget,
+        special_ids: SpecialIds,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
     ) -> None:
@@ -57,7 +59,7 @@ class Engine:
         self.scheduler = scheduler(budget)
         self._clock = clock
         # Stepped apart: rows that pause cost nothing, and keep their state.
-        self._batches = {priority: _PriorityBatch(stepper, clock) for priority in Priority}
+        self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
 
@@ -89,7 +91,7 @@ class Engine:
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
-        finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
+        finished: list[Ending[int]] = []
         # Bulk work makes one call into the model per round: an interactive request need not wait for two.
         if running.batch.num_rows and not (admitted and priority is Priority.BULK):
             report = running.batch.step()
@@ -110,7 +112,7 @@ class Engine:
         """Encodes newcomers beside those that run; returns the seconds that it took."""
         joined = self._batches[priority]
         began = self._clock()
-        joined.batch.join([BatchRequest(r.key, r.source_ids, r.search) for r in admitted])
+        joined.batch.join([BatchRequest(r.key, r.source_ids, r.options) for r in admitted])
         ended = self._clock()
         for request in admitted:
             running = _Running(request, began, ended, joined.num_steps, joined.num_row_steps)
@@ -135,9 +137,7 @@ class Engine:
                 outcomes.append((key, error))
         return sum(one.batch.remove(gone.keys()) for one in self._batches.values())
 
-    def _answer(
-        self, stepped: _PriorityBatch, finished: Iterable[tuple[int, tuple[Hypothesis, ...]]], outcomes: Outcomes
-    ) -> None:
+    def _answer(self, stepped: _PriorityBatch, finished: list[Ending[int]], outcomes: Outcomes) -> None:
         now = self._clock()
         for running in stepped.newcomers:
             running.first_token = now

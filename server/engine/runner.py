@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
 from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
@@ -60,15 +60,14 @@ class EngineRunner:
     def submit(
         self,
         source_ids: tuple[int, ...],
-        search: Search,
-        max_rows: int,
+        options: DecodingOptions,
         timeout_seconds: float | None,
         priority: Priority = Priority.INTERACTIVE,
     ) -> asyncio.Future[Outcome]:
         """Takes a request in.
 
         Args:
-            max_rows: that the search may come to have; at most the engine's budget.
+            options: of no more rows than the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
             priority: whoever submits a bulk request has acquired `bulk_room` for it.
 
@@ -87,7 +86,7 @@ class EngineRunner:
             self._refuse_if_overloaded(timeout_seconds)
         now = self._clock()
         deadline = None if timeout_seconds is None else now + timeout_seconds
-        request = EngineRequest(next(self._keys), source_ids, search, max_rows, now, deadline, priority)
+        request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
         outcome = self._outcomes[request.key] = self._loop.create_future()
         outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
         self._host.submit(request)

@@ -19,6 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import RequestStats, StepStats
@@ -195,8 +196,12 @@ class ModelMetrics:
             self._step_rows.observe(stats.num_rows)
             self._batch_efficiency_ratio.observe(stats.useful_cells / stats.computed_cells)
 
-    def answered(self, num_source_tokens: int, num_unknown_tokens: int, stats: RequestStats) -> None:
-        """A request was answered. Its source tokens are counted without EOS."""
+    def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
+        """A request was answered.
+
+        Args:
+            source_ids: as the encoder took them; their end symbol does not count as a token.
+        """
         self._queue_seconds.observe(stats.queue)
         self._encode_seconds.observe(stats.encode)
         self._decode_seconds.observe(stats.decode)
@@ -205,7 +210,7 @@ class ModelMetrics:
             self._inter_token_seconds.observe((stats.total - stats.first_token) / (stats.steps - 1))
         self._request_source_tokens.observe(num_source_tokens)
         self._source_tokens.inc(num_source_tokens)
-        self._unknown_tokens.inc(num_unknown_tokens)
+        self._unknown_tokens.inc(source_ids.count(UNK_ID))
 
     def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
         """What the model made of a source, best first: the quality signals."""

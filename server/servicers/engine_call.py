@@ -8,7 +8,7 @@ from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import AttendantError
 from attendant.server.models import ServedModel
 from attendant.server.servicers.conversion import generate_fields
-from attendant.server.servicers.requests import Work
+from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 
@@ -17,14 +17,13 @@ class EngineCall:
     """A parsed request, and the model that it is for."""
 
     model: ServedModel
-    work: Work
+    parsed: ParsedRequest
 
     def submit(
         self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
     ) -> asyncio.Future[Outcome]:
         """See EngineRunner.submit."""
-        work = self.work
-        return self.model.runner.submit(work.source_ids, work.search, work.max_rows, timeout_seconds, priority)
+        return self.model.runner.submit(self.parsed.source_ids, self.parsed.options, timeout_seconds, priority)
 
     def result(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.
@@ -34,7 +33,7 @@ class EngineCall:
         """
         if isinstance(outcome, AttendantError):
             raise outcome
-        self.model.metrics.answered(self.work.num_source_tokens, self.work.num_unknown_tokens, outcome.stats)
+        self.model.metrics.answered(self.parsed.source_ids, self.parsed.num_source_tokens, outcome.stats)
         return outcome
 
     def generated(self, request: messages.GenerateRequest, outcome: Outcome) -> dict[str, Any]:
@@ -44,5 +43,5 @@ class EngineCall:
             AttendantError: the outcome itself, where it is an error.
         """
         result = self.result(outcome)
-        self.model.metrics.generated(self.work.num_source_tokens, result.hypotheses)
-        return generate_fields(request, self.model, self.work, result)
+        self.model.metrics.generated(self.parsed.num_source_tokens, result.hypotheses)
+        return generate_fields(request, self.model, self.parsed, result)

@@ -1,40 +1,30 @@
-"""Requests as work for an engine, or everything that is wrong with them, told together."""
+"""Requests as the engine takes them, or everything that is wrong with them, told together."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from attendant.runtime.bundle.tokenizer import UNK_ID
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
-from attendant.runtime.decoding.search import Search
-from attendant.server.errors import Violation
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.models import ServedModel
 from attendant.server.servicers.decoding import read_decoding
 from attendant.server.servicers.symbols import read_text, read_tokens
-from attendant.server.servicers.violations import NOT_BUILT, Violations, check_request_id
+from attendant.server.servicers.violations import Violations, check_request_id
 from attendant_client.v1 import seq2seq_pb2 as messages
-
-MAX_SEARCHES_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ParsedRequest:
     """What a request asks of its model.
 
     Attributes:
-        source_ids: as the encoder takes them, with EOS at the end where the bundle wants it.
-        num_source_tokens, num_unknown_tokens: of the source, EOS not counted; and how many of them are UNK.
-        max_rows: rows that the search may come to have.
+        source_ids: as the encoder takes them, the end symbol included where the model wants it.
+        num_source_tokens: of the source itself.
     """
 
     source_ids: tuple[int, ...]
     num_source_tokens: int
-    num_unknown_tokens: int
-    search: Search
-    max_rows: int
+    options: DecodingOptions
 
 
-def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work:
+def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:
     """Checks a request against its model's limits.
 
     Raises:
@@ -51,28 +41,14 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work
         case _:
             source_ids = []
             violations.say("source", "unset", "text or tokens")
-    search = _search_of(request, model, violations)
+    options = read_decoding(request.decoding, request.output, model, len(source_ids), violations)
     _check_output(request.output, model, violations)
     violations.raise_if_any()
-    return _work(source_ids, search, search.options.beam_size, model)
+    assert options is not None, "options without a violation are there"
+    return _parsed(source_ids, options, model)
 
 
-def _search_of(request: messages.GenerateRequest, model: ServedModel, violations: Violations) -> BeamSearch:
-    search, found = _parsed(request.decoding.SerializeToString(), request.output.attention, model)
-    violations.found += found
-    return search
-
-
-@lru_cache(maxsize=MAX_SEARCHES_KEPT)
-def _parsed(decoding: bytes, attention: bool, model: ServedModel) -> tuple[BeamSearch, tuple[Violation, ...]]:
-    """The search that options ask for, and what is wrong with them. Kept, for most requests have the same ones."""
-    violations = Violations()
-    given, manifest = messages.DecodingOptions.FromString(decoding), model.manifest
-    options = read_decoding(given, attention=attention, manifest=manifest, limits=model.limits, violations=violations)
-    return BeamSearch.start(options, manifest.special_ids), tuple(violations.found)
-
-
-def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
+def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
     """Checks a request against its model's limits.
 
     Raises:
@@ -104,25 +80,21 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
             target_ids = []
             violations.say("target", "unset", "target_text or target_tokens")
     _check_output(request.output, model, violations)
+    if request.output.replace_unknowns:
+        violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
     violations.raise_if_any()
-    search = ForcedSearch.start(
-        tuple(target_ids), model.manifest.special_ids, include_eos=include_eos, attention=request.output.attention
+    options = scoring_options(
+        target_ids, model.manifest.special_ids.eos, include_eos=include_eos, attention=request.output.attention
     )
-    return _work(source_ids, search, 1, model)
+    return _parsed(source_ids, options, model)
 
 
-def _work(token_ids: list[int], search: Search, max_rows: int, model: ServedModel) -> Work:
-    return Work(
-        source_ids=tuple(model.bundle.source_ids(token_ids)),
-        num_source_tokens=len(token_ids),
-        num_unknown_tokens=token_ids.count(UNK_ID),
-        search=search,
-        max_rows=max_rows,
-    )
+def _parsed(source_ids: list[int], options: DecodingOptions, model: ServedModel) -> ParsedRequest:
+    encoded = tuple(model.bundle.source_ids(source_ids))
+    return ParsedRequest(source_ids=encoded, num_source_tokens=len(source_ids), options=options)
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:
-    if output.attention and not model.has_attention:
-        violations.add("output.attention", True, "false: this model has no attention")
-    if output.replace_unknowns:
-        violations.add("output.replace_unknowns", True, f"false: {NOT_BUILT}")
+    for name in ("attention", "replace_unknowns"):
+        if getattr(output, name) and not model.has_attention:
+            violations.add(f"output.{name}", True, "false: this model has no attention")

@@ -61,7 +61,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             model = self._catalogue.find(request.model)
             call = EngineCall(model, read_score(request, model))
             result = call.result(await call.submit(context.time_remaining()))
-            return score_response(request, model, call.work, result)
+            return score_response(request, model, call.parsed, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context

@@ -1,7 +1,7 @@
 """What a server and its worker processes say to each other: commands one way, reports the other.
 
-They are pickled, which costs a call into Python for each object that is not a tuple of plain values. What a request
-asks of the search is an object of many fields that most requests share: it is pickled, and read, once.
+They are pickled, which costs a call into Python for each object that is not a tuple of plain values. Decoding options
+are an object of many fields, which most requests share: each is pickled, and read, once.
 """
 
 import pickle
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
 
-MAX_SEARCHES_KEPT: Final = 256
+MAX_OPTIONS_KEPT: Final = 256
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Commands:
     cancelled: list[int] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
-        packed = [(key, ids, _pickled(search), *rest) for key, ids, search, *rest in self.requests]
+        packed = [(key, ids, _pickled(options), *rest) for key, ids, options, *rest in self.requests]
         return _commands, (packed, self.cancelled)
 
 
@@ -43,16 +43,16 @@ class Report(NamedTuple):
 
 
 def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int]) -> Commands:
-    requests = [EngineRequest(key, ids, _search(search), *rest) for key, ids, search, *rest in packed]
+    requests = [EngineRequest(key, ids, _options(options), *rest) for key, ids, options, *rest in packed]
     return Commands(requests, cancelled)
 
 
-@lru_cache(maxsize=MAX_SEARCHES_KEPT)
-def _pickled(search: Search) -> bytes:
-    return pickle.dumps(search, protocol=pickle.HIGHEST_PROTOCOL)
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _pickled(options: DecodingOptions) -> bytes:
+    return pickle.dumps(options, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-@lru_cache(maxsize=MAX_SEARCHES_KEPT)
-def _search(pickled: bytes) -> Search:
-    search: Search = pickle.loads(pickled)
-    return search
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _options(pickled: bytes) -> DecodingOptions:
+    options: DecodingOptions = pickle.loads(pickled)
+    return options

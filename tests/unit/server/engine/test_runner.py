@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
@@ -23,15 +22,13 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
     async def answer() -> Result:
-        search = BeamSearch.start(wanted, SPECIAL_IDS)
-        return await answered(runner.submit((4, 5, 3), search, wanted.beam_size, timeout))
+        return await answered(runner.submit((4, 5, 3), wanted, timeout))
 
     return asyncio.create_task(answer())
 
 
 def ask_bulk(runner: EngineRunner, told: list[Any]) -> "asyncio.Future[Outcome]":
-    search = BeamSearch.start(LONG, SPECIAL_IDS)
-    submitted = runner.submit((4, 5, 3), search, 1, None, Priority.BULK)
+    submitted = runner.submit((4, 5, 3), LONG, None, Priority.BULK)
     submitted.add_done_callback(lambda ended: told.append("cancelled" if ended.cancelled() else ended.result()))
     return submitted
 
@@ -41,7 +38,7 @@ async def running(
     stepper: FakeStepper, *, max_rows: int = 4, max_waiting: int = 10, on_death: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
     stats: list[StepStats] = []
-    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000))
+    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
     host = EngineThread("test", engine, on_step=stats.append)
     runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
     await runner.start()

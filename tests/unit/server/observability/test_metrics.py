@@ -86,7 +86,7 @@ def exercise(metrics: Metrics) -> None:
     )
     model.set_ready(True)
     model.stepped(STEP)
-    model.answered(4, 1, STATS)
+    model.answered((4, 5, 1, 4, 3), 4, STATS)
     model.generated(4, [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)])
     metrics.ended(model="m", method="Generate", code="OK", seconds=0.75)
     metrics.rejected.labels("m", "queue_full").inc()

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
@@ -28,7 +27,7 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 def work(connection: socket.socket, stepper: FakeStepper, max_rows: int) -> None:
     """A worker's life, as in server/process/worker_main.py: a failed step ends it."""
     with connection, suppress(RuntimeError, OSError):
-        serve_engine(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000)))
+        serve_engine(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS))
 
 
 @asynccontextmanager
@@ -60,13 +59,13 @@ async def running(
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
     async def answer() -> Result:
-        return await answered(runner.submit((4, 5, 3), BeamSearch.start(wanted, SPECIAL_IDS), wanted.beam_size, None))
+        return await answered(runner.submit((4, 5, 3), wanted, None))
 
     return asyncio.create_task(answer())
 
 
 def ask_bulk(runner: EngineRunner, source: tuple[int, ...], wanted: DecodingOptions, told: list[object]) -> None:
-    submitted = runner.submit(source, BeamSearch.start(wanted, SPECIAL_IDS), 1, None, Priority.BULK)
+    submitted = runner.submit(source, wanted, None, Priority.BULK)
     submitted.add_done_callback(lambda ended: told.append(ended.result()))
 
 
