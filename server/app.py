@@ -29,12 +29,12 @@ from attendant.server.process.spawning import RemoteModel, WorkerProcesses
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0
-"""How long a call that has its outcome may take to write it, when the server ends."""
+"""At the end of the server: how long a call that has its outcome may take to write it."""
 
 T = TypeVar("T")
 
 BULK_PER_ROW = 2
-"""Bulk requests that are let in, per row: those that run, and as many to choose from for the next."""
+"""Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
 
 
 async def serve(config: ServerConfig) -> int:
@@ -77,7 +77,7 @@ async def serve(config: ServerConfig) -> int:
 
 
 def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[LoadedModel | RemoteModel]:
-    """Has every bundle checked and loaded, here or, where there are several workers, in processes of their own.
+    """Checks and loads every bundle: here, or in processes of their own where there are several workers.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
@@ -104,9 +104,7 @@ async def start_model(
         host, max_waiting=config.max_waiting, max_bulk=BULK_PER_ROW * max_rows, on_death=lifecycle.engine_died
     )
     rendered.watch(
-        waiting=lambda: runner.num_waiting,
-        running=lambda: runner.num_running,
-        rows=lambda: runner.num_rows,
+        runner,
         rows_limit=max_rows,
         version=manifest.version,
         precision=loaded.precision,

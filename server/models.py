@@ -56,7 +56,7 @@ class Catalogue:
     """The served models. Empty, and saying so, until they have all been checked.
 
     Attributes:
-        closing: set when the server is about to end: streams that would go on for ever are to stop reading.
+        closing: set when the server is about to end, so that streams stop reading requests.
     """
 
     def __init__(self) -> None:

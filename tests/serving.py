@@ -139,9 +139,7 @@ def serve_fake(
         on_death=on_death,
     )
     rendered.watch(
-        waiting=lambda: runner.num_waiting,
-        running=lambda: runner.num_running,
-        rows=lambda: runner.num_rows,
+        runner,
         rows_limit=max_rows,
         version=bundle.manifest.version,
         precision="fp32",

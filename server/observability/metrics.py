@@ -5,7 +5,7 @@ request.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -23,6 +23,7 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import RequestStats, StepStats
+from attendant.server.engine.runner import EngineRunner
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -163,22 +164,12 @@ class ModelMetrics:
         self._attention_entropy_ratio = metrics.attention_entropy_ratio.labels(model)
         self._coverage_deficit_ratio = metrics.coverage_deficit_ratio.labels(model)
 
-    def watch(
-        self,
-        *,
-        waiting: Callable[[], int],
-        running: Callable[[], int],
-        rows: Callable[[], int],
-        rows_limit: int,
-        version: str,
-        precision: str,
-        provider: str,
-    ) -> None:
-        """What is asked for at each scrape, so that it can't go stale; and what never changes."""
+    def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
+        """Sets what never changes, and what to ask the engine for at each scrape, so that it can't go stale."""
         metrics, model = self._metrics, self._model
-        metrics.requests_waiting.labels(model).set_function(waiting)
-        metrics.requests_running.labels(model).set_function(running)
-        metrics.rows_running.labels(model).set_function(rows)
+        metrics.requests_waiting.labels(model).set_function(lambda: runner.num_waiting)
+        metrics.requests_running.labels(model).set_function(lambda: runner.num_running)
+        metrics.rows_running.labels(model).set_function(lambda: runner.num_rows)
         metrics.rows_limit.labels(model).set(rows_limit)
         metrics.bundle_info.labels(model, version, precision, provider).set(1)
 
@@ -226,10 +217,10 @@ class ModelMetrics:
 
 
 def attention_entropy(attention: Floats) -> float:
-    """Mean over the rows of -sum a log a, over log S: 0 each row looks at one position, 1 at all alike.
+    """The mean entropy of the rows over log S: 0 if each looks at one position, 1 if each looks at all equally.
 
     Args:
-        attention: [rows, S], S at least 2; each row sums to 1.
+        attention: float32 [rows, S], S at least 2; each row sums to 1.
     """
     entropies = -(attention * np.log(np.maximum(attention, 1e-12))).sum(axis=1)
     return float(entropies.mean() / math.log(attention.shape[1]))
@@ -239,6 +230,6 @@ def coverage_deficit(attention: Floats) -> float:
     """Mean over source positions of max(0, 1 - sum of the weights they got), as in Wu et al. 2016, eq. 14.
 
     Args:
-        attention: [rows, S].
+        attention: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())

@@ -59,7 +59,8 @@ class WorkerProcesses:
         """Starts `config.workers` workers and waits until all are ready.
 
         Raises:
-            UserError: in the words of the first one that refused.
+            UserError: the first one that refused says why.
+            RuntimeError: a worker ended while it loaded.
         """
         plan = Plan(replace(config, bundles=(bundle.path,)), threads)
         connections = tuple(self._start(plan) for _ in range(config.workers))

@@ -23,7 +23,7 @@ ENGINE_DIED = 1
 
 def main(descriptor: int) -> int:
     """The whole life of a worker; returns its exit status."""
-    # They reach the whole group: the server decides what they mean, and hangs up.
+    # A terminal sends them to the workers too. The server decides when to end, and then closes the connection.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as connection:

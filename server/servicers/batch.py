@@ -70,7 +70,11 @@ class BatchStream:
         self._stirred = asyncio.Event()
 
     async def answers(self) -> AsyncGenerator[messages.GenerateBatchResponse, None]:
-        """Reads, decodes and answers until the caller has half-closed and has all answers."""
+        """Reads, decodes and answers until the caller has half-closed and has all answers.
+
+        Raises:
+            grpc.aio.AbortError: the stream ends with what concerns every request.
+        """
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._catalogue.closing.wait())
         for task in (reading, closing):

@@ -4,6 +4,8 @@ import math
 import re
 import socket
 import urllib.request
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,15 +77,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def exercise(metrics: Metrics) -> None:
     """One of everything."""
     model = metrics.of_model("m")
-    model.watch(
-        waiting=lambda: 3,
-        running=lambda: 2,
-        rows=lambda: 5,
-        rows_limit=8,
-        version="v",
-        precision="fp32",
-        provider="cpu",
-    )
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5)
+    model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     model.set_ready(True)
     model.stepped(STEP)
     model.answered((4, 5, 1, 4, 3), 4, STATS)
@@ -168,18 +163,10 @@ def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) 
 
 
 def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
-    waiting = [3]
-    metrics.of_model("m").watch(
-        waiting=lambda: waiting[0],
-        running=lambda: 0,
-        rows=lambda: 0,
-        rows_limit=1,
-        version="v",
-        precision="fp32",
-        provider="cpu",
-    )
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0)
+    metrics.of_model("m").watch(runner, rows_limit=1, version="v", precision="fp32", provider="cpu")
     assert value(metrics, "requests_waiting") == 3
-    waiting[0] = 0
+    runner.num_waiting = 0
     assert value(metrics, "requests_waiting") == 0
 
 
