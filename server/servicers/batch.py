@@ -67,7 +67,7 @@ class BatchStream:
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
         self._ends_with: Unavailable | None = None
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def answers(self) -> AsyncGenerator[messages.GenerateBatchResponse, None]:
         """Reads, decodes and answers until the caller has half-closed and has all answers.
@@ -78,11 +78,11 @@ class BatchStream:
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._catalogue.closing.wait())
         for task in (reading, closing):
-            task.add_done_callback(lambda _: self._stirred.set())
+            task.add_done_callback(lambda _: self._changed.set())
         try:
             while not (reading.done() and not self._in):
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 if closing.done() and not reading.done():
                     reading.cancel()
                     self._ends_with = Draining()
@@ -134,7 +134,7 @@ class BatchStream:
         if isinstance(outcome, Unavailable):
             self._ends_with = outcome
         self._ended.append(item)
-        self._stirred.set()
+        self._changed.set()
 
     def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
         """What the item is answered; None where the stream's own end answers it. Ends its context."""

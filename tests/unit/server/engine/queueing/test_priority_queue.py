@@ -45,7 +45,7 @@ def test_a_small_request_does_not_overtake_a_large_one_that_is_first() -> None:
     assert keys(queue.admit(8, 1000)) == [2]
 
 
-def test_fellows_are_those_of_the_nearest_length() -> None:
+def test_the_nearest_in_length_join_the_oldest() -> None:
     queue = queue_of(*(request(key, length=length) for key, length in enumerate((20, 60, 4, 22, 90, 17))))
     assert keys(queue.admit(3, 1000)) == [0, 3, 5], "all three are padded to 24"
     for key in (0, 3, 5):
