@@ -6,7 +6,7 @@ request.
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from prometheus_client import (
@@ -97,6 +97,8 @@ class Metrics:
         self.source_tokens = counter("source_tokens", "Source tokens of requests that were answered.", ("model",))
         self.target_tokens = counter("target_tokens", "Target tokens of all hypotheses that were returned.", ("model",))
         self.steps = counter("steps", "Decoder steps.", ("model",))
+        # Looking children up takes longer than counting; labels are from closed sets, so there are few.
+        self._children_of = lru_cache(maxsize=None)(self._find_children)
         self.requests_waiting = gauge("requests_waiting", "Requests that wait for rows.", ("model",))
         self.requests_running = gauge("requests_running", "Requests that have rows.", ("model",))
         self.rows_running = gauge("rows_running", "Rows (live hypotheses) now.", ("model",))
@@ -131,8 +133,12 @@ class Metrics:
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        self.requests.labels(model, method, code).inc()
-        self.request_seconds.labels(model, method).observe(seconds)
+        count, duration = self._children_of(model, method, code)
+        count.inc()
+        duration.observe(seconds)
+
+    def _find_children(self, model: str, method: str, code: str) -> tuple[Counter, Histogram]:
+        return self.requests.labels(model, method, code), self.request_seconds.labels(model, method)
 
     def of_model(self, model: str) -> "ModelMetrics":
         return ModelMetrics(self, model)
