@@ -1,8 +1,12 @@
 """The model as one would write it who has not thought of serving yet: torch's own layers, the same sizes.
 
+In process: python -m benchmarks.peers.plain_model HIDDEN_SIZE decodes with it, eager, on one thread.
+
 Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V vocabulary, K candidates.
 """
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -10,13 +14,11 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from benchmarks.training.workload import Workload
+from benchmarks.peers.plain_loop import Array, PlainLoop, Run
+from benchmarks.workload import Workload, of_hidden_size
 
 NUM_CANDIDATES = 4
 SEED = 1
-
-State = tuple[Tensor, Tensor, Tensor]
-"""hidden and cell states [L, B, H], and the attentional vector [B, H] that is fed to the next step."""
 
 
 class Encoder(nn.Module):
@@ -53,7 +55,9 @@ class Step(nn.Module):
     def forward(
         self, previous_ids: Tensor, hidden: Tensor, cell: Tensor, feeding: Tensor, memory: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """log-probabilities and ids of the best [B, K], and the next state."""
+        """Log-probabilities and ids of the best [B, K], and the next state: hidden and cell states [L, B, H], and the
+        attentional vector [B, H] that is fed to the next step.
+        """
         output = torch.cat([self.embeddings(previous_ids), feeding], 1)
         states = []
         for number, layer in enumerate(self.cells):
@@ -73,12 +77,27 @@ def plain_model(workload: Workload) -> tuple[Encoder, Step]:
         return Encoder(workload).eval(), Step(workload).eval()
 
 
+def torch_loop(workload: Workload) -> PlainLoop:
+    """The loop around the model itself, eager; numpy and torch share the arrays' memory."""
+    return PlainLoop(*(_run_eagerly(module) for module in plain_model(workload)))
+
+
+def _run_eagerly(module: nn.Module) -> Run:
+    def run(inputs: Mapping[str, Array]) -> list[Array]:
+        with torch.inference_mode():
+            outputs = module(**{name: torch.from_numpy(value) for name, value in inputs.items()})
+        return [output.numpy() for output in outputs]
+
+    return run
+
+
 def export_plain(workload: Workload, folder: Path) -> None:
     """Writes fp32 graphs as torch.onnx makes them, and int8 ones as onnxruntime's `quantize_dynamic` makes of those."""
     encoder, step = plain_model(workload)
     batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
     source_ids = torch.ones(3, workload.num_tokens, dtype=torch.int64)
     memory, keys, hidden, cell = encoder(source_ids)
+    feeding = torch.zeros(3, workload.hidden_size)
     fp32, int8 = folder / "fp32", folder / "int8"
     for made in (fp32, int8):
         made.mkdir(parents=True)
@@ -93,7 +112,7 @@ def export_plain(workload: Workload, folder: Path) -> None:
     )
     torch.onnx.export(
         step,
-        (torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys),
+        (torch.ones(3, dtype=torch.int64), hidden, cell, feeding, memory, keys),
         fp32 / "step.onnx",
         input_names=["previous_ids", "hidden", "cell", "feeding", "memory", "keys"],
         output_names=["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"],
@@ -102,15 +121,16 @@ def export_plain(workload: Workload, folder: Path) -> None:
     )
     for name in ("encoder.onnx", "step.onnx"):
         # What shape inference left of the example's sizes contradicts the dynamic ones: quantize_dynamic stops at it.
-        _forget_shapes(fp32 / name)
+        model = onnx.load(fp32 / name)
+        del model.graph.value_info[:]
+        onnx.save(model, fp32 / name)
         quantize_dynamic(fp32 / name, int8 / name, weight_type=QuantType.QInt8)
-
-
-def _forget_shapes(path: Path) -> None:
-    model = onnx.load(path)
-    del model.graph.value_info[:]
-    onnx.save(model, path)
 
 
 def plain_parameters(workload: Workload) -> int:
     return sum(parameter.numel() for module in plain_model(workload) for parameter in module.parameters())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch_loop(of_hidden_size(int(sys.argv[1]))).answer_jobs()

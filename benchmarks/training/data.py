@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.training.workload import Workload
+from benchmarks.workload import Workload
 
 NUM_SPECIAL_SYMBOLS = 4
 SEED = 1
