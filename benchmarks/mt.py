@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.from_model import ExportableModel
-from attendant.export.plan import VerificationPlan
+from attendant.export.origins.from_model import ExportableModel
+from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
@@ -36,7 +36,7 @@ SMALL_PLAN = VerificationPlan(
 """The graphs are verified as any export's, on a smaller grid: models are certified elsewhere, here one is timed."""
 
 ROOT = Path(__file__).parents[1]
-MAKERS = ("export/**/*.py", "training/model/*.py", "runtime/bundle/manifest.py", "runtime/bundle/graph_io.py")
+MAKERS = ("export/**/*.py", "training/model/*.py", "training/kernels/*.py", "runtime/bundle/*.py")
 """The code that a bundle's graphs and manifest follow from."""
 
 

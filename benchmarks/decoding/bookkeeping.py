@@ -8,12 +8,11 @@ from typing import cast
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import BEAM_SIZE, job_of
@@ -61,8 +60,8 @@ class _Load:
         bundle = open_bundle(context.bundle)
         self._graphs = GraphCalls()
         stepper = OnnxStepper(bundle, cast(Precision, precision), "cpu", 1, open_session=self._graphs.open)
-        self._engine = Engine(stepper, Budget(max_rows=NUM_ROWS, max_source_positions=MAX_POSITIONS))
-        self._special_ids = bundle.manifest.special_ids
+        budget = Budget(max_rows=NUM_ROWS, max_source_positions=MAX_POSITIONS)
+        self._engine = Engine(stepper, budget, bundle.manifest.special_ids)
         self._beam_size = beam_size
         self._num_tokens = context.workload.num_tokens
         self._num_rounds = 4 if context.quick else 4 * self._num_tokens
@@ -91,8 +90,7 @@ class _Load:
                 EngineRequest(
                     key=self._num_submitted,
                     source_ids=tuple(self._sources[self._num_submitted % len(self._sources)]),
-                    search=BeamSearch.start(options, self._special_ids),
-                    max_rows=self._beam_size,
+                    options=options,
                     submitted=time.monotonic(),
                 )
             )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attendant.runtime.onnx.bound_runs import Shape
 from attendant.runtime.onnx.session import Array, OnnxSession
 
 Call = tuple[OnnxSession, Sequence[str], Mapping[str, Array]]
@@ -34,9 +35,11 @@ class _Watched(OnnxSession):
         super().__init__(*arguments, **options)
         self._calls = calls
 
-    def run(self, outputs: Sequence[str] | Mapping[str, Any], inputs: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array], *, in_place: bool = False
+    ) -> list[Array]:
         began = time.perf_counter()
-        results = super().run(outputs, inputs)
+        results = super().run(outputs, inputs, in_place=in_place)
         self._calls.seconds += time.perf_counter() - began
         if self._calls.kept is not None:
             self._calls.kept.append((self, tuple(outputs), dict(inputs)))

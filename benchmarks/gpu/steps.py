@@ -18,9 +18,9 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.stepper import DeviceStepper
-from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 from attendant.training.model import Seq2Seq
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from benchmarks.harness.measurement import System, Visit
 
 CAPTURE_AFTER = 1
@@ -95,9 +95,9 @@ class _HalfStepper(TorchStepper):
         with torch.autocast(self._device.type, dtype=torch.float16):
             return super().encode(sources)
 
-    def step(self, state: DecoderState, previous_ids: Ids, **options: Any) -> tuple[StepOutput, DecoderState]:
+    def step(self, given: DecoderState | Taken, previous_ids: Ids, **options: Any) -> tuple[StepOutput, DecoderState]:
         with torch.autocast(self._device.type, dtype=torch.float16):
-            return super().step(state, previous_ids, **options)
+            return super().step(given, previous_ids, **options)
 
 
 def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort) -> System:

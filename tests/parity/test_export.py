@@ -13,13 +13,14 @@ import pytest
 from pydantic import ValidationError
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.graphs import trace_graphs
-from attendant.export.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
+from attendant.export.tracing.graphs import trace_graphs
+from attendant.export.verification.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.model.config import CellKind, QueryOrder, ScoreKind
-from attendant.training.stepper import TorchStepper
+from attendant.training.kernels.gates import CellKind
+from attendant.training.model.config import QueryOrder, ScoreKind
+from attendant.training.model.stepper import TorchStepper
 from tests.bundles import tiny_config, tiny_exportable, tiny_model
 
 # As the full plan, but for how much is decoded: 64 sources of 1 to 80 symbols.

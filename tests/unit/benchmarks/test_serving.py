@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable
@@ -22,7 +21,6 @@ from benchmarks.serving.payloads import generate_request, write_payloads
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.servers import Server, empty_service, mean_between, running
 from benchmarks.workload import QUICK
-from tests.fakes import SPECIAL_IDS
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -71,8 +69,7 @@ def test_nobody_joins_a_batch_that_runs() -> None:
 
 
 def request(key: int) -> EngineRequest:
-    search = BeamSearch.start(DecodingOptions(max_length=4), SPECIAL_IDS)
-    return EngineRequest(key=key, source_ids=(4, 3), search=search, max_rows=1, submitted=0.0)
+    return EngineRequest(key=key, source_ids=(4, 3), options=DecodingOptions(max_length=4), submitted=0.0)
 
 
 def payloads_of(folder: Path, requests: list[bytes]) -> Path:

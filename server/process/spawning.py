@@ -1,0 +1,87 @@
+"""Starting worker processes, and seeing them end."""
+
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Limits, Precision, Provider
+from attendant.runtime.errors import UserError
+from attendant.server.config import ServerConfig
+from attendant.server.engine.remote.frames import framed, receive_one
+from attendant.server.process.handshake import Plan, Ready, Refused
+
+END_SECONDS = 5.0
+"""How long a worker may take to notice that it is not wanted any more: the step under way, or its loading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteModel:
+    """A bundle that workers have loaded, each at the other end of a connection."""
+
+    bundle: Bundle
+    precision: Precision
+    provider: Provider
+    limits: Limits
+    connections: tuple[socket.socket, ...]
+
+
+class WorkerProcesses:
+    """All workers of a server; a context manager that sees them end."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def serve(self, bundle: Bundle, config: ServerConfig, threads: int) -> RemoteModel:
+        """Starts `config.workers` workers and waits until all are ready.
+
+        Raises:
+            UserError: in the words of the first one that refused.
+        """
+        plan = Plan(replace(config, bundles=(bundle.path,)), threads)
+        connections = tuple(self._start(plan) for _ in range(config.workers))
+        ready = [_answer_of(connection) for connection in connections]
+        return RemoteModel(
+            bundle=bundle,
+            precision=ready[0].precision,
+            provider=ready[0].provider,
+            limits=ready[0].limits,
+            connections=connections,
+        )
+
+    def _start(self, plan: Plan) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self._connections.append(ours)
+        with theirs:
+            command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
+            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
+        ours.sendall(framed(plan))
+        return ours
+
+
+def _answer_of(connection: socket.socket) -> Ready:
+    answer = receive_one(connection)
+    if isinstance(answer, Refused):
+        raise UserError(answer.message)
+    if not isinstance(answer, Ready):
+        raise RuntimeError("a worker process ended while it loaded its bundle; what it said stands above")
+    return answer

@@ -1,0 +1,61 @@
+"""A worker process: loads one bundle, checks it as the server itself would, says so, and decodes until nobody listens.
+
+It has no gRPC, no metrics and no signals of its own: its life is the connection that it was given.
+"""
+
+import logging
+import signal
+import socket
+import sys
+
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.errors import UserError
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.remote.frames import framed, receive_one
+from attendant.server.engine.remote.serving import run_worker
+from attendant.server.loading import budget_of, load_model
+from attendant.server.observability.logs import configure_logging
+from attendant.server.process.handshake import Plan, Ready, Refused
+
+log = logging.getLogger(__name__)
+
+ENGINE_DIED = 1
+
+
+def main(descriptor: int) -> int:
+    """The whole life of a worker; returns its exit status."""
+    # They reach the whole group: the server decides what they mean, and hangs up.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=descriptor) as connection:
+        try:
+            _serve(connection)
+        except (BrokenPipeError, ConnectionResetError):
+            log.debug("the server has gone")
+        except Exception:
+            log.exception("this worker has failed, and ends")
+            return ENGINE_DIED
+    return 0
+
+
+def _serve(connection: socket.socket) -> None:
+    plan = receive_one(connection)
+    if not isinstance(plan, Plan):
+        return
+    config = plan.config
+    configure_logging(config.log_level, config.log_format)
+    try:
+        (path,) = config.bundles
+        loaded = load_model(open_bundle(path), config, plan.threads)
+    except UserError as error:
+        connection.sendall(framed(Refused(str(error))))
+        return
+    connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
+    run_worker(
+        connection,
+        Engine(loaded.stepper, budget_of(config, loaded.request_seconds), loaded.bundle.manifest.special_ids),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,235 @@
+"""Priorities, deadlines, and the two lanes together; admission itself is in test_priority_queue.py."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.queueing.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
+from attendant.server.engine.request import EngineRequest, Priority
+
+OPTIONS = DecodingOptions(max_length=5)
+INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
+
+
+def request(
+    key: int, priority: Priority = INTERACTIVE, rows: int = 1, length: int = 3, deadline: float | None = None
+) -> EngineRequest:
+    return EngineRequest(
+        key=key,
+        source_ids=(5,) * length,
+        options=replace(OPTIONS, beam_size=rows),
+        submitted=0.0,
+        deadline=deadline,
+        priority=priority,
+    )
+
+
+def scheduler(max_rows: int = 8, max_source_positions: int = 1000, bulk_seconds: float | None = None) -> Scheduler:
+    return Scheduler(Budget(max_rows=max_rows, max_source_positions=max_source_positions, bulk_seconds=bulk_seconds))
+
+
+def keys(requests: list[EngineRequest]) -> list[int]:
+    return [one.key for one in requests]
+
+
+def test_an_interactive_request_is_admitted_whatever_bulk_there_is() -> None:
+    queue = scheduler(max_rows=4)
+    for key in range(20):
+        queue.add(request(key, BULK))
+    assert queue.turn() is BULK
+    assert len(queue.admit(BULK)) == 4
+    queue.add(request(99, rows=4))
+    assert queue.turn() is INTERACTIVE
+    assert keys(queue.admit(INTERACTIVE)) == [99]
+    assert (queue.num_waiting(BULK), queue.num_waiting(INTERACTIVE), queue.num_running) == (16, 0, 5)
+
+
+def running(num_running: int) -> Scheduler:
+    """Keys 0, 1, ... run."""
+    queue = scheduler(max_rows=1000, max_source_positions=100_000)
+    for key in range(num_running):
+        queue.add(request(key))
+    assert len(queue.admit(INTERACTIVE)) == num_running
+    return queue
+
+
+def test_a_newcomer_beside_many_waits_for_company() -> None:
+    queue = running(4 * COMPANY_PART)
+    for key in (101, 102, 103):
+        queue.add(request(key))
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(104))
+    assert keys(queue.admit(INTERACTIVE)) == [101, 102, 103, 104]
+
+
+def test_a_newcomer_waits_for_company_so_many_steps_and_no_longer() -> None:
+    queue = running(4 * COMPANY_PART)
+    for first in (101, 201):
+        queue.add(request(first))
+        for _ in range(MAX_COMPANY_STEPS):
+            assert queue.admit(INTERACTIVE) == []
+        assert keys(queue.admit(INTERACTIVE)) == [first]
+
+
+def test_a_newcomer_beside_few_joins_at_once() -> None:
+    queue = running(COMPANY_PART)
+    queue.add(request(101))
+    assert keys(queue.admit(INTERACTIVE)) == [101]
+
+
+def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
+    queue = running(2 * COMPANY_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    queue.remove(101)
+    for _ in range(10):
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(102))
+    for _ in range(MAX_COMPANY_STEPS):
+        assert queue.admit(INTERACTIVE) == []
+    assert keys(queue.admit(INTERACTIVE)) == [102]
+
+
+def test_whoever_waits_for_company_joins_when_those_that_ran_have_ended() -> None:
+    queue = running(2 * COMPANY_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    for key in range(2 * COMPANY_PART):
+        queue.remove(key)
+    assert keys(queue.admit(INTERACTIVE)) == [101]
+
+
+def test_bulk_has_the_machine_when_it_is_alone() -> None:
+    queue = scheduler()
+    queue.add(request(0, BULK))
+    queue.add(request(1))
+    queue.admit(INTERACTIVE)
+    assert queue.turn() is INTERACTIVE
+    queue.remove(1)
+    for _ in range(100):
+        assert queue.turn() is BULK
+        queue.note_round(BULK, 1.0)
+
+
+def test_bulk_joins_in_groups() -> None:
+    queue = scheduler(max_rows=8)
+    for key in range(20):
+        queue.add(request(key, BULK))
+    assert len(queue.admit(BULK)) == 8
+    queue.remove(0)
+    assert queue.admit(BULK) == [], "one place is not worth an encoding"
+    queue.remove(1)
+    assert len(queue.admit(BULK)) == 2
+
+
+def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
+    queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
+    for key in range(2000):
+        queue.add(request(key, BULK, length=8))
+    running = 0
+    for _ in range(200):
+        joined = len(queue.admit(BULK))
+        if joined:
+            queue.note_bulk_encoding(0.0001 * 8 * joined, 8 * joined)
+            running += joined
+        else:
+            queue.note_bulk_step(0.001 + 0.0003 * running, running)
+            # Half of them end, so that the limit comes to bear.
+            for key in list(queue._lanes[BULK]._running)[: running // 2]:
+                queue.remove(key)
+                running -= 1
+    assert queue._bulk_rows is not None and queue._bulk_positions is not None
+    assert queue._bulk_rows.units == pytest.approx(30, abs=3)
+    assert queue._bulk_positions.units == pytest.approx(100, abs=5)
+
+
+def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
+    queue = scheduler(max_rows=16, bulk_seconds=1e-6)
+    queue.note_bulk_step(1.0, 8)
+    queue.add(request(0, BULK, rows=16))
+    assert keys(queue.admit(BULK)) == [0]
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_deadlines_pass_for_the_waiting_and_the_running(priority: Priority) -> None:
+    queue = scheduler(max_rows=2)
+    for key, deadline in enumerate((5.0, None, 3.0, 4.0)):
+        queue.add(request(key, priority, deadline=deadline))
+    queue.admit(priority)
+    assert queue.expired(2.9) == []
+    assert queue.expired(4.0) == [2, 3]
+    queue.remove(0)
+    assert queue.expired(9.0) == [], "it had ended before"
+
+
+def test_deadlines_of_the_past_do_not_pile_up() -> None:
+    queue = scheduler()
+    queue.add(request(-1, deadline=5000.0))
+    for key in range(5000):
+        queue.add(request(key, deadline=10_000.0 - key))
+        queue.remove(key)
+    assert len(queue._deadlines) < 100
+    assert queue.expired(5000.0) == [-1]
+
+
+def test_more_rows_than_there_are_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError):
+        scheduler(max_rows=4).add(request(0, rows=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.1, 0.9))
+def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
+    """A small simulation: every request takes some steps; a round takes a time that grows with its rows.
+
+    Whatever the mix: everybody is answered; an interactive request never waits for more than the round under way
+    and the rounds that bulk work has earned; bulk work goes on while interactive work never ends.
+    """
+    rng = random.Random(seed)
+    queue = scheduler(max_rows=16, bulk_seconds=1.0)
+    now, key = 0.0, 0
+    steps_left: dict[int, int] = {}
+    submitted: dict[int, float] = {}
+    seconds = {INTERACTIVE: 0.0, BULK: 0.0}
+    waits: list[float] = []
+    ended = {INTERACTIVE: 0, BULK: 0}
+    next_arrival = 0.0
+    while now < 400.0:
+        while next_arrival <= now:
+            queue.add(request(key, INTERACTIVE))
+            submitted[key], steps_left[key] = next_arrival, rng.randint(1, 6)
+            key += 1
+            next_arrival += rng.expovariate(load)
+        while queue.num_waiting(BULK) < 8:
+            queue.add(request(key, BULK))
+            steps_left[key] = rng.randint(1, 6)
+            key += 1
+        turn = queue.turn()
+        admitted = queue.admit(turn)
+        if turn is INTERACTIVE:
+            waits += [now - submitted[one.key] for one in admitted]
+        running = list(queue._lanes[turn]._running)
+        if turn is BULK and admitted:
+            took = 0.2 * len(admitted)
+            queue.note_bulk_encoding(took, 8 * len(admitted))
+        else:
+            took = 0.1 + 0.05 * len(running)
+            if turn is BULK:
+                queue.note_bulk_step(took, len(running))
+            for one in running:
+                steps_left[one] -= 1
+        seconds[turn] += took
+        now += took
+        queue.note_round(turn, took)
+        for one in running:
+            if steps_left[one] == 0:
+                queue.remove(one)
+                ended[turn] += 1
+    assert ended[BULK] > 10 and (ended[INTERACTIVE] > 10 or not waits)
+    assert seconds[BULK] >= 0.8 * BULK_SHARE * now
+    # A call of bulk work takes the time it should, but for the first ones, of which nothing was known.
+    assert max(waits[len(waits) // 4 :], default=0.0) <= 2.5, "a bulk call, and an interactive round"

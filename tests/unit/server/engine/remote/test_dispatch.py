@@ -1,0 +1,82 @@
+"""Who gets which request, on plain values."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendant.server.engine.remote.dispatch import Dispatcher
+from attendant.server.engine.request import EngineRequest, Priority
+from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
+
+
+def given_to(sent: list[tuple[int, EngineRequest]]) -> list[tuple[int, int]]:
+    return [(worker, one.key) for worker, one in sent]
+
+
+def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
+    desk = Dispatcher(2, max_rows=8)
+    assert given_to(desk.add(request(0, rows=4))) == [(0, 0)]
+    assert given_to(desk.add(request(1, rows=1))) == [(1, 1)]
+    assert given_to(desk.add(request(2, rows=1))) == [(1, 2)]
+    assert given_to(desk.add(request(3, BULK, rows=2))) == [(0, 3)], "bulk rows stand still for interactive ones"
+    assert given_to(desk.add(request(4, BULK))) == [(1, 4)]
+
+
+def test_one_queue_for_all_and_whoever_has_room_takes_the_next() -> None:
+    desk = Dispatcher(2, max_rows=1)
+    for key in range(5):
+        desk.add(request(key))
+    assert desk.num_waiting == 3
+    assert given_to(desk.ended([1])) == [(1, 2)]
+    assert given_to(desk.ended([2, 0])) == [(0, 3), (1, 4)]
+    assert desk.num_waiting == 0
+
+
+def test_a_small_request_does_not_overtake_a_large_one() -> None:
+    desk = Dispatcher(1, max_rows=4)
+    desk.add(request(0, rows=2))
+    assert desk.add(request(1, rows=4)) == desk.add(request(2, rows=1)) == []
+    assert given_to(desk.ended([0])) == [(0, 1)]
+    assert given_to(desk.ended([1])) == [(0, 2)]
+
+
+def test_cancelling() -> None:
+    desk = Dispatcher(2, max_rows=1)
+    for key in range(3):
+        desk.add(request(key))
+    assert desk.cancel(1) == 1, "that worker is to be told, and will say that it has ended"
+    assert desk.cancel(2) is None and desk.num_waiting == 0
+    assert desk.cancel(2) is None
+    assert desk.ended([1]) == []
+    assert desk.cancel(1) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
+def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
+    rng = random.Random(seed)
+    desk = Dispatcher(num_workers, max_rows)
+    running: dict[int, tuple[int, EngineRequest]] = {}
+    order: list[int] = []
+
+    def note(sent: list[tuple[int, EngineRequest]]) -> None:
+        for worker, one in sent:
+            running[one.key] = worker, one
+            if one.priority is INTERACTIVE:
+                order.append(one.key)
+        for worker in range(num_workers):
+            mine = (one for at, one in running.values() if at == worker and one.priority is INTERACTIVE)
+            assert sum(one.max_rows for one in mine) <= max_rows
+
+    for key in range(100):
+        note(desk.add(request(key, rng.choice(list(Priority)), rows=rng.randint(1, max_rows))))
+        while running and rng.random() < 0.5:
+            gone = rng.choice(list(running))
+            del running[gone]
+            note(desk.ended([gone]))
+    while running:
+        gone = min(running)
+        del running[gone]
+        note(desk.ended([gone]))
+    assert order == sorted(order) and desk.num_waiting == 0
