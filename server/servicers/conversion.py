@@ -17,12 +17,6 @@ FINISH_REASONS = {
 }
 
 
-def generate_response(
-    request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
-) -> messages.GenerateResponse:
-    return messages.GenerateResponse(**generate_fields(request, model, parsed, result))
-
-
 def generate_fields(
     request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
 ) -> dict[str, Any]:
