@@ -19,8 +19,8 @@ from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.command import Context, Suite, run_suite
 from benchmarks.gpu.parity import TOLERANCES, holds, largest_error
-from benchmarks.gpu.steps import FULL, SMOKE, Candidate, our_steppers, step_system, torch_steppers
-from benchmarks.harness.measurement import Measurement, figures, take_turns
+from benchmarks.gpu.steps import FULL, SMOKE, Candidate, candidates, step_system
+from benchmarks.harness.measurement import Measurement, figures, measure
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.mt import mt_bundle, mt_model
 from benchmarks.workload import QUICK, Workload
@@ -77,9 +77,8 @@ def _steps(context: Context, search: str, *, per_source: int, time_share: float)
         with _time_limit(time_share * (context.options.deadline - time.monotonic())):
             for is_compiled in (False, True):
                 chosen = [one for one in _candidates(context) if one.is_compiled == is_compiled]
-                new = [Measurement(step_system(one, per_source, num_tokens, effort)) for one in chosen]
-                measurements += new
-                take_turns(new, num_rounds=1, say=context.say)
+                systems = [step_system(one, per_source, num_tokens, effort) for one in chosen]
+                measure(systems, num_rounds=1, say=context.say, into=measurements)
     except TimeIsUp:
         note += " Left out: what the time budget did not reach."
     measured = [one for one in measurements if one.samples]
@@ -108,10 +107,8 @@ def _steps(context: Context, search: str, *, per_source: int, time_share: float)
 def _candidates(context: Context) -> list[Candidate]:
     provider: Provider = context.options.provider
     bundle = open_bundle(mt_bundle(_workload(context), context.cache, ("fp32", "fp16")))
-    found = list(our_steppers(bundle, provider))
-    if provider == "cpu" or torch.cuda.is_available():
-        found += torch_steppers(mt_model(_workload(context)), provider)
-    return found
+    model = mt_model(_workload(context)) if provider == "cpu" or torch.cuda.is_available() else None
+    return list(candidates(bundle, model, provider))
 
 
 def _is_smoke(context: Context) -> bool:

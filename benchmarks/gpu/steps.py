@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ COMPILED_ROWS = (1, 64, 1024)
 """Row counts at which torch.compile is measured, which takes it a minute or so each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A stepper to be: `make` takes seconds; what `is_compiled` compiles every shape by itself."""
 
@@ -40,52 +41,46 @@ class Candidate:
     is_compiled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much is measured.
-
-    Attributes:
-        num_rows: rows stepped together.
-        warm_steps: before the clock runs; CUDA graphs are recorded in them.
-        visit_seconds: of steps that are timed, and at least three.
-    """
+class Effort(NamedTuple):
+    """Rows stepped together; steps before the clock runs, in which CUDA graphs are recorded; seconds that are timed."""
 
     num_rows: tuple[int, ...]
     warm_steps: int
-    visit_seconds: float
+    seconds: float
 
 
-FULL: Final = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, visit_seconds=0.3)
-SMOKE: Final = Effort(num_rows=(1, 8), warm_steps=4, visit_seconds=0.02)
+FULL = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, seconds=0.3)
+SMOKE = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 
-def our_steppers(bundle: Bundle, provider: Provider) -> Iterator[Candidate]:
-    for precision in ("fp32", "fp16"):
-        for cuda_graphs in (False, True):
-
-            def make(precision: Precision = precision, cuda_graphs: bool = cuda_graphs) -> Stepper:
-                captures = Captures(limit=256, after=CAPTURE_AFTER)
-                return DeviceStepper(bundle, precision, provider, cuda_graphs=cuda_graphs, captures=captures)
-
-            name = f"attendant{', CUDA graphs' if cuda_graphs else ''}, {precision}"
-            yield Candidate(name=name, precision=precision, make=make)
-
-
-def torch_steppers(model: Seq2Seq, provider: Provider) -> Iterator[Candidate]:
+def candidates(bundle: Bundle, model: Seq2Seq | None, provider: Provider) -> Iterator[Candidate]:
+    """Ours, then PyTorch's with the same model; None: this PyTorch has no such device."""
+    precisions: tuple[Precision, ...] = ("fp32", "fp16")
+    for precision in precisions:
+        for graphs in (False, True):
+            name = f"attendant{', CUDA graphs' if graphs else ''}, {precision}"
+            yield Candidate(name, precision, partial(_our_stepper, bundle, precision, provider, graphs))
     # On the CPU nothing is measured that counts: compiling would only take long, and its LSTM has no fp16.
-    choices: list[tuple[Precision, bool]] = [("fp32", False)]
-    if provider == "cuda":
-        choices += [("fp32", True), ("fp16", False), ("fp16", True)]
-    for precision, compiled in choices:
+    on_cpu = provider == "cpu"
+    if model is None:
+        return
+    for precision in precisions[:1] if on_cpu else precisions:
+        for compiled in (False,) if on_cpu else (False, True):
+            name = f"PyTorch {torch.__version__}, {'torch.compile' if compiled else 'eager'}, {precision}"
+            make = partial(_torch_stepper, model, precision, provider, compiled)
+            yield Candidate(name, precision, make, is_compiled=compiled)
 
-        def make(precision: Precision = precision, compiled: bool = compiled) -> Stepper:
-            copied: Any = copy.deepcopy(model)
-            if compiled:
-                copied.step = torch.compile(copied.step, mode="reduce-overhead")
-            return TorchStepper(copied, provider) if precision == "fp32" else _HalfStepper(copied, provider)
 
-        name = f"PyTorch {torch.__version__}, {'torch.compile' if compiled else 'eager'}, {precision}"
-        yield Candidate(name=name, precision=precision, make=make, is_compiled=compiled)
+def _our_stepper(bundle: Bundle, precision: Precision, provider: Provider, cuda_graphs: bool) -> Stepper:
+    captures = Captures(limit=256, after=CAPTURE_AFTER)
+    return DeviceStepper(bundle, precision, provider, cuda_graphs=cuda_graphs, captures=captures)
+
+
+def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, compiled: bool) -> Stepper:
+    copied: Any = copy.deepcopy(model)
+    if compiled:
+        copied.step = torch.compile(copied.step, mode="reduce-overhead")
+    return TorchStepper(copied, provider) if precision == "fp32" else _HalfStepper(copied, provider)
 
 
 class _HalfStepper(TorchStepper):
@@ -127,7 +122,7 @@ def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int
     for _ in range(effort.warm_steps):
         run()
     seconds: list[float] = []
-    while sum(seconds) < effort.visit_seconds or len(seconds) < 3:
+    while sum(seconds) < effort.seconds or len(seconds) < 3:
         began = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - began)

@@ -83,15 +83,17 @@ class Measurement:
         return "".join(f"{figure} {self.samples[figure][-1]:,.4g}" for figure in list(found)[:1])
 
 
-def measure(systems: Sequence[System], *, num_rounds: int, say: Say) -> list[Measurement]:
-    """Starts all systems, then visits each once a round, point by point; in the order given."""
+def measure(
+    systems: Sequence[System], *, num_rounds: int, say: Say, into: list[Measurement] | None = None
+) -> list[Measurement]:
+    """Starts all systems, then visits each once a round, point by point; in the order given.
+
+    Args:
+        into: gets the measurements at once, for who keeps what there is should an exception end it.
+    """
     measurements = [Measurement(system) for system in systems]
-    take_turns(measurements, num_rounds=num_rounds, say=say)
-    return measurements
-
-
-def take_turns(measurements: Sequence[Measurement], *, num_rounds: int, say: Say) -> None:
-    """`measure` into measurements that keep what they have should an exception end it."""
+    if into is not None:
+        into += measurements
     with ExitStack() as exits:
         visits: list[Sequence[Visit]] = []
         for one in measurements:
@@ -106,6 +108,7 @@ def take_turns(measurements: Sequence[Measurement], *, num_rounds: int, say: Say
                         with one.noting_failure(say):
                             said.append(f"{one.system.name}: {one.take(visit(number))}")
                 say(f"round {number} of {num_rounds}: {'; '.join(said)}")
+    return measurements
 
 
 def table(

@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks.harness.measurement import Unavailable
@@ -31,11 +31,7 @@ class Process:
     """A context manager that ends the program."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        *,
-        answers: bool = False,
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, answers: bool = False
     ) -> None:
         """Starts the program in the project's folder.
 
@@ -57,9 +53,7 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._process.terminate()
         try:
             self._process.communicate(timeout=END_SECONDS)
@@ -97,12 +91,10 @@ class Process:
 
     def failure(self) -> Unavailable:
         """Its last words."""
-        try:
-            status: int | str = self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            status = "none: it still runs"
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
         words = " / ".join(self.said().strip().splitlines()[-LAST_LINES:])
-        return Unavailable(words or f"it said nothing; status: {status}")
+        return Unavailable(words or f"it said nothing; its exit status: {self._process.returncode}")
 
     def cpu_seconds(self) -> float:
         """Processor time of it and all that it has started and still runs."""

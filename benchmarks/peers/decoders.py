@@ -10,7 +10,6 @@ from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout, own_dec
 from benchmarks.harness.environment import TORCH, Environment, output_of
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_model import export_plain, plain_parameters
-from benchmarks.training.data import Corpus
 from benchmarks.training.toolkits import TOOLKITS, Training
 
 CTRANSLATE2 = Environment(
@@ -139,9 +138,7 @@ def _joeynmt(context: Context, num_workers: int) -> Decoder:
     def command() -> list[str]:
         python = environment.install(context.cache)
         folder = context.cache / "models" / f"joeynmt-{context.workload.hidden_size}"
-        toolkit.configure(
-            Training(workload=replace(context.workload, dropout=0.0), corpus=Corpus(folder), folder=folder)
-        )
+        toolkit.configure(Training(workload=replace(context.workload, dropout=0.0), corpus=folder, folder=folder))
         config, size = folder / toolkit.template, context.workload.vocabulary_size
         return [str(python), "-m", "benchmarks.peers.joeynmt_worker", str(config), str(size)]
 

@@ -51,17 +51,10 @@ def make_model(folder: Path, vocabulary: int, embedding: int, width: int, num_la
     np.savez(folder / MODEL, **arrays)
     first = NUM_SPECIAL_SYMBOLS - 2  # Marian knows two special symbols
     with (folder / VOCABULARY).open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(word_of(number) for number in range(first, vocabulary)),
-            model_writer=file,
-            model_type="word",
-            vocab_size=vocabulary,
-            bos_id=-1,
-            pad_id=-1,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            minloglevel=2,
-        )
+        words = (word_of(number) for number in range(first, vocabulary))
+        ids = {"bos_id": -1, "pad_id": -1, "eos_id": EOS_ID, "unk_id": UNK_ID}
+        options = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2, **ids}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=file, **options)
 
 
 def extension() -> ModuleType:

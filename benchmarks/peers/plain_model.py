@@ -19,6 +19,8 @@ from benchmarks.workload import Workload, of_hidden_size
 
 NUM_CANDIDATES = 4
 SEED = 1
+STEP_INPUTS = ["previous_ids", "hidden", "cell", "feeding", "memory", "keys"]
+STEP_OUTPUTS = ["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"]
 
 
 class Encoder(nn.Module):
@@ -94,37 +96,33 @@ def _run_eagerly(module: nn.Module) -> Run:
 def export_plain(workload: Workload, folder: Path) -> None:
     """Writes fp32 graphs as torch.onnx makes them, and int8 ones as onnxruntime's `quantize_dynamic` makes of those."""
     encoder, step = plain_model(workload)
-    batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
     source_ids = torch.ones(3, workload.num_tokens, dtype=torch.int64)
     memory, keys, hidden, cell = encoder(source_ids)
-    feeding = torch.zeros(3, workload.hidden_size)
+    step_inputs = torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys
+    batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
+    both, first, second = {0: batch, 1: width}, {0: batch}, {1: batch}
     fp32, int8 = folder / "fp32", folder / "int8"
     for made in (fp32, int8):
         made.mkdir(parents=True)
-    torch.onnx.export(
-        encoder,
-        (source_ids,),
-        fp32 / "encoder.onnx",
-        input_names=["source_ids"],
-        output_names=["memory", "keys", "hidden", "cell"],
-        dynamic_shapes=({0: batch, 1: width},),
-        external_data=False,
-    )
-    torch.onnx.export(
-        step,
-        (torch.ones(3, dtype=torch.int64), hidden, cell, feeding, memory, keys),
-        fp32 / "step.onnx",
-        input_names=["previous_ids", "hidden", "cell", "feeding", "memory", "keys"],
-        output_names=["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"],
-        dynamic_shapes=({0: batch}, {1: batch}, {1: batch}, {0: batch}, {0: batch, 1: width}, {0: batch, 1: width}),
-        external_data=False,
-    )
-    for name in ("encoder.onnx", "step.onnx"):
+    for name, module, inputs, shapes, input_names, output_names in (
+        ("encoder", encoder, (source_ids,), (both,), ["source_ids"], ["memory", "keys", "hidden", "cell"]),
+        ("step", step, step_inputs, (first, second, second, first, both, both), STEP_INPUTS, STEP_OUTPUTS),
+    ):
+        path = fp32 / f"{name}.onnx"
+        torch.onnx.export(
+            module,
+            inputs,
+            path,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes=shapes,
+            external_data=False,
+        )
         # What shape inference left of the example's sizes contradicts the dynamic ones: quantize_dynamic stops at it.
-        model = onnx.load(fp32 / name)
+        model = onnx.load(path)
         del model.graph.value_info[:]
-        onnx.save(model, fp32 / name)
-        quantize_dynamic(fp32 / name, int8 / name, weight_type=QuantType.QInt8)
+        onnx.save(model, path)
+        quantize_dynamic(path, int8 / path.name, weight_type=QuantType.QInt8)
 
 
 def plain_parameters(workload: Workload) -> int:

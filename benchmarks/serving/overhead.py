@@ -140,10 +140,10 @@ def idle(context: Context) -> Part:
     for num_workers in (2, 1):
         with running(attendant_server(context, num_workers=num_workers)) as server:
             server.load(Load(kind="closed", num_clients=8, seconds=context.visit_seconds))
-            began, cpu = time.monotonic(), server.cpu_seconds()
+            began, cpu = time.monotonic(), server.process.cpu_seconds()
             time.sleep(1.0 if context.quick else IDLE_SECONDS)
-            share = (server.cpu_seconds() - cpu) / (time.monotonic() - began)
-            mebibytes = server.resident_bytes() / 2**20
+            share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
+            mebibytes = server.process.resident_bytes() / 2**20
         rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
         figures |= {f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes}
     figures["idle_share"] = max(figures["idle_share_1"], figures["idle_share_2"])

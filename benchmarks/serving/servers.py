@@ -6,7 +6,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,20 +94,22 @@ def running(server: Server) -> Iterator["Running"]:
                 if not num_left:
                     raise
                 continue
-            yield Running(process, target, metrics_target, server.method, payloads, exits)
+            yield Running(server.method, payloads, process, target, metrics_target, exits)
             return
 
 
+@dataclass(slots=True)
 class Running:
     """A server that runs, with a load generator per kind of call."""
 
-    def __init__(
-        self, process: Process, target: str, metrics_target: str, method: str, payloads: Path, exits: ExitStack
-    ) -> None:
-        self._process, self._target, self._metrics_target = process, target, metrics_target
-        self._unary, self._payloads, self._exits = method, payloads, exits
-        self._generators: dict[str, Process] = {}
-        self._cpu_seconds: dict[str, float] = {}
+    unary_method: str
+    payloads: Path
+    process: Process
+    target: str
+    metrics_target: str
+    exits: ExitStack
+    generators: dict[str, Process] = field(default_factory=dict)
+    begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
 
     def visit(self, load: Load, suffix: str = "") -> Visit:
         """A visit with this load; the figures' names end with the suffix."""
@@ -128,33 +130,27 @@ class Running:
     def begin(self, load: Load) -> None:
         """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
         method = self._method(load)
-        if method not in self._generators:
-            command = sys.executable, "-m", "benchmarks.serving.generator", self._target, method, str(self._payloads)
-            self._generators[method] = self._exits.enter_context(Process(command, answers=True))
-            self._generators[method].await_ready()
-        self._cpu_seconds[method] = self.cpu_seconds()
-        self._generators[method].ask(asdict(load))
+        if method not in self.generators:
+            command = sys.executable, "-m", "benchmarks.serving.generator", self.target, method, str(self.payloads)
+            self.generators[method] = self.exits.enter_context(Process(command, answers=True))
+            self.generators[method].await_ready()
+        self.begun_cpu_seconds[method] = self.process.cpu_seconds()
+        self.generators[method].ask(asdict(load))
 
     def end(self, load: Load) -> dict[str, float]:
         """The figures of a load that was begun. Raises Unavailable."""
-        answered = Answered(**self._generators[self._method(load)].answer())
+        method = self._method(load)
+        answered = Answered(**self.generators[method].answer())
         num = len(answered.latencies)
         if answered.failures or not num:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
         p50, p99 = (1e3 * float(value) for value in np.percentile(answered.latencies, (50, 99)))
-        cpu = 1e3 * (self.cpu_seconds() - self._cpu_seconds[self._method(load)]) / num
+        cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
         return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
-
-    def cpu_seconds(self) -> float:
-        """Of all its processes, since their start."""
-        return self._process.cpu_seconds()
-
-    def resident_bytes(self) -> int:
-        return self._process.resident_bytes()
 
     def metrics(self) -> dict[str, float]:
         """The samples of its metrics, added up over their labels but for a phase's and a bucket's."""
-        with urllib.request.urlopen(f"http://{self._metrics_target}/metrics") as response:
+        with urllib.request.urlopen(f"http://{self.metrics_target}/metrics") as response:
             text = response.read().decode()
         found: dict[str, float] = {}
         for name, labels, value in METRIC_LINE.findall(text):
@@ -164,7 +160,7 @@ class Running:
         return found
 
     def _method(self, load: Load) -> str:
-        return BULK if load.kind == "bulk" else self._unary
+        return BULK if load.kind == "bulk" else self.unary_method
 
 
 def _addresses(process: Process) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def _course(server: Server, context: Context) -> Iterator[tuple[float, float]]:
         for number in range(1, NUM_SAMPLES + 1):
             for kind in ("closed", "bulk"):
                 run.load(Load(kind=kind, num_clients=NUM_CLIENTS, num_requests=each, seconds=FOR_EVER))
-            mebibytes = run.resident_bytes() / 2**20
+            mebibytes = run.process.resident_bytes() / 2**20
             if number % 10 == 0:
                 context.say(f"{server.name}, {2 * number * each:,} requests: {mebibytes:.1f} MiB resident")
             yield 2.0 * number * each, mebibytes

@@ -3,34 +3,21 @@
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from benchmarks.command import Context, Suite, exit_suite
-from benchmarks.harness.environment import TORCH
 from benchmarks.harness.measurement import Measurement, figures, measure, table
 from benchmarks.harness.results import Cell, Part
 from benchmarks.training.data import write_corpus
 from benchmarks.training.toolkits import TOOLKITS, Training
 from benchmarks.training.watching import system_of
-from benchmarks.workload import Workload
 
 PEERS = [name for name in TOOLKITS if name != "attendant"]
-WORK = Workload()
 COLUMNS = ["system", "tokens/s", "to the faster peer", "slowest-fastest", "windows", "tokens/processor s", "parameters"]
-ABOUT = f"""\
-Trains the same architecture with Attendant and with its peers, in turn, and compares their speeds.
-
-{WORK.num_layers} bidirectional LSTM layers encode, {WORK.num_layers} LSTM layers with Luong's general attention decode;
-embedding {WORK.embedding_size}, hidden {WORK.hidden_size}, vocabularies {WORK.vocabulary_size:,}, dropout
-{WORK.dropout}, Adam, gradients clipped to norm 1, batches of {WORK.batch_sentences} sentences of {WORK.num_tokens}
-source and {WORK.num_tokens} target positions, none of them padding. Target tokens per second, medians over windows of
-{WORK.window_steps} steps, after a warm-up and by the benchmark's own clock; the systems take turns. A ratio is to the
-faster peer of the same part. Tokens per second of processor time, of all threads together, show whether the machine was
-quiet. The peers come from PyPI into environments of their own, which are kept; all train with {TORCH}.
-
-What differs:
-
-""" + "\n".join(f"* {one.name} {one.version}: {one.differences}." for one in TOOLKITS.values())
+ABOUT = (Path(__file__).parent / "about.md").read_text(encoding="utf-8") + "\n".join(
+    f"* {one.name} {one.version}: {one.differences}." for one in TOOLKITS.values()
+)
 
 
 def input_feeding(context: Context) -> Part:

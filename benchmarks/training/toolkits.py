@@ -10,7 +10,6 @@ from string import Template
 from typing import Any
 
 from benchmarks.harness.environment import TORCH, Environment
-from benchmarks.training.data import Corpus
 from benchmarks.workload import Workload
 
 MANY_STEPS = 1_000_000
@@ -22,13 +21,14 @@ class Training:
     """What is to be trained.
 
     Attributes:
+        corpus: the folder of its files (data.py).
         folder: for the configuration, logs and checkpoints.
         input_feeding: whether a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
         precision: "fp32", or "bf16": automatic mixed precision.
     """
 
     workload: Workload
-    corpus: Corpus
+    corpus: Path
     folder: Path
     input_feeding: bool = True
     precision: str = "fp32"
@@ -87,9 +87,9 @@ def _values(training: Training) -> dict[str, object]:
     return {
         **asdict(workload),
         **asdict(training),
-        "train": corpus.part("train"),
-        "dev": corpus.part("dev"),
-        "words": corpus.words,
+        "train": corpus / "train",
+        "dev": corpus / "dev",
+        "words": corpus / "words.txt",
         "input_feeding": str(training.input_feeding).lower(),
         "input_feeding_number": int(training.input_feeding),
         "direction_size": workload.hidden_size // 2,

@@ -81,6 +81,6 @@ def test_parity_sees_a_kernel_that_ignores_lengths(tiny_stepper: OnnxStepper) ->
 def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0, 1000, 0.5))
     monkeypatch.setattr("benchmarks.gpu.steps.time.perf_counter", lambda: next(clock))
-    effort = Effort(num_rows=(8,), warm_steps=0, visit_seconds=1.0)
+    effort = Effort(num_rows=(8,), warm_steps=0, seconds=1.0)
     found = time_steps(FakeStepper(), 4, 8, 3, effort)
     assert found == {"ms": 500.0, "tokens": 4.0}, "two sources, a symbol each"

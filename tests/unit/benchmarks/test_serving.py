@@ -93,7 +93,7 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         streamed = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
         after = server.metrics()
-        assert server.resident_bytes() > 0
+        assert server.process.resident_bytes() > 0
     assert closed["answers"] == 30 and streamed["answers"] == 20
     assert closed["p50"] <= closed["p99"] and closed["cpu"] >= 0
     answered = after["attendant_requests_total"] - before.get("attendant_requests_total", 0.0)

@@ -50,7 +50,7 @@ def test_configurations_have_every_value(name: str, training: Training) -> None:
     assert str(config) in arguments
     text = config.read_text()
     assert "$" not in text
-    assert str(QUICK.hidden_size) in text and str(training.corpus.part("train")) in text
+    assert str(QUICK.hidden_size) in text and str(training.corpus / "train") in text
     if name == "attendant":
         recipe = tomllib.loads(text)
         assert recipe["training"]["precision"] == "fp32" and recipe["model"]["decoder"]["input_feeding"] is True
