@@ -6,7 +6,7 @@ what, stands in the manifest. Joined states have room for newcomers (runtime/onn
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,12 +56,14 @@ class OnnxStepper:
         precision: Precision = "fp32",
         provider: Provider = "cpu",
         num_threads: int | None = None,
+        open_session: Callable[..., OnnxSession] = OnnxSession,
     ) -> None:
         """Loads the two graphs.
 
         Args:
             num_threads: of each operator; None: all CPUs that the container's quota grants. The two graphs run in
                 turns, so this is the budget of both together.
+            open_session: makes a session of the arguments of `OnnxSession`; another one may watch the runs.
 
         Raises:
             UserError: the bundle has no such precision, or the host no such provider.
@@ -72,8 +74,8 @@ class OnnxStepper:
         self.precision: Precision = precision
         self.provider: Provider = provider
         self._manifest = bundle.manifest
-        self._encoder = OnnxSession(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
-        self._step = OnnxSession(
+        self._encoder = open_session(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
+        self._step = open_session(
             bundle.path, graphs.decoder_step, provider=provider, num_threads=threads, copied=CHANGING
         )
         if differences := [*self._encoder.differences(), *self._step.differences()]:
