@@ -79,7 +79,6 @@ class Trainer:
             self._model,
             optimizer,
             label_smoothing=config.label_smoothing,
-            r_drop=config.r_drop,
             clip_norm=config.clip_norm,
             precision=self.precision,
             device=device,

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -36,6 +36,9 @@ from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
 
 UNKNOWN_COMMIT = "unknown"
+
+FORMER_KEYS: Final = (("training", "r_drop"),)
+"""What the recipes of earlier runs may say, of an option that is gone: table and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Run:
         """Raises UserError where the directory is no run."""
         if not self.recipe_path.is_file():
             raise UserError(f"{self.path} is not a run: it has no {self.recipe_path.name}")
-        return load_recipe(self.recipe_path)
+        return load_recipe(self.recipe_path, ignored=FORMER_KEYS)
 
     def tokenizer(self, side: str) -> Tokenizer:
         path = self.tokenizer_path(side)
