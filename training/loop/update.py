@@ -46,7 +46,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The smoothed cross-entropy (training/kernels/loss.py), summed over the batch's target tokens, in nats."""
-        inputs = self.model.joined(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        inputs = self.model.readouts(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
         return output_loss(inputs, *self.model.output_layer(), batch.target_ids, label_smoothing=self._label_smoothing)
 
 

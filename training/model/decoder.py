@@ -21,7 +21,7 @@ from attendant.training.model.cells import (
 )
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
 from attendant.training.model.dropout import Dropout
-from attendant.training.model.readout import JOININGS
+from attendant.training.model.readout import READOUTS
 
 ATTENTIONAL = "attentional"
 COVERAGE = "coverage"
@@ -29,11 +29,11 @@ VECTOR = "vector"
 
 
 class Decoder(nn.Module):
-    """Cells, attention and joining in the order that the configuration says.
+    """Cells, attention and readout in the order that the configuration says.
 
-    query = "current": the cells run, the new state attends, both join (Luong et al. 2015). With input feeding what
-    they join to is part of the next step's input; without it nothing of a step needs the attention of the one before,
-    and teacher forcing has no loop over time.
+    query = "current": the cells run, the new state attends, and the readout is of both (Luong et al. 2015). With input
+    feeding the readout is part of the next step's input; without it nothing of a step needs the attention of the one
+    before, and teacher forcing has no loop over time.
     query = "previous": the state attends, its context is part of the cells' input (Bahdanau et al. 2015).
     No attention: the context, if any, is the same vector at every step (Cho et al. 2014).
 
@@ -60,7 +60,7 @@ class Decoder(nn.Module):
         cell_class = CELL_CLASSES[config.cell]
         self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
         self.attention = Attention(config) if config.has_attention else None
-        self.joining = JOININGS[config.decoder.joining](config) if config.context_size else None
+        self.readout = READOUTS[config.decoder.readout](config) if config.context_size else None
         self.dropout = Dropout(config.dropout)
         flags = {ATTENTIONAL: self.feeds_input, COVERAGE: self.has_coverage, VECTOR: self.has_vector}
         self.row_names = (*self.state_names, *(name for name, has in flags.items() if has))
@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         return rows
 
     def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
-        """Teacher forcing: the joined vectors [B, T, H] of embedded previous symbols [B, T, E].
+        """Teacher forcing: the readouts [B, T, H] of embedded previous symbols [B, T, E].
 
         Args:
             rows: what `start` made.
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
             hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
         if self.attention is not None:
             context = self._attend_all(hidden, rows, source)
-        return self._join(context, hidden, embedded)
+        return self._read_out(context, hidden, embedded)
 
     def _attend_all(self, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
         """Contexts [B, T, C] of states [B, T, H]; only coverage ties a step's attention to the one before."""
@@ -119,12 +119,12 @@ class Decoder(nn.Module):
         attention = AttentionLoop(self.attention, source, num_steps)
         known = embedded.transpose(0, 1).contiguous()
         cells = [CellLoop(cell, None if index else known, num_rows, num_steps) for index, cell in enumerate(self.cells)]
-        join = self.joining.loop(num_rows, num_steps) if self.feeds_input else None
+        read_out = self.readout.loop(num_rows, num_steps) if self.feeds_input else None
         states, coverage, attentional = self._states(rows), rows.get(COVERAGE), rows.get(ATTENTIONAL)
         drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
         contexts, outputs = [], []
         for symbol in embedded.unbind(1):
-            if join is None:
+            if read_out is None:
                 context, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
                 output, states = self._run_cells(cells, context, states, drops)
@@ -132,10 +132,10 @@ class Decoder(nn.Module):
             else:
                 output, states = self._run_cells(cells, attentional, states, drops)
                 context, coverage = attention.step(output, coverage)
-                attentional = join(context, output, symbol)
+                attentional = read_out(context, output, symbol)
                 outputs.append(attentional)
         stacked = torch.stack(outputs, 1)
-        return stacked if self.feeds_input else self._join(torch.stack(contexts, 1), stacked, embedded)
+        return stacked if self.feeds_input else self._read_out(torch.stack(contexts, 1), stacked, embedded)
 
     def step(
         self,
@@ -154,7 +154,7 @@ class Decoder(nn.Module):
             source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            joined vectors [R, H], the new row tensors and the attention weights [R, S], None without attention.
+            readouts [R, H], the new row tensors and the attention weights [R, S], None without attention.
         """
         states, coverage, context, weights = self._states(rows), rows.get(COVERAGE), None, None
         inputs = embedded
@@ -169,13 +169,13 @@ class Decoder(nn.Module):
         output, states = self._run_cells(self.cells, inputs, states, [self.dropout] * (len(states) - 1))
         if self.attention is not None and not self.asks_before:
             context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
-        joined = self._join(context, output, embedded)
-        kept = {ATTENTIONAL: joined, COVERAGE: coverage, VECTOR: context}
+        readout = self._read_out(context, output, embedded)
+        kept = {ATTENTIONAL: readout, COVERAGE: coverage, VECTOR: context}
         new_rows = self._stacked(states)
-        return joined, {name: new_rows[name] if name in new_rows else kept[name] for name in self.row_names}, weights
+        return readout, {name: new_rows[name] if name in new_rows else kept[name] for name in self.row_names}, weights
 
-    def _join(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return hidden if self.joining is None else self.joining(context, hidden, embedded)
+    def _read_out(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden if self.readout is None else self.readout(context, hidden, embedded)
 
     def _run_cells(
         self,

@@ -37,6 +37,9 @@ MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safeten
 RANDOM_STATE, TRAINED = "random_state.", "trained."
 WRITING_PREFIX = ".writing-"
 
+FORMER_NAME = ("decoder.joining.", "decoder.readout.")
+"""Of the readout's weights in the checkpoints of earlier versions, and the present one."""
+
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
     """The directory that `best` or `last` names; None where there is none."""
@@ -223,9 +226,10 @@ def _tensors(directory: Path, file: str) -> dict[str, Tensor]:
     if file_digest(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged: {error}") from None
+    return {name.replace(*FORMER_NAME): tensor for name, tensor in tensors.items()}
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
