@@ -1,6 +1,7 @@
 """python -m training evaluate PATH...: measures runs and bundles with the decoder that serves."""
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -27,8 +28,8 @@ from attendant.training.run.directory import Run, write_json
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
-the first, several beam sizes or length penalties of one model with the first of those: choose by --split validation,
-and report one value on test. What is not given is the run's [evaluation], or the bundle's defaults."""
+the first, several searches of one model (beam sizes, length penalties, patiences) with the first of those: choose by
+--split validation, and report one value on test. What is not given is the run's [evaluation], or the bundle's own."""
 EDGES = ",".join(map(str, DEFAULT_EDGES))
 
 
@@ -44,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "--length-penalty", "--length-penalties", metavar="ALPHA,...", help="GNMT's alpha; 0: none; several likewise"
+    )
+    found.add_argument(
+        "--patience", metavar="P,...", help="a beam ends when P times its size have ended; several likewise"
     )
     found.add_argument("--max-length", metavar="N", help="target tokens after which an output is cut")
     found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
@@ -162,13 +166,16 @@ def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "metrics": arguments.metrics.split(",") if arguments.metrics else None,
         "max_length": arguments.max_length,
     }
-    beam_sizes = arguments.beam_size.split(",") if arguments.beam_size else [None]
-    penalties = arguments.length_penalty.split(",") if arguments.length_penalty else [None]
-    for beam_size in beam_sizes:
-        # Greedy search has one hypothesis, and nothing that a penalty could rank.
-        for penalty in penalties[:1] if beam_size == "1" else penalties:
-            search = given | {"beam_size": beam_size, "length_penalty": penalty}
-            yield {name: value for name, value in search.items() if value is not None}
+    swept = ("beam_size", "length_penalty", "patience")
+    choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in swept]
+    greedy_is_done = False
+    for values in itertools.product(*choices):
+        # Greedy search has one hypothesis: no penalty could rank others, and no patience wait for them.
+        if values[0] == "1" and greedy_is_done:
+            continue
+        greedy_is_done |= values[0] == "1"
+        search = given | dict(zip(swept, values, strict=True))
+        yield {name: value for name, value in search.items() if value is not None}
 
 
 def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:

@@ -14,6 +14,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles, Part
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
 from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.length_ratio import max_length_ratio
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import train_tokenizer
 from attendant.training.data.training_split import TrainingPart, prepare_training_part
@@ -91,6 +92,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     validation_corpus = encode_pairs(held_out["validation"], encoder)
     examples = group_references(held_out["validation"])
     facts = _facts(train, validation_corpus, held_out) | {
+        "max_length_ratio": max_length_ratio(train.corpus, append_eos=recipe.source.append_eos),
         "digest": digest,
         "files": digests,
         "num_pairs": {"train": train.survey.num_pairs} | num_read,

@@ -4,7 +4,8 @@ Its files:
 
 recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
-data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
+data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
+                             how long targets are for their sources (training/data/length_ratio.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
 corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again

@@ -50,6 +50,12 @@ class LoadedRun:
     def data_digest(self) -> str:
         return str(self.data["digest"])
 
+    @property
+    def max_length_ratio(self) -> float | None:
+        """The ratio of training/data/length_ratio.py; None: the run is older than that, and did not record it."""
+        found: float | None = self.data.get("max_length_ratio")
+        return found
+
     def held_out_sources(self, limit: int) -> list[list[int]]:
         """At most `limit` sources, without EOS, that a request could give; none where the data is not here any more."""
         parts: tuple[Part, ...] = ("validation", "test")

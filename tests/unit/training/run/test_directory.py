@@ -7,6 +7,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.recipe.recipe import load_recipe
 from attendant.training.run import directory as run
 from attendant.training.run.directory import Run, versions
+from attendant.training.run.loading import load_run
 
 
 @pytest.mark.parametrize(("is_exact", "library"), [(True, "onednn"), (False, "torch")])
@@ -25,3 +26,7 @@ def test_a_run_keeps_opening_when_an_option_is_gone(tmp_path: Path, tiny_recipe:
     assert Run(tmp_path).recipe() == load_recipe(tiny_recipe)
     with pytest.raises(UserError, match=r"unknown key training\.r_drop"):
         load_recipe(tmp_path / "recipe.toml")
+
+
+def test_a_run_that_recorded_no_length_ratio_has_none() -> None:
+    assert load_run(Path(__file__).parents[4] / "models" / "runs" / "g2p-en").max_length_ratio is None
