@@ -30,4 +30,5 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     targets = corpus.targets.lengths
     ratios = (targets - ALLOWED_TOKENS) / sources
     covering = float(np.quantile(ratios, COVERED_SHARE, method="inverted_cdf"))
-    return math.ceil(100 * max(covering, targets.sum() / sources.sum())) / 100
+    mean = int(targets.sum()) / int(sources.sum())
+    return math.ceil(100 * max(covering, mean)) / 100

@@ -6,17 +6,15 @@ Within, numbers have at least 32 bits, whatever the type of the products.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CellKind = Literal["lstm", "gru", "rnn"]
-Tensors = tuple[Tensor, ...]
+from attendant.training.kernels.cells import CellKind, CellState
 
-CellState = tuple[Tensor, ...]
-"""Tensors [R, H] in the order of `STATE_NAMES`."""
+Tensors = tuple[Tensor, ...]
 
 
 class Gates(ABC):

@@ -47,7 +47,7 @@ def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor
         # bias comes on top in float32: float16 has no finite number for what can't be generated.
         logits = F.linear(inputs, weight).float() + bias
         return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-    total: Tensor = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, dtype)
+    total: Tensor = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, dtype)  # type: ignore[no-untyped-call]
     return total
 
 

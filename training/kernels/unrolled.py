@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attendant.training.kernels.gates import GATES, CellKind, CellState, Gates, full
+from attendant.training.kernels.cells import CellKind, CellState, weights_of
+from attendant.training.kernels.gates import GATES, Gates, full
 from attendant.training.kernels.precision import without_autocast
 
 
@@ -28,11 +29,11 @@ def unroll(kind: CellKind, rnn: nn.RNNBase, inputs: Tensor, state: CellState) ->
         first = tuple(part.unsqueeze(0) for part in state)
         outputs: Tensor = rnn(inputs, first if len(first) > 1 else first[0])[0]
         return outputs
-    gates = GATES[kind]
-    bias = rnn.bias_ih_l0 + rnn.bias_hh_l0 if gates.adds else rnn.bias_ih_l0
-    projected = F.linear(inputs.transpose(0, 1).contiguous(), rnn.weight_ih_l0, bias)
+    gates, weights = GATES[kind], weights_of(rnn)
+    bias = weights.input_bias + weights.hidden_bias if gates.adds else weights.input_bias
+    projected = F.linear(inputs.transpose(0, 1).contiguous(), weights.of_inputs, bias)
     hidden: Tensor = _Unrolled.apply(  # type: ignore[no-untyped-call]
-        gates, projected, rnn.weight_hh_l0, None if gates.adds else rnn.bias_hh_l0, *state
+        gates, projected, weights.of_hidden, None if gates.adds else weights.hidden_bias, *state
     )
     return hidden.transpose(0, 1)
 

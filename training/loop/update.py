@@ -122,5 +122,5 @@ class Updater:
                 total = self._objective(batch)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return total.item()
+            self.scaler.scale(loss).backward()
+        return float(total.item())

@@ -5,15 +5,14 @@ E embedding size, D encoder size, C context size, H decoder size, A key size, L 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.gates import CellState
+from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.model.attention import Attention, AttentionLoop
 from attendant.training.model.cells import (
-    CELL_CLASSES,
-    STATE_NAMES,
     CellLoop,
     DecoderCell,
     stack_states,
@@ -57,8 +56,8 @@ class Decoder(nn.Module):
         known_size = config.embedding_size + (config.context_size if self.has_vector else 0)
         feed_size = config.context_size if self.asks_before else config.hidden_size if self.feeds_input else 0
         sizes = [(known_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
-        cell_class = CELL_CLASSES[config.cell]
-        self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
+        cells = nn.ModuleList(DecoderCell(config.cell, *size, config.hidden_size) for size in sizes)
+        self.cells = cast("Sequence[DecoderCell]", cells)
         self.attention = Attention(config) if config.has_attention else None
         self.readout = READOUTS[config.decoder.readout](config) if config.context_size else None
         self.dropout = Dropout(config.dropout)
@@ -100,42 +99,47 @@ class Decoder(nn.Module):
             outputs = cell.unroll(self.dropout(hidden) if index else hidden, state)
             hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
         if self.attention is not None:
-            context = self._attend_all(hidden, rows, source)
+            context = self._attend_all(self.attention, hidden, rows, source)
         return self._read_out(context, hidden, embedded)
 
-    def _attend_all(self, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+    def _attend_all(
+        self, attention: Attention, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]
+    ) -> Tensor:
         """Contexts [B, T, C] of states [B, T, H]; only coverage ties a step's attention to the one before."""
         if not self.has_coverage:
-            return self.attention(self.attention.query(hidden), source)[0]
-        attention, coverage, contexts = AttentionLoop(self.attention, source, hidden.shape[1]), rows[COVERAGE], []
+            context: Tensor = attention(attention.query(hidden), source)[0]
+            return context
+        loop, contexts = AttentionLoop(attention, source, hidden.shape[1]), []
+        coverage: Tensor | None = rows[COVERAGE]
         for state in hidden.unbind(1):
-            context, coverage = attention.step(state, coverage)
+            context, coverage = loop.step(state, coverage)
             contexts.append(context)
         return torch.stack(contexts, 1)
 
     def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
         """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
+        assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
         known = embedded.transpose(0, 1).contiguous()
         cells = [CellLoop(cell, None if index else known, num_rows, num_steps) for index, cell in enumerate(self.cells)]
-        read_out = self.readout.loop(num_rows, num_steps) if self.feeds_input else None
-        states, coverage, attentional = self._states(rows), rows.get(COVERAGE), rows.get(ATTENTIONAL)
+        states, coverage, outputs = self._states(rows), rows.get(COVERAGE), []
         drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
-        contexts, outputs = [], []
-        for symbol in embedded.unbind(1):
-            if read_out is None:
+        if self.asks_before:
+            contexts = []
+            for _ in range(num_steps):
                 context, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
                 output, states = self._run_cells(cells, context, states, drops)
                 outputs.append(output)
-            else:
-                output, states = self._run_cells(cells, attentional, states, drops)
-                context, coverage = attention.step(output, coverage)
-                attentional = read_out(context, output, symbol)
-                outputs.append(attentional)
-        stacked = torch.stack(outputs, 1)
-        return stacked if self.feeds_input else self._read_out(torch.stack(contexts, 1), stacked, embedded)
+            return self._read_out(torch.stack(contexts, 1), torch.stack(outputs, 1), embedded)
+        read_out, attentional = self.readout.loop(num_rows, num_steps), rows[ATTENTIONAL]
+        for symbol in embedded.unbind(1):
+            output, states = self._run_cells(cells, attentional, states, drops)
+            context, coverage = attention.step(output, coverage)
+            attentional = read_out(context, output, symbol)
+            outputs.append(attentional)
+        return torch.stack(outputs, 1)
 
     def step(
         self,
@@ -170,9 +174,14 @@ class Decoder(nn.Module):
         if self.attention is not None and not self.asks_before:
             context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
         readout = self._read_out(context, output, embedded)
-        kept = {ATTENTIONAL: readout, COVERAGE: coverage, VECTOR: context}
         new_rows = self._stacked(states)
-        return readout, {name: new_rows[name] if name in new_rows else kept[name] for name in self.row_names}, weights
+        if self.feeds_input:
+            new_rows[ATTENTIONAL] = readout
+        if coverage is not None:
+            new_rows[COVERAGE] = coverage
+        if self.has_vector:
+            new_rows[VECTOR] = rows[VECTOR]
+        return readout, new_rows, weights
 
     def _read_out(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
         return hidden if self.readout is None else self.readout(context, hidden, embedded)
@@ -201,10 +210,11 @@ class Decoder(nn.Module):
         hidden: Tensor,
         source: Mapping[str, Tensor],
         coverage: Tensor | None,
-        source_rows: Tensor,
-        row_slots: Tensor,
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Contexts [R, C], weights [R, S] and coverage [R, S] of states [R, H]; a source's rows query it together."""
+        assert self.attention is not None and source_rows is not None and row_slots is not None
         num_sources, width = source_rows.shape
 
         def grid(values: Tensor) -> Tensor:

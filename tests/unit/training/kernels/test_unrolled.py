@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from attendant.training.kernels.gates import GATES, CellKind, activate
+from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind
+from attendant.training.kernels.gates import GATES, activate
 from attendant.training.kernels.unrolled import unroll
-from attendant.training.model.cells import RNN_CLASSES, STATE_NAMES
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
 CELLS = list(RNN_CLASSES)
