@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.training.kernels.cells import CELLS, RNN_CLASSES, CellKind, CellState, weights_of
-from attendant.training.kernels.gates import GATES, activate
+from attendant.training.kernels.cells import RNN_CLASSES, CellKind, CellState, adds, next_state, step, weights_of
 from attendant.training.kernels.looped import LoopedProduct, at_every_step
-from attendant.training.kernels.unrolled import unroll
 
 
 class DecoderCell(nn.Module):
@@ -28,14 +26,13 @@ class DecoderCell(nn.Module):
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
         """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
-        return unroll(self.kind, self.rnn, inputs, state)
+        first = tuple(part.unsqueeze(0) for part in state)
+        outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
+        return outputs
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """One step from inputs [R, I + F]."""
-        weights = weights_of(self.rnn)
-        projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
-        recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
-        return CELLS[self.kind](projected, recurrent, state)
+        return step(self.rnn, self.kind, inputs, state)
 
 
 class CellLoop:
@@ -49,25 +46,29 @@ class CellLoop:
 
     def __init__(self, cell: DecoderCell, known: Tensor | None, num_rows: int, num_steps: int) -> None:
         weights = weights_of(cell.rnn)
-        self._gates = GATES[cell.kind]
-        bias = weights.input_bias + weights.hidden_bias if self._gates.adds else weights.input_bias
+        self._kind = cell.kind
+        bias = weights.input_bias + weights.hidden_bias if adds(cell.kind) else weights.input_bias
         fed_weight = weights.of_inputs
         if known is None:
             projected = at_every_step(bias, num_rows, num_steps)
         else:
             known_weight, fed_weight = torch.split(fed_weight, [cell.input_size, cell.feed_size], 1)
             projected = F.linear(known, known_weight, bias)
-        if self._gates.adds:
+        if adds(cell.kind):
             self._products = [LoopedProduct(projected, fed_weight, weights.of_hidden)]
         else:
             recurrent = at_every_step(weights.hidden_bias, num_rows, num_steps)
             self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, weights.of_hidden)]
 
     def step(self, fed: Tensor, state: CellState) -> CellState:
-        """The next step, from fed inputs [R, F]."""
-        inputs = [(fed, state[0])] if self._gates.adds else [(fed,), (state[0],)]
-        products = tuple(product(*each) for product, each in zip(self._products, inputs, strict=True))
-        return activate(self._gates, products, state)
+        """The next step, from fed inputs [R, F]. The state has at least 32 bits, whatever the products have."""
+        inputs = [(fed, state[0])] if adds(self._kind) else [(fed,), (state[0],)]
+        products = [product(*each) for product, each in zip(self._products, inputs, strict=True)]
+        return next_state(self._kind, [_in_32_bits(product) for product in products], state)
+
+
+def _in_32_bits(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def stack_states(states: list[CellState]) -> CellState:
