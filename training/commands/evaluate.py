@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m training evaluate", description=DESCRIPTION)
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     data = found.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which part (default: test)")
+    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
     data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
     found.add_argument(
@@ -197,7 +197,7 @@ def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
         return read_data(CorpusFiles(tsv=arguments.data))
     runs: Sequence[Path] = [path for path in arguments.paths if path not in bundles]
     if not runs:
-        raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} part: give --data FILE.tsv")
+        raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
     return read_held_out(runs, arguments.split)
 
 

@@ -47,7 +47,7 @@ class TokenSequences:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The pairs of one part as ids. Sources are as the encoder reads them, EOS included where it is appended;
+    """The pairs of one split as ids. Sources are as the encoder reads them, EOS included where it is appended;
     targets are without BOS and EOS.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Tokenized training parts on disk: written once, pair by pair, and then mapped into memory, not read into it.
+"""Tokenized training splits on disk: written once, pair by pair, and then mapped into memory, not read into it.
 
     <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
                    source_offsets.bin, target_offsets.bin    int64, where each begins, and the end

@@ -19,7 +19,7 @@ class TrainerConfig(Table):
         start_from: a run directory whose best weights this training begins with, and whose tokenizers it takes;
             `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume needs it no more. None:
             random weights.
-        max_epochs: passes over the training part.
+        max_epochs: passes over the training split.
         max_steps: updates.
         max_seconds: of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.

@@ -145,7 +145,7 @@ def _side_rows(data: Mapping[str, Any]) -> list[list[str]]:
     tokens, vocabulary = data.get("num_tokens", {}), data.get("vocabulary_size", {})
     sides = ("source", "target")
     return [
-        ["tokens of the training part", *(_count(tokens.get(side)) for side in sides)],
+        ["tokens of the training split", *(_count(tokens.get(side)) for side in sides)],
         ["vocabulary", *(_count(vocabulary.get(side)) for side in sides)],
         ["unknown tokens in validation", *(f"{unknown[side]:.2%}" if side in unknown else "" for side in sides)],
     ]

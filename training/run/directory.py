@@ -8,7 +8,7 @@ data.json                    files and their sha256, counts of pairs and example
                              how long targets are for their sources (training/data/length_ratio.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
-corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
+corpus/                      the tokenized training split (training/data/store.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -76,9 +76,9 @@ class Run:
     def start_path(self) -> Path:
         return self.path / "start.json"
 
-    def left_out(self, part: str) -> frozenset[str]:
-        """The sources that a held-out part lost to data.shared_sources."""
-        return frozenset(self.facts(self.left_out_path.name)[part]) if self.left_out_path.exists() else frozenset()
+    def left_out(self, split: str) -> frozenset[str]:
+        """The sources that a held-out split lost to data.shared_sources."""
+        return frozenset(self.facts(self.left_out_path.name)[split]) if self.left_out_path.exists() else frozenset()
 
     def tokenizer_path(self, side: str) -> Path:
         return self.path / f"{side}_tokenizer.json"

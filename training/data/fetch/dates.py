@@ -44,8 +44,8 @@ def build_dates(directory: Path, announce: Announce) -> None:
     while len(days) < sum(COUNTS.values()):
         days[date.fromordinal(generator.randint(FIRST.toordinal(), LAST.toordinal()))] = None
     pairs = iter([Pair(written(day, generator), day.isoformat()) for day in days])
-    for part, count in COUNTS.items():
-        write_pairs(directory / f"{part}.tsv", islice(pairs, count))
+    for split, count in COUNTS.items():
+        write_pairs(directory / f"{split}.tsv", islice(pairs, count))
 
 
 def written(day: date, generator: random.Random) -> str:
