@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.from_model import ExportableModel
-from attendant.export.plan import VerificationPlan
+from attendant.export.origins.from_model import ExportableModel
+from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq

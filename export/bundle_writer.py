@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from attendant.export.exportable import Exportable
-from attendant.export.fp16.certification import certify_half
-from attendant.export.fp16.conversion import convert
-from attendant.export.golden import NUM_TRIED, choose_golden
 from attendant.export.graph_files import write_pair
-from attendant.export.int8.certification import certify
-from attendant.export.int8.quantization import quantize
-from attendant.export.plan import FULL_PLAN, VerificationPlan
-from attendant.export.probes import random_source
+from attendant.export.origins.exportable import Exportable
 from attendant.export.publication import published
-from attendant.export.quality import preferred_precision
-from attendant.export.traced import TracedPair
-from attendant.export.verification import Say, say_nothing
+from attendant.export.rewriting.fp16.conversion import convert
+from attendant.export.rewriting.int8.quantization import quantize
+from attendant.export.tracing.traced import TracedPair
+from attendant.export.verification.certification import Say, say_nothing
+from attendant.export.verification.fp16 import certify_half
+from attendant.export.verification.golden import NUM_TRIED, choose_golden
+from attendant.export.verification.int8 import certify
+from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
+from attendant.export.verification.probes import random_source
+from attendant.export.verification.quality import preferred_precision
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
     SOURCE_TOKENIZER_NAME,

@@ -9,12 +9,18 @@ from typing import Final
 from rich.console import Console
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.exportable import Exportable
-from attendant.export.from_bundle import exportable_bundle
-from attendant.export.from_run import bundle_name, exportable_run
 from attendant.export.inspection import describe
-from attendant.export.quality import Measurement, losses, measurement_of_bundle, measurement_of_run, too_costly
+from attendant.export.origins.exportable import Exportable
+from attendant.export.origins.from_bundle import exportable_bundle
+from attendant.export.origins.from_run import bundle_name, exportable_run
 from attendant.export.recheck import recheck
+from attendant.export.verification.quality import (
+    Measurement,
+    losses,
+    measurement_of_bundle,
+    measurement_of_run,
+    too_costly,
+)
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Evaluation, Manifest
 from attendant.runtime.errors import UserError

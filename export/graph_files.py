@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from attendant.export.traced import TracedGraph, TracedPair
+from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, Precision
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attendant.export.verification import listed
+from attendant.export.verification.certification import listed
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, TensorSpec
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attendant.export.from_bundle import exportable_bundle
-from attendant.export.from_run import exportable_run
-from attendant.export.int8.certification import certify
-from attendant.export.verification import Say, say_nothing, verify
+from attendant.export.origins.from_bundle import exportable_bundle
+from attendant.export.origins.from_run import exportable_run
+from attendant.export.verification.certification import Say, say_nothing, verify
+from attendant.export.verification.int8 import certify
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Certificate, Provider
 from attendant.runtime.bundle_stepper import BundleStepper

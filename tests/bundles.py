@@ -10,8 +10,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.from_model import ExportableModel
-from attendant.export.plan import VerificationPlan
+from attendant.export.origins.from_model import ExportableModel
+from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limits, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq

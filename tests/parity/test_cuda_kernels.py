@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from attendant.export.fp16.conversion import convert
-from attendant.export.graphs import trace_graphs
+from attendant.export.rewriting.fp16.conversion import convert
+from attendant.export.tracing.graphs import trace_graphs
 from attendant.runtime.device.graphs import StateLayout, reordering_graph
 from tests.bundles import tiny_model
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.fp16.conversion import HalfPair, convert
-from attendant.export.from_bundle import exportable_bundle
+from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.recheck import recheck
+from attendant.export.rewriting.fp16.conversion import HalfPair, convert
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions

@@ -14,10 +14,10 @@ import pytest
 from onnx import numpy_helper
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.from_bundle import exportable_bundle
-from attendant.export.int8.quantization import QuantizedPair, quantize
-from attendant.export.plan import VerificationPlan
-from attendant.export.traced import TracedPair
+from attendant.export.origins.from_bundle import exportable_bundle
+from attendant.export.rewriting.int8.quantization import QuantizedPair, quantize
+from attendant.export.tracing.traced import TracedPair
+from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions

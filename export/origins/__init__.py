@@ -1,0 +1,1 @@
+"""What a bundle is made of: a trained run, a model in PyTorch, or another bundle."""

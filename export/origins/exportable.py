@@ -1,0 +1,81 @@
+"""What a bundle is made of, wherever it came from: a trained model, or another bundle."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attendant.export.tracing.traced import TracedPair
+from attendant.export.verification.certification import Say
+from attendant.export.verification.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import (
+    Certificate,
+    DecodingDefaults,
+    Evaluation,
+    Limits,
+    Manifest,
+    Provenance,
+    SourceSide,
+    SpecialIds,
+    TargetSide,
+)
+from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
+from attendant.runtime.onnx.stepper import OnnxStepper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exportable(ABC):
+    """All that a bundle says of itself, but for its graphs of other precisions than fp32.
+
+    Attributes:
+        name: the bundle's, by which requests name the model.
+        append_eos: whether the encoder is given EOS after the source.
+        sources: token ids of real sources, without EOS: the graphs are verified on them, golden examples come from
+            them; random ones do where there are none.
+    """
+
+    name: str
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    append_eos: bool
+    limits: Limits
+    decoding: DecodingDefaults
+    provenance: Provenance
+    evaluation: tuple[Evaluation, ...] = ()
+    sources: Sequence[Sequence[int]] = ()
+
+    @property
+    @abstractmethod
+    def architecture(self) -> Mapping[str, Any]:
+        """The manifest's description of the model."""
+
+    @property
+    @abstractmethod
+    def special_ids(self) -> SpecialIds: ...
+
+    @abstractmethod
+    def graphs(self) -> TracedPair:
+        """The fp32 graphs."""
+
+    @abstractmethod
+    def certify(
+        self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
+    ) -> tuple[Certificate, ...]:
+        """The certificates of the fp32 graphs, as `stepper` runs them.
+
+        Raises:
+            VerificationFailed: they are not what PyTorch computes.
+        """
+
+    @property
+    def source_side(self) -> SourceSide:
+        return SourceSide(vocabulary_size=self.source_tokenizer.vocabulary_size, append_eos=self.append_eos)
+
+    @property
+    def target_side(self) -> TargetSide:
+        return TargetSide(vocabulary_size=self.target_tokenizer.vocabulary_size)
+
+    def encoder_sources(self) -> list[list[int]]:
+        """The sources as the encoder takes them."""
+        ending = [EOS_ID] if self.append_eos else []
+        return [[*source, *ending] for source in self.sources if source]

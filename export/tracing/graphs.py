@@ -1,0 +1,225 @@
+"""The two graphs of a model, traced and named.
+
+Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
+
+Nothing here knows an architecture: a model says by `state_tensors()` what passes between the graphs, and its own
+encoding shows the shapes.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attendant.export.tracing.finishing import finish
+from attendant.export.tracing.recurrent import with_onnx_layers
+from attendant.export.tracing.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+from attendant.runtime.errors import UserError
+from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
+from attendant.training.model import Seq2Seq
+from attendant.training.model.candidates import candidates
+
+EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
+MAX_GRAPH_BYTES = 2**31 - 1
+"""What one protobuf message can hold."""
+
+
+class EncoderGraph(nn.Module):
+    """source_ids [B, S], source_lengths [B] -> the state tensors, in order."""
+
+    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.state = tuple(state)
+
+    def forward(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
+        encoded = self.model.encode(source_ids, source_lengths)
+        tensors = {**encoded.row_tensors, **encoded.source_tensors}
+        return tuple(tensors[tensor.input] for tensor in self.state)
+
+
+class DecoderStepGraph(nn.Module):
+    """A step of the model and its candidates; the number of candidates becomes an input after tracing."""
+
+    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.state = tuple(state)
+
+    def forward(
+        self,
+        previous_ids: Tensor,
+        tensors: list[Tensor],
+        layout: list[Tensor],
+        forced_ids: Tensor,
+        banned_ids: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """See runtime/bundle/graph_io.py for the shapes.
+
+        Args:
+            tensors: the state tensors, in order.
+            layout: source_rows and row_slots; empty where the model has no attention.
+        """
+        source_rows, row_slots = layout or (None, None)
+        given = list(zip(self.state, tensors, strict=True))
+        logits, rows, attention = self.model.step(
+            previous_ids,
+            {spec.input: tensor for spec, tensor in given if spec.scope == "row"},
+            {spec.input: tensor for spec, tensor in given if spec.scope == "source"},
+            source_rows,
+            row_slots,
+        )
+        assert (attention is not None) == bool(layout), "a model without source tensors has no attention"
+        log_probs, ids, forced_log_probs = candidates(logits, forced_ids, banned_ids, 1)
+        stepped = [rows[spec.input] for spec in self.state if spec.output is not None]
+        return log_probs, ids, forced_log_probs, *([] if attention is None else [attention]), *stepped
+
+
+def trace_graphs(model: Seq2Seq) -> TracedPair:
+    """Exports both graphs in fp32; the model stays as it is.
+
+    Raises:
+        UserError: the weights are more than one ONNX file can hold.
+    """
+    _refuse_too_large(model)
+    state = model.state_tensors()
+    traced = with_onnx_layers(model)
+    specs = state_specs(model, state)
+    examples = _encode_example(model, state, EXAMPLE_WIDTH)
+    sources = (_example_ids(EXAMPLE_WIDTH), _example_lengths(EXAMPLE_WIDTH))
+    encoder = _export(
+        EncoderGraph(traced, state),
+        sources,
+        graph_io.ENCODER_INPUTS,
+        # In the encoder every source still has one row.
+        [_renamed(spec, spec.name, {"R": "B"}) for spec in specs],
+    )
+    has_attention = any(tensor.scope == "source" for tensor in state)
+    inputs, outputs = graph_io.step_inputs(has_attention), graph_io.step_outputs(has_attention)
+    decoder_step = _export(
+        DecoderStepGraph(traced, state),
+        (
+            torch.zeros(EXAMPLE_ROWS, dtype=torch.int64),
+            [_rows(example) if spec.scope == "row" else example for spec, example in zip(state, examples, strict=True)],
+            [torch.tensor([[0, 1], [2, 3], [4, 4]]), torch.arange(EXAMPLE_ROWS)] if has_attention else [],
+            torch.full((EXAMPLE_ROWS,), -1),
+            torch.full((EXAMPLE_ROWS, EXAMPLE_BANS), -1),
+        ),
+        # The number of candidates is no input of the traced module: surgery makes it one.
+        [inputs[0], *specs, *inputs[1:-1]],
+        [*outputs, *_stepped(specs, state)],
+        num_candidates=inputs[-1],
+    )
+    return TracedPair(encoder=encoder, decoder_step=decoder_step, state=state, min_queries=MIN_QUERIES_PER_SOURCE)
+
+
+def _stepped(specs: Sequence[TensorSpec], state: Sequence[StateTensor]) -> list[TensorSpec]:
+    """The state tensors as the step returns them."""
+    pairs = zip(specs, state, strict=True)
+    return [_renamed(spec, tensor.output, {}) for spec, tensor in pairs if tensor.output is not None]
+
+
+def state_specs(model: Seq2Seq, state: Sequence[StateTensor]) -> list[TensorSpec]:
+    """The state tensors' specifications as the step takes them; encoding at two widths shows which axes are S."""
+    narrow = _encode_example(model, state, EXAMPLE_WIDTH)
+    wide = _encode_example(model, state, 2 * EXAMPLE_WIDTH)
+    return [
+        TensorSpec(
+            name=tensor.input,
+            dtype=str(one.dtype).removeprefix("torch."),
+            shape=(
+                "R" if tensor.scope == "row" else "B",
+                *(size if size == other else "S" for size, other in zip(one.shape[1:], two.shape[1:], strict=True)),
+            ),
+        )
+        for tensor, one, two in zip(state, narrow, wide, strict=True)
+    ]
+
+
+def _export(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    num_candidates: TensorSpec | None = None,
+) -> TracedGraph:
+    remaining = iter(inputs)
+
+    def dynamic(argument: Any) -> Any:
+        """Symbolic dimensions by axis, in the arguments' own nesting."""
+        if isinstance(argument, list):
+            return [dynamic(one) for one in argument]
+        return {axis: size for axis, size in enumerate(next(remaining).shape) if isinstance(size, str)}
+
+    shapes = tuple(dynamic(argument) for argument in arguments)
+    with _silence(), torch.no_grad():
+        program = torch.onnx.export(
+            module.eval(),
+            arguments,
+            input_names=[spec.name for spec in inputs],
+            output_names=[spec.name for spec in outputs],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None, "the dynamo exporter returns a program"
+    proto = program.model_proto
+    finish(proto, inputs, outputs, num_candidates)
+    opset = next(entry.version for entry in proto.opset_import if entry.domain == "")
+    all_inputs = (*inputs, *([num_candidates] if num_candidates is not None else []))
+    return TracedGraph(model=proto, opset=opset, inputs=all_inputs, outputs=tuple(outputs))
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """The exporter warns and logs about itself, not about the model: what it makes is verified, not trusted."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _refuse_too_large(model: Seq2Seq) -> None:
+    size = sum(tensor.numel() * 4 for tensor in model.state_dict().values())
+    if size >= MAX_GRAPH_BYTES:
+        raise UserError(
+            f"the weights take {size / 1e9:.1f} GB in fp32 and one ONNX file holds less than 2.1 GB: "
+            "train a smaller model (fewer layers, a smaller hidden_size or vocabulary)"
+        )
+
+
+def _example_ids(width: int) -> Tensor:
+    return torch.zeros(EXAMPLE_SOURCES, width, dtype=torch.int64)
+
+
+def _example_lengths(width: int) -> Tensor:
+    return torch.tensor([width, width // 2, 1])
+
+
+def _encode_example(model: Seq2Seq, state: Sequence[StateTensor], width: int) -> tuple[Tensor, ...]:
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        tensors: tuple[Tensor, ...] = EncoderGraph(model, state)(_example_ids(width), _example_lengths(width))
+    model.train(was_training)
+    return tensors
+
+
+def _rows(example: Tensor) -> Tensor:
+    return example[:1].expand(EXAMPLE_ROWS, *example.shape[1:]).contiguous()
+
+
+def _renamed(spec: TensorSpec, name: str, dimensions: dict[str, str]) -> TensorSpec:
+    shape = tuple(dimensions.get(size, size) if isinstance(size, str) else size for size in spec.shape)
+    return TensorSpec(name=name, dtype=spec.dtype, shape=shape)

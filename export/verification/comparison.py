@@ -1,0 +1,127 @@
+"""How far what the graphs gave is from what PyTorch gave, and whether company changed a bit of it."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendant.export.verification.probes import Trace
+from attendant.runtime.decoding.beam import IMPOSSIBLE
+
+
+def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
+    """The largest |a - b| / max(1, |b|); infinite where the shapes differ or either is not a number."""
+    if value.shape != reference.shape:
+        return float("inf")
+    if not value.size:
+        return 0.0
+    a, b = value.astype(np.float64), reference.astype(np.float64)
+    error = float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(b))))
+    return error if np.isfinite(error) else float("inf")
+
+
+@dataclass(slots=True)
+class Worst:
+    """The largest error of one tensor, and where it was."""
+
+    error: float = 0.0
+    where: str = ""
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Gathers the comparisons of a grid.
+
+    Attributes:
+        errors: tensor, all steps together -> its worst.
+        variations: tensor -> the first place where company changed its bits.
+    """
+
+    errors: dict[str, Worst] = field(default_factory=dict)
+    variations: dict[str, str] = field(default_factory=dict)
+
+    def compare(self, traces: Sequence[Trace], references: Sequence[Trace], where: str) -> None:
+        """Holds each source's trace against PyTorch's."""
+        for trace, reference in zip(traces, references, strict=True):
+            for key in trace.keys() | reference.keys():
+                name = tensor_name(key)
+                error = relative_error(trace[key], reference[key]) if key in trace and key in reference else np.inf
+                worst = self.errors.setdefault(name, Worst())
+                if error > worst.error:
+                    self.errors[name] = Worst(error, f"{key.partition('/')[0]}, {where}")
+
+    def compare_bits(self, traces: Sequence[Trace], alone: Sequence[Trace], where: str) -> None:
+        """Holds each source's trace against the one it gave alone."""
+        for trace, single in zip(traces, alone, strict=True):
+            for key, values in trace.items():
+                if not np.array_equal(values, single[key]):
+                    self.variations.setdefault(tensor_name(key), f"{key.partition('/')[0]}, {where}")
+
+    def largest_errors(self) -> Mapping[str, float]:
+        return {name: worst.error for name, worst in sorted(self.errors.items())}
+
+    def differences(self, allowed: Callable[[str], float], *, must_be_invariant: bool) -> list[str]:
+        """One line per tensor that is further off than is allowed to it, or that depends on the batch."""
+        lines = [
+            f"{name}: off by {worst.error:.2g} ({worst.where}); allowed is {allowed(name):.2g}"
+            for name, worst in sorted(self.errors.items())
+            if not worst.error <= allowed(name)
+        ]
+        return [*lines, *(self.variation_lines() if must_be_invariant else ())]
+
+    def variation_lines(self) -> list[str]:
+        """One line per tensor that depends on the batch."""
+        return [
+            f"{name}: not the same bits alone and in company ({where})"
+            for name, where in sorted(self.variations.items())
+        ]
+
+
+def _begun(traces: Sequence[Trace]) -> list[Trace]:
+    """The log-probabilities of the first step alone: what a recurrence makes of rounding later is no fault."""
+    return [{"step 1/log_probs": trace["step 1/log_probs"]} for trace in traces]
+
+
+def first_step_lines(traces: Sequence[Trace], references: Sequence[Trace], tolerance: float) -> list[str]:
+    """A line where the first step's log-probabilities are further off than that; see `Agreement.differences`."""
+    first = Agreement()
+    first.compare(_begun(traces), _begun(references), "in one batch")
+    return first.differences(lambda name: tolerance, must_be_invariant=False)
+
+
+def distance(name: str, traces: Sequence[Trace], references: Sequence[Trace]) -> float:
+    """How far the traces are from the references, as a share of how far these are from each other.
+
+    The mean difference between a source's values and its reference's, over that between the references of neighbouring
+    sources, of the step where that is largest. Rounding leaves it small at every step, whatever the model; a graph that
+    computes something else comes near to 1.
+
+    Args:
+        name: of a tensor of every step, [R, ...] of each source; what only one of two has, and what can't be, is left
+            out.
+    """
+    moments = dict.fromkeys(key for trace in references for key in trace if key.partition("/")[2] == name)
+    largest = 0.0
+    for key in moments:
+        pairs = zip(traces, references, strict=True)
+        own = [_mean_difference(trace[key], reference[key]) for trace, reference in pairs]
+        others = [_mean_difference(one[key][:1], other[key][:1]) for one, other in itertools.pairwise(references)]
+        share = float(np.mean(own)) / max(float(np.mean(others)), float(np.finfo(np.float32).tiny))
+        largest = max(largest, share if np.isfinite(share) else np.inf)
+    return largest
+
+
+def _mean_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
+    width = min(a.shape[-1], b.shape[-1])
+    a, b = a[..., :width].astype(np.float64), b[..., :width].astype(np.float64)
+    possible = ~((a <= IMPOSSIBLE) | (b <= IMPOSSIBLE))
+    return float(np.abs(a - b)[possible].mean())
+
+
+def tensor_name(key: str) -> str:
+    """`memory` of the encoder and each step's `hidden` are tensors of their own; the steps' are taken together."""
+    moment, _, name = key.partition("/")
+    return f"encoder/{name}" if moment == "encoder" else f"step/{name}"

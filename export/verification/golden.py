@@ -1,0 +1,88 @@
+"""Chooses the golden examples: sources whose every decision keeps its outcome on any host."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attendant.export.verification.margins import outcomes_under_noise
+from attendant.runtime.bundle.golden import GoldenExample
+from attendant.runtime.bundle.manifest import Manifest, Precision
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import VerificationFailed
+
+MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
+"""Half-width of the noise on every log-probability that must not change an example's tokens: far more than what two
+hosts differ by."""
+
+NUM_TRIED = 32
+NUM_KEPT = 12
+"""Of each beam size."""
+
+GOLDEN_BEAM_SIZE = 4
+MAX_LENGTHS = (64, 16, 4)
+"""Shorter ones where no longer one is clear: a model that has learned little is unsure at every symbol."""
+
+
+def choose_golden(
+    manifest: Manifest,
+    stepper: BundleStepper,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+) -> tuple[GoldenExample, ...]:
+    """Greedy and beam examples with clear margins.
+
+    Args:
+        sources: source ids as the encoder takes them, EOS included where the bundle appends it.
+
+    Raises:
+        VerificationFailed: no source has a clear margin: the model's outcomes are ties.
+    """
+    margin = MARGIN[stepper.precision]
+    candidates = [source for source in sources if _can_be_asked_for(source, manifest)][:NUM_TRIED]
+    for length in MAX_LENGTHS:
+        examples: list[GoldenExample] = []
+        for beam_size in (1, min(GOLDEN_BEAM_SIZE, manifest.limits.max_beam_size)):
+            options = DecodingOptions(
+                beam_size=beam_size,
+                length_penalty=manifest.decoding.length_penalty,
+                max_length=min(length, manifest.limits.max_target_tokens),
+            )
+            outcomes = outcomes_under_noise(stepper, candidates, options, manifest.special_ids, margin)
+            clear = [source for source, tokens in zip(candidates, outcomes, strict=True) if len(tokens) == 1]
+            kept = clear[:NUM_KEPT]
+            found = decode_all(stepper, kept, options, manifest.special_ids) if kept else []
+            examples += [
+                GoldenExample(
+                    precision=stepper.precision,
+                    source_tokens=tuple(source_tokenizer.tokens_of(_text_ids(source, manifest))),
+                    beam_size=beam_size,
+                    length_penalty=options.length_penalty,
+                    max_length=options.max_length,
+                    target_tokens=tuple(target_tokenizer.tokens_of(hypotheses[0].token_ids)),
+                    score=hypotheses[0].score,
+                    log_prob=hypotheses[0].log_prob,
+                )
+                for source, hypotheses in zip(kept, found, strict=True)
+            ]
+        if examples:
+            return tuple(examples)
+    raise VerificationFailed(
+        "no golden example can be chosen",
+        [f"of {len(candidates)} sources none keeps its tokens when log-probabilities move by {margin:g}"],
+    )
+
+
+def _text_ids(source: Sequence[int], manifest: Manifest) -> list[int]:
+    """The source as a request gives it."""
+    return list(source[:-1]) if manifest.source.append_eos and source[-1] == EOS_ID else list(source)
+
+
+def _can_be_asked_for(source: Sequence[int], manifest: Manifest) -> bool:
+    """Whether a request could give this source by its tokens, within the limits."""
+    ids = _text_ids(source, manifest)
+    return 0 < len(ids) <= manifest.limits.max_source_tokens and all(
+        token_id == UNK_ID or token_id >= len(SPECIAL_TOKENS) for token_id in ids
+    )

@@ -1,0 +1,204 @@
+"""Scripts that any stepper can play: sources, and what their rows are fed at each teacher-forced step.
+
+Shapes: R rows of one source, S source positions, V target vocabulary, N bans.
+
+A script says everything about one source, so that the same script can be played alone and in any company, by the
+graphs and by PyTorch, and what each gave for it can be compared.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attendant.export.verification.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
+from attendant.runtime.onnx.source_buffers import narrowed
+from attendant.runtime.stepper import DecoderState, Ids, Stepper
+
+Array = NDArray[Any]
+Trace = Mapping[str, Array]
+"""What one source gave: tensor -> its values at valid positions and own rows."""
+
+MAX_BANNED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedStep:
+    """One step of a source's rows.
+
+    Attributes:
+        rows: [R] which of the source's rows, before the step, go on: reordered, repeated, dropped.
+        previous_ids, forced_ids: [R]; -1 forces none.
+        banned_ids: [R, N], -1 is padding.
+    """
+
+    rows: Ids
+    previous_ids: Ids
+    forced_ids: Ids
+    banned_ids: Ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    source: Sequence[int]
+    steps: tuple[ScriptedStep, ...]
+
+
+def write_scripts(
+    plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
+) -> list[Script]:
+    """As many scripts as the largest batch needs: lengths and beams in turn, symbols at random.
+
+    Args:
+        real_sources: sources of the run's own data; every other script whose length one of them has takes it.
+    """
+    count = max(plan.batch_sizes)
+    scripts = []
+    by_length = {len(source): source for source in real_sources}
+    for number in range(count):
+        length = plan.source_lengths[number % len(plan.source_lengths)]
+        source = by_length.get(length) if number % 2 else None
+        if source is None:
+            source = random_source(manifest, length, random)
+        beam_size = plan.beam_sizes[number % len(plan.beam_sizes)]
+        scripts.append(Script(source=source, steps=_write_steps(plan, manifest, beam_size, random)))
+    return scripts
+
+
+def random_source(manifest: Manifest, length: int, random: np.random.Generator) -> list[int]:
+    """A source of `length` symbols, with unknown ones among them, that ends as the bundle's sources do."""
+    symbols = np.array([UNK_ID, *range(len(SPECIAL_TOKENS), manifest.source.vocabulary_size)])
+    source: list[int] = random.choice(symbols, length).tolist()
+    if manifest.source.append_eos:
+        source[-1] = manifest.special_ids.eos
+    return source
+
+
+def _write_steps(
+    plan: VerificationPlan, manifest: Manifest, beam_size: int, random: np.random.Generator
+) -> tuple[ScriptedStep, ...]:
+    vocabulary_size, steps, num_rows = manifest.target.vocabulary_size, [], 1
+    for number in range(plan.num_steps):
+        rows = random.integers(0, num_rows, beam_size) if number else np.zeros(1, np.int64)
+        num_rows = len(rows)
+        start = np.full(num_rows, manifest.special_ids.start)
+        banned = random.integers(-1, vocabulary_size, (num_rows, random.integers(1, MAX_BANNED + 1)))
+        steps.append(
+            ScriptedStep(
+                rows=rows,
+                previous_ids=random.integers(len(SPECIAL_TOKENS), vocabulary_size, num_rows) if number else start,
+                forced_ids=random.integers(-1, vocabulary_size, num_rows),
+                banned_ids=banned,
+            )
+        )
+    return tuple(steps)
+
+
+def play(
+    stepper: Stepper,
+    scripts: Sequence[Script],
+    positional: Mapping[str, int],
+    guides: Sequence[Trace] | None = None,
+) -> list[Trace]:
+    """Plays scripts together.
+
+    Args:
+        positional: of the state tensors that have one, the axis of the source's positions.
+        guides: another stepper's traces of the same scripts; every step then starts from that one's row tensors, so
+            that a step's own error is seen and not what a chaotic recurrence makes of the errors before it. (How those
+            add up is seen by the decodings.)
+
+    Returns:
+        One trace per script, in order.
+    """
+    traces: list[dict[str, Array]] = [{} for _ in scripts]
+    state = stepper.encode([script.source for script in scripts])
+    for name, tensor in _arrays(state.source_tensors).items():
+        for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
+            # Of one source, so an axis less.
+            trace[f"encoder/{name}"] = narrowed(values, positional[name] - 1, length) if name in positional else values
+    _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
+    for number in range(len(scripts[0].steps)):
+        steps = [script.steps[number] for script in scripts]
+        if guides is not None:
+            state = _guided(state, guides, f"step {number}" if number else "encoder", positional)
+        state = _select(stepper, state, steps)
+        output, state = stepper.step(
+            state,
+            np.concatenate([step.previous_ids for step in steps]),
+            num_candidates=stepper.vocabulary_size,
+            forced_ids=np.concatenate([step.forced_ids for step in steps]),
+            banned_ids=np.concatenate([_widened(step.banned_ids) for step in steps]),
+            attention=True,
+        )
+        values = {
+            "log_probs": _by_id(output.candidate_ids, output.candidate_log_probs, stepper.vocabulary_size),
+            "forced_log_probs": output.forced_log_probs,
+            **_arrays(state.row_tensors),
+        }
+        if output.attention is not None:
+            values["attention"] = output.attention
+        _record_rows(traces, f"step {number + 1}", state, values, {**positional, "attention": 1})
+    return list(traces)
+
+
+def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positional: Mapping[str, int]) -> DecoderState:
+    """The state with the guides' row tensors, which hold valid positions only: padding is zero."""
+
+    def widened(values: Array, width: int) -> Array:
+        return np.pad(values, ((0, 0), (0, width - values.shape[1])))
+
+    rows = {}
+    for name, tensor in state.row_tensors.items():
+        parts = [guide[f"{moment}/{name}"] for guide in guides]
+        values = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
+        rows[name] = torch.as_tensor(values, dtype=tensor.dtype) if isinstance(tensor, torch.Tensor) else values
+    return dataclasses.replace(state, row_tensors=rows)
+
+
+def _select(stepper: Stepper, state: DecoderState, steps: Sequence[ScriptedStep]) -> DecoderState:
+    """Applies every source's own row selection; the rows of a source stand together, sources in order."""
+    counts = np.bincount(state.row_sources, minlength=state.num_sources)
+    starts = np.cumsum(counts) - counts
+    return stepper.select(state, np.concatenate([start + step.rows for start, step in zip(starts, steps, strict=True)]))
+
+
+def _record_rows(
+    traces: Sequence[dict[str, Array]],
+    moment: str,
+    state: DecoderState,
+    values: Mapping[str, Array],
+    positional: Mapping[str, int],
+) -> None:
+    for name, tensor in values.items():
+        for source, trace in enumerate(traces):
+            own = tensor[state.row_sources == source]
+            trace[f"{moment}/{name}"] = narrowed(own, positional.get(name), state.source_lengths[source])
+
+
+def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:
+    """[R, V] log-probabilities in the vocabulary's order: the order of equal ones is not compared.
+
+    -inf where a symbol is no candidate, since it is not in the source's list.
+    """
+    ordered = np.full((len(log_probs), vocabulary_size), -np.inf, log_probs.dtype)
+    np.put_along_axis(ordered, candidate_ids, log_probs, axis=1)
+    return ordered
+
+
+def _widened(banned_ids: Ids) -> Ids:
+    return np.pad(banned_ids, ((0, 0), (0, MAX_BANNED - banned_ids.shape[1])), constant_values=-1)
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, Array]:
+    """The stepper's own arrays as numpy's: PyTorch's tensors may need their gradient and device taken off."""
+    return {
+        name: tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+        for name, tensor in tensors.items()
+    }

@@ -1,0 +1,124 @@
+"""What is computed in which type, on graphs small enough to be read."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from attendant.export.rewriting.fp16.conversion import HALF_MAX, convert
+from attendant.export.rewriting.fp16.magnitudes import Magnitudes
+from attendant.export.tracing.traced import TracedGraph, TracedPair
+from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+
+Arrays = dict[str, np.ndarray]
+
+
+def graph_of(
+    nodes: list[onnx.NodeProto], inputs: list[TensorSpec], outputs: list[TensorSpec], constants: Arrays
+) -> TracedGraph:
+    def values(specs: list[TensorSpec]) -> list[onnx.ValueInfoProto]:
+        elements = [helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs]
+        return [
+            helper.make_tensor_value_info(spec.name, element, spec.shape)
+            for spec, element in zip(specs, elements, strict=True)
+        ]
+
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "test", values(inputs), values(outputs), initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return TracedGraph(model=model, opset=20, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def floats(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name=name, dtype="float32", shape=shape)
+
+
+def pair_of(weight: float, bias: float = 0.0) -> TracedPair:
+    """memory = tanh(embedding); step: total' = total + memory; logits = tanh(total') W + b."""
+    encoder = graph_of(
+        [helper.make_node("Gather", ["table", "source_ids"], ["embedding"]),
+         helper.make_node("Tanh", ["embedding"], ["memory"]), helper.make_node("Identity", ["memory"], ["total"])],
+        [TensorSpec(name="source_ids", dtype="int64", shape=("B",))],
+        [floats("memory", "B", 4), floats("total", "B", 4)],
+        {"table": np.ones((3, 4), np.float32)},
+    )  # fmt: skip
+    step = graph_of(
+        [helper.make_node("Add", ["total", "memory"], ["total_out"]),
+         helper.make_node("Tanh", ["total_out"], ["shown"]),
+         helper.make_node("Gemm", ["shown", "weight", "bias"], ["logits"]),
+         helper.make_node("LogSoftmax", ["logits"], ["log_probs"])],
+        [floats("total", "R", 4), floats("memory", "R", 4)],
+        [floats("log_probs", "R", 5), floats("total_out", "R", 4)],
+        {"weight": np.full((4, 5), weight, np.float32), "bias": np.array([bias, 0, 0, 0, 1], np.float32)},
+    )  # fmt: skip
+    state = (
+        StateTensor(input="total", output="total_out", scope="row"),
+        StateTensor(input="memory", output=None, scope="source"),
+    )
+    return TracedPair(encoder=encoder, decoder_step=step, state=state, min_queries=1)
+
+
+def types_of(graph: TracedGraph) -> dict[str, int]:
+    inferred = onnx.shape_inference.infer_shapes(graph.model, strict_mode=True).graph
+    return {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
+    }
+
+
+def test_products_are_half_sums_and_log_probabilities_are_not() -> None:
+    converted = convert(pair_of(0.5))
+    types = types_of(converted.graphs.decoder_step)
+    assert (types["logits"], types["log_probs"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
+    assert (types["total"], types["total_out"]) == (TensorProto.FLOAT, TensorProto.FLOAT)
+    assert types_of(converted.graphs.encoder)["total"] == TensorProto.FLOAT
+    assert converted.arithmetic["weight"] == "fp16"
+    assert converted.arithmetic["total"] == "stored as fp32: every step adds to it"
+
+
+def test_what_is_read_in_fp32_alone_is_stored_as_fp32() -> None:
+    """The memory is only added to the sum: in fp16 each step would convert it back."""
+    converted = convert(pair_of(0.5))
+    assert types_of(converted.graphs.encoder)["memory"] == TensorProto.FLOAT
+    assert converted.arithmetic["memory"] == "stored as fp32: what reads it computes in fp32"
+
+
+def test_a_product_that_could_overflow_stays_in_fp32() -> None:
+    converted = convert(pair_of(HALF_MAX / 4))
+    assert types_of(converted.graphs.decoder_step)["logits"] == TensorProto.FLOAT
+    assert converted.arithmetic["weight"].startswith("fp32: up to 6.55e+04")
+
+
+def test_a_bias_beyond_fp16_is_added_in_fp32() -> None:
+    converted = convert(pair_of(0.5, bias=-1e9))
+    types = types_of(converted.graphs.decoder_step)
+    assert (types["logits.product"], types["logits"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
+
+
+def test_the_plain_graphs_stay_as_they_are() -> None:
+    pair = pair_of(0.5)
+    before = pair.encoder.to_bytes(), pair.decoder_step.to_bytes()
+    convert(pair)
+    assert (pair.encoder.to_bytes(), pair.decoder_step.to_bytes()) == before
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_magnitudes_hold_for_every_input(transposed: bool) -> None:
+    """Random inputs up to their bounds never exceed what is said, and come near it."""
+    random = np.random.default_rng(0)
+    weights = random.uniform(-1, 1, (6, 3)).astype(np.float32)
+    graph = graph_of(
+        [helper.make_node("Tanh", ["x"], ["bounded"]),
+         helper.make_node("Gemm", ["bounded", "w"], ["product"], transB=int(transposed)),
+         helper.make_node("Transpose", ["product"], ["turned"], perm=[1, 0]),
+         helper.make_node("MatMul", ["product", "turned"], ["scores"])],
+        [floats("x", "R", 6)],
+        [floats("scores", "R", "R")],
+        {"w": weights.T.copy() if transposed else weights},
+    )  # fmt: skip
+    magnitudes = Magnitudes(graph.model)
+    signs = np.sign(weights.T)
+    products = signs @ weights
+    assert magnitudes.largest("product") == pytest.approx(np.abs(products).max())
+    assert (products @ products.T).max() <= (magnitudes.largest("scores") or 0)
+    assert magnitudes.largest("x") is None

@@ -1,0 +1,114 @@
+"""Attention in integers: near that of floats, and the same bits for one query as for several."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from attendant.export.rewriting.bounds import Bounds
+from attendant.export.rewriting.graph import GraphEditor
+from attendant.export.rewriting.int8.activations import Activations
+from attendant.export.rewriting.int8.attention import (
+    StoredAttention,
+    find_attention,
+    replace_attention,
+    store_attention,
+)
+from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
+
+RANDOM = np.random.default_rng(0)
+SIZE = 16
+MATRIX = (RANDOM.standard_normal((SIZE, SIZE)) / 4).astype(np.float32)
+SOURCES = RANDOM.standard_normal((3, 8, SIZE)).astype(np.float32)
+QUERIES = RANDOM.standard_normal((3, 4, SIZE)).astype(np.float32)
+
+Graphs = tuple[onnx.ModelProto, onnx.ModelProto]
+
+
+def plain(projected: bool) -> Graphs:
+    """An encoder and a step that attends: with keys that are projected, or that are the memory itself."""
+    states = {"memory": (FLOAT, ["B", "S", SIZE]), "keys": (FLOAT, ["B", "S", SIZE])}
+    nodes = [helper.make_node("Tanh", ["x"], ["memory"]), helper.make_node("MatMul", ["memory", "matrix"], ["keys"])]
+    if not projected:
+        del states["keys"], nodes[1]
+    constants = {"matrix": MATRIX} if projected else {}
+    encoder = model_of(nodes, {"x": (FLOAT, ["B", "S", SIZE])}, states, constants)
+    step = model_of(
+        [
+            helper.make_node("Tanh", ["q"], ["hidden"]),
+            helper.make_node("Transpose", ["hidden"], ["turned"], perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["keys" if projected else "memory", "turned"], ["products"]),
+            helper.make_node("Transpose", ["products"], ["scores"], perm=[0, 2, 1]),
+            helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+            helper.make_node("MatMul", ["weights", "memory"], ["contexts"]),
+        ],
+        {"q": (FLOAT, ["B", "M", SIZE]), **states},
+        {"contexts": (FLOAT, ["B", "M", SIZE]), "weights": (FLOAT, ["B", "M", "S"])},
+        {},
+    )
+    return encoder, step
+
+
+def in_integers(graphs: Graphs) -> tuple[Graphs, StoredAttention]:
+    encoder, step = copy.deepcopy(graphs)
+    encoder_editor, step_editor = GraphEditor(encoder), GraphEditor(step)
+    attended = find_attention(GraphEditor(graphs[1]))
+    stored = store_attention(encoder_editor, Activations(encoder_editor, Bounds(GraphEditor(graphs[0]))), attended)
+    replace_attention(step_editor, Activations(step_editor, Bounds(GraphEditor(graphs[1]))), stored)
+    encoder_editor.finish()
+    step_editor.finish()
+    return (encoder, step), stored
+
+
+def contexts(graphs: Graphs, queries: np.ndarray) -> list[np.ndarray]:
+    """Contexts and weights."""
+    encoder, step = graphs
+    names = [output.name for output in encoder.graph.output]
+    state = dict(zip(names, run(encoder, {"x": SOURCES}), strict=True))
+    wanted = {value.name for value in step.graph.input}
+    return run(step, {"q": queries, **{name: values for name, values in state.items() if name in wanted}})
+
+
+@pytest.mark.parametrize("projected", [True, False])
+def test_contexts_and_weights_are_near(projected: bool) -> None:
+    graphs = plain(projected)
+    expected, (found, _) = contexts(graphs, QUERIES), in_integers(graphs)
+    assert [node.op_type for node in found[1].graph.node].count("MatMul") == 0
+    for value, reference in zip(contexts(found, QUERIES), expected, strict=True):
+        np.testing.assert_allclose(value, reference, atol=0.02)
+
+
+@pytest.mark.parametrize("projected", [True, False])
+def test_one_query_gets_the_bits_that_it_gets_among_others(projected: bool) -> None:
+    graphs, _ = in_integers(plain(projected))
+    together = contexts(graphs, QUERIES)
+    for place in range(QUERIES.shape[1]):
+        alone = contexts(graphs, QUERIES[:, [place]])
+        for one, all_of_them in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[:, 0], all_of_them[:, place])
+
+
+def test_keys_are_stored_with_their_positions_last() -> None:
+    (encoder, step), stored = in_integers(plain(projected=True))
+    assert stored.keys is not None and stored.keys.name == "keys"
+    for values in (encoder.graph.output, step.graph.input):
+        (keys,) = [value for value in values if value.name == "keys"]
+        sizes = [dim.dim_param or dim.dim_value for dim in keys.type.tensor_type.shape.dim]
+        assert sizes == ["B", SIZE, "S"]
+        assert keys.type.tensor_type.elem_type == onnx.TensorProto.INT8
+    codes = dict(zip([output.name for output in encoder.graph.output], run(encoder, {"x": SOURCES}), strict=True))
+    assert codes["keys"].shape == (3, SIZE, 8) and codes["memory"].shape == (3, 8, SIZE)
+    scales = codes[stored.keys.scale][:, None] if stored.keys.scale is not None else 1.0
+    expected = np.tanh(SOURCES) @ MATRIX
+    values = codes["keys"] * stored.keys.step * scales
+    np.testing.assert_allclose(values.transpose(0, 2, 1), expected, atol=np.abs(expected).max() / 127)
+
+
+def test_keys_that_are_the_memory_are_stored_beside_it() -> None:
+    (encoder, _), stored = in_integers(plain(projected=False))
+    assert [codes.name for codes in stored.all] == ["memory", "memory_turned"]
+    memory, turned = run(encoder, {"x": SOURCES})
+    np.testing.assert_array_equal(memory.transpose(0, 2, 1), turned)
+    np.testing.assert_allclose(memory * stored.all[0].step, np.tanh(SOURCES), atol=1 / 127)

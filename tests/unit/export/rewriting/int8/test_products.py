@@ -1,0 +1,114 @@
+"""Products of integers: near those of floats, the same bits in any company, one instead of two where they may be."""
+
+import copy
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from attendant.export.rewriting.bounds import Bounds
+from attendant.export.rewriting.graph import GraphEditor
+from attendant.export.rewriting.int8.activations import Activations
+from attendant.export.rewriting.int8.products import quantized, replace_products
+from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
+
+RANDOM = np.random.default_rng(0)
+WEIGHTS = RANDOM.standard_normal((24, 8)).astype(np.float32)
+RECURRENT = RANDOM.standard_normal((16, 8)).astype(np.float32)
+BIAS = RANDOM.standard_normal(8).astype(np.float32)
+TABLE = (RANDOM.standard_normal((11, 8)) * np.array([1, 5, 0.01, 1, 1, 1, 1, 1])).astype(np.float32)
+
+
+def in_integers(plain: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    model = copy.deepcopy(plain)
+    editor = GraphEditor(model)
+    arithmetic = replace_products(editor, Activations(editor, Bounds(GraphEditor(plain))))
+    editor.finish()
+    return model, arithmetic
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def cell() -> onnx.ModelProto:
+    """W [embedding; tanh x] + U tanh h + b: as a decoder's cell, with an embedding table whose features differ."""
+    return model_of(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["embedded"]),
+            helper.make_node("Tanh", ["x"], ["known"]),
+            helper.make_node("Tanh", ["h"], ["hidden"]),
+            helper.make_node("Concat", ["embedded", "known"], ["inputs"], axis=1),
+            helper.make_node("Gemm", ["inputs", "weights", "bias"], ["projected"]),
+            helper.make_node("Gemm", ["hidden", "recurrent"], ["product"]),
+            helper.make_node("Add", ["projected", "product"], ["sums"]),
+        ],
+        {"ids": (INT64, ["R"]), "x": (FLOAT, ["R", 16]), "h": (FLOAT, ["R", 16])},
+        {"sums": (FLOAT, ["R", 8])},
+        {"table": TABLE, "weights": WEIGHTS, "recurrent": RECURRENT, "bias": BIAS},
+    )
+
+
+def test_a_bias_that_is_a_sum_of_constants_is_one() -> None:
+    """The exporter leaves the sum of the output layer's bias in the graph where it has more than 8,192 symbols."""
+    added = BIAS[::-1].copy()
+    plain = model_of(
+        [
+            helper.make_node("Add", ["bias", "added"], ["sum"]),
+            helper.make_node("Tanh", ["x"], ["known"]),
+            helper.make_node("Gemm", ["known", "weights", "sum"], ["logits"]),
+        ],
+        {"x": (FLOAT, ["R", 24])},
+        {"logits": (FLOAT, ["R", 8])},
+        {"weights": WEIGHTS, "bias": BIAS, "added": added},
+    )
+    model, arithmetic = in_integers(plain)
+    assert len(arithmetic) == 1
+    assert sorted(operators(model)) == ["MatMulIntegerToFloat", "QuantizeLinear", "Tanh"]
+    inputs = {"x": np.zeros((2, 24), np.float32)}
+    np.testing.assert_array_equal(run(model, inputs)[0], np.stack([BIAS + added] * 2))
+
+
+def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
+    plain = cell()
+    model, arithmetic = in_integers(plain)
+    assert operators(model).count("MatMulIntegerToFloat") == 1
+    assert "Gemm" not in operators(model)
+    assert "ReduceMax" not in operators(model)
+    assert all("fixed steps" in said for said in arithmetic.values())
+    assert len(arithmetic) == 2
+    inputs = {
+        "ids": RANDOM.integers(0, 11, 5),
+        "x": RANDOM.standard_normal((5, 16)).astype(np.float32),
+        "h": RANDOM.standard_normal((5, 16)).astype(np.float32),
+    }
+    (expected,), (found,) = run(plain, inputs), run(model, inputs)
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_an_unbounded_input_has_a_scale_per_row_and_rows_don_t_see_each_other() -> None:
+    plain = model_of(
+        [helper.make_node("Gemm", ["x", "weights", "bias"], ["y"])],
+        {"x": (FLOAT, ["R", 24])},
+        {"y": (FLOAT, ["R", 8])},
+        {"weights": WEIGHTS, "bias": BIAS},
+    )
+    model, arithmetic = in_integers(plain)
+    assert "scale per row" in arithmetic["y"]
+    rows = RANDOM.standard_normal((9, 24)).astype(np.float32) * 10.0 ** np.arange(-4, 5)[:, None].astype(np.float32)
+    rows[0] = 0
+    (together,) = run(model, {"x": rows})
+    for index in range(9):
+        (alone,) = run(model, {"x": rows[index : index + 1]})
+        np.testing.assert_array_equal(alone[0], together[index])
+    (expected,) = run(plain, {"x": rows})
+    np.testing.assert_allclose(together, expected, rtol=0, atol=0.02 * np.abs(expected).max(1).max())
+    np.testing.assert_allclose(together[1], expected[1], atol=0.02)
+    np.testing.assert_array_equal(together[0], BIAS)
+
+
+def test_every_column_has_a_scale_of_its_own() -> None:
+    matrix = np.array([[1.0, 1e-3], [-0.5, 5e-4]])
+    codes, scales = quantized(matrix)
+    assert codes.tolist() == [[127, 127], [-64, 64]]
+    np.testing.assert_allclose(codes * scales, matrix, rtol=0.01)

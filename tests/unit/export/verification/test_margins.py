@@ -1,0 +1,103 @@
+"""Noise finds out which decisions hang by a thread."""
+
+import numpy as np
+
+from attendant.export.verification.decodings import compare_decodings
+from attendant.export.verification.margins import NoisyStepper, outcomes_under_noise
+from attendant.export.verification.plan import TOLERANCE, VerificationPlan
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.stepper import OnnxStepper
+from tests.fakes import SPECIAL_IDS, FakeStepper
+
+SOURCES = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]
+GREEDY = DecodingOptions(max_length=6)
+BEAM = DecodingOptions(max_length=6, beam_size=4)
+
+
+def test_no_noise_gives_one_outcome_and_much_noise_several() -> None:
+    stepper = FakeStepper(vocabulary_size=12)
+    for options in (GREEDY, BEAM):
+        quiet = outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 0.0)
+        assert [len(tokens) for tokens in quiet] == [1] * len(SOURCES)
+        loud = outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 5.0)
+        assert all(len(tokens) > 1 for tokens in loud)
+        assert outcomes_under_noise(stepper, SOURCES, options, SPECIAL_IDS, 5.0) == loud
+
+
+def test_the_noise_stays_within_its_amplitude_and_the_order_is_kept() -> None:
+    stepper = FakeStepper(vocabulary_size=12)
+    noisy = NoisyStepper(stepper, 0.3, np.random.default_rng(0))
+    state = stepper.encode(SOURCES)
+    start = np.full(len(SOURCES), SPECIAL_IDS.start)
+    (all_exact, _), (output, _) = (
+        stepper.step(state, start, num_candidates=12),
+        noisy.step(state, start, num_candidates=5),
+    )
+    assert output.candidate_ids.shape == (len(SOURCES), 5)
+    assert (np.diff(output.candidate_log_probs, axis=1) <= 0).all()
+    exact = [
+        dict(zip(*row, strict=True)) for row in zip(all_exact.candidate_ids, all_exact.candidate_log_probs, strict=True)
+    ]
+    for row, ids, log_probs in zip(exact, output.candidate_ids, output.candidate_log_probs, strict=True):
+        for token_id, log_prob in zip(ids, log_probs, strict=True):
+            assert abs(row[token_id] - log_prob) <= 0.3001
+
+
+class Biased(NoisyStepper):
+    """Prefers one symbol by a little more, or less, than the reference does."""
+
+    def step(self, *arguments, num_candidates, **options):
+        output, state = self._stepper.step(*arguments, num_candidates=self.vocabulary_size, **options)
+        log_probs = output.candidate_log_probs + self._amplitude * (output.candidate_ids == 5)
+        order = np.argsort(-log_probs, axis=1, kind="stable")[:, :num_candidates]
+        return type(output)(
+            candidate_ids=np.take_along_axis(output.candidate_ids, order, axis=1),
+            candidate_log_probs=np.take_along_axis(log_probs, order, axis=1),
+            forced_log_probs=output.forced_log_probs,
+            attention=output.attention,
+        ), state
+
+
+def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper: OnnxStepper) -> None:
+    manifest = open_bundle(tiny_bundle_path).manifest
+    plan = VerificationPlan(beam_sizes=(1, 3), num_alone=0, max_length=8)
+    sources = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]
+    same = compare_decodings(plan, manifest, tiny_stepper, tiny_stepper, sources, TOLERANCE)
+    assert same.tokens.num_identical == same.tokens.num_compared == 8
+    assert same.token_lines == ()
+    wrong = compare_decodings(
+        plan, manifest, Biased(tiny_stepper, 30.0, np.random.default_rng(0)), tiny_stepper, sources, TOLERANCE
+    )
+    assert wrong.tokens.num_identical < 8
+    assert len(wrong.token_lines) == 8 - wrong.tokens.num_identical
+    assert all("it is no tie" in line for line in wrong.token_lines)
+
+
+def test_a_tie_is_excused(tiny_bundle_path) -> None:
+    """Two symbols that the reference finds equally probable: which one wins is nobody's mistake."""
+    manifest = open_bundle(tiny_bundle_path).manifest
+    tied = Tied(FakeStepper(vocabulary_size=12), 0.0, np.random.default_rng(0))
+    other = Tied(FakeStepper(vocabulary_size=12), 1e-6, np.random.default_rng(0))
+    plan = VerificationPlan(beam_sizes=(1,), num_alone=0, max_length=3)
+    report = compare_decodings(plan, manifest, other, tied, SOURCES, TOLERANCE)
+    assert report.token_lines == ()
+    assert report.tokens.num_excused == len(SOURCES)
+
+
+class Tied(NoisyStepper):
+    """Symbols 4 and 5 are always first and equally probable, but for `amplitude` more for 5."""
+
+    def step(self, state, previous_ids, *, num_candidates, **options):
+        output, state = self._stepper.step(state, previous_ids, num_candidates=12, **options)
+        first = [5, 4] if self._amplitude else [4, 5]
+        ids = np.array([[*first, *(i for i in row if i not in (4, 5))] for row in output.candidate_ids])
+        log_probs = np.sort(output.candidate_log_probs, axis=1)[:, ::-1].copy()
+        log_probs[:, :2] = -0.1
+        log_probs[:, 0] += self._amplitude
+        return type(output)(
+            candidate_ids=ids[:, :num_candidates],
+            candidate_log_probs=log_probs[:, :num_candidates],
+            forced_log_probs=output.forced_log_probs,
+            attention=output.attention,
+        ), state
