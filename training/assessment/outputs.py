@@ -24,7 +24,7 @@ class OutputsFile:
         self._write(COLUMNS)
 
     def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        """Writes what a model put out."""
+        """Writes a line per output."""
         for one in decoded:
             cells = (
                 model,

@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequence[str | None]) -> None:
-    """Refuses what nothing would listen to, and what would only fail once everything is decoded."""
+    """Refuses options that would have no effect, and mistakes that would show only after decoding."""
     for option in ("precision", "provider"):
         value = getattr(arguments, option)
         if value is not None and not bundles:
@@ -161,7 +161,7 @@ def _edges(text: str) -> tuple[int, ...]:
 
 
 def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the options change in a model's own configuration, one entry per decoding."""
+    """The searches that the options ask for: what each changes in a model's own configuration."""
     given = {
         "metrics": arguments.metrics.split(",") if arguments.metrics else None,
         "max_length": arguments.max_length,

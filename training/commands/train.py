@@ -92,7 +92,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
-    """What was found in the data, and what left the training split."""
+    """Lines that say what was found in the data, and what was dropped from the training split."""
     counts = {
         "too long": facts["num_too_long"]["train"],
         "of too unequal lengths": facts["num_unequal"]["train"],

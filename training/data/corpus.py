@@ -18,7 +18,7 @@ CHUNK_PAIRS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenSequences:
-    """Sequences of ids laid end to end.
+    """Sequences of token ids, concatenated.
 
     Attributes:
         ids: [total] int32.
@@ -140,7 +140,7 @@ def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
 
 
 def unknown_share(sequences: TokenSequences) -> float:
-    """Which part of the tokens the vocabulary does not have."""
+    """The share of tokens that are UNK, in [0, 1]."""
     return float(np.mean(sequences.ids == UNK_ID)) if len(sequences.ids) else 0.0
 
 

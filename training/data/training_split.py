@@ -1,4 +1,4 @@
-"""The training split, made ready: looked through, its tokenizers trained, tokenized onto the disk; or found there."""
+"""Prepares the training split: cleans it, trains its tokenizers and tokenizes it onto the disk, once."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ def prepare_training_split(
 def stored_corpus(
     folder: Path, config: DataConfig, *, digest: str, append_eos: bool, tokenizers: Tokenizers
 ) -> Corpus | None:
-    """What `prepare_training_split` left there; None: it is not there any more."""
+    """The corpus that `prepare_training_split` stored; None where it was removed since."""
     stored = open_stored(folder / _key(config, digest, tokenizers, append_eos=append_eos))
     return None if stored is None else stored[0]
 

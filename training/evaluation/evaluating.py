@@ -124,5 +124,5 @@ def describe_search(options: DecodingOptions) -> str:
 
 
 def has_patience(options: DecodingOptions) -> bool:
-    """Whether a beam ends by another patience than where nobody says anything."""
+    """Whether the options set a patience that is not the decoder's default."""
     return options.beam_size > 1 and options.patience != DecodingOptions(max_length=1).patience

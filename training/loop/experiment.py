@@ -1,4 +1,4 @@
-"""A run set up for training: tokenizers, corpora, first weights, and what the run says of them."""
+"""Prepares a run for training: tokenizers, corpora, first weights, and the facts that the run records."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a trainer takes."""
+    """Everything that a trainer is made from."""
 
     run: Run
     recipe: Recipe

@@ -19,7 +19,7 @@ from attendant.training.model import Seq2Seq
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What was found before the weights move.
+    """The outcome of a backward pass, before the weights change.
 
     Attributes:
         loss: the smoothed cross-entropy, mean over all target tokens of all batches and processes, in nats.

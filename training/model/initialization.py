@@ -1,4 +1,4 @@
-"""The weights that training begins with."""
+"""The initial weights."""
 
 import math
 

@@ -103,7 +103,7 @@ class Seq2Seq(nn.Module):
         return dropped
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The output layer's matrix [V, H] and bias [V], for who takes its product himself."""
+        """The output layer's matrix [V, H] and bias [V], for a loss that takes their product itself."""
         return self.output.matrix_and_bias(self.target_embedding.weight)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:

@@ -44,7 +44,7 @@ FORMER_KEYS: Final = (("training", "r_drop"),)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The places in a run directory."""
+    """The paths in a run directory, and what its files hold."""
 
     path: Path
 

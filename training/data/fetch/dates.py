@@ -1,4 +1,4 @@
-"""A small real task: dates as people write them to ISO 8601, `Tuesday, the 3rd of March 1998` to `1998-03-03`.
+"""A small real task: from dates as people write them, `Tuesday, the 3rd of March 1998`, to ISO 8601, `1998-03-03`.
 
 Days come before months where both are numbers. Two digits of a year are of 1970 to 2069.
 """

@@ -105,7 +105,7 @@ def chosen(pairs: Mapping[str, Pair], source_of: Mapping[str, str]) -> Iterator[
 
 
 def _debian_release(lists: Path) -> tuple[str, dict[str, list[str]]]:
-    """Where the indexes of a release of Debian lie, up to the component's name, and what it says of itself."""
+    """The path prefix of a Debian release's indexes, up to the component's name, and the fields of its Release file."""
     for path in sorted(lists.iterdir()):
         if match := SIGNED_RELEASE.fullmatch(path.name):
             _, _, signed = path.read_text(encoding="utf-8").partition("\n\n")

@@ -1,4 +1,4 @@
-"""What a fetcher has to find: exact where its sources are the very ones that were counted, else about that."""
+"""The counts that a fetcher must find: exactly, from the versions that were counted; nearly, from others."""
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
