@@ -66,7 +66,6 @@ def model_message(model: ServedModel) -> messages.Model:
             min_length=0,
             # Of the longest source, where it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),
-            max_length_ratio=manifest.decoding.max_length_ratio,
             patience=manifest.decoding.patience,
             suppress_unk=False,
         ),
