@@ -78,11 +78,14 @@ class BatchPlan:
         return len(self._cuts) + 1
 
     def num_target_tokens(self, indices: NDArray[np.int64]) -> int:
-        """The number of target tokens of these pairs, EOS included."""
+        """The number of target tokens, EOS included, of pairs [B] int64."""
         return int(self._target_lengths[indices].sum())
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of an epoch, as indices of pairs: a function of (seed, epoch), so a run can resume anywhere."""
+        """The batches of an epoch, each [B] int64 indices of pairs.
+
+        They depend on (seed, epoch) alone, so a run can resume anywhere.
+        """
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
         shuffled = generator.permutation(len(self._source_lengths))
         order = shuffled[np.lexsort((self._target_lengths[shuffled], self._source_lengths[shuffled]))]
@@ -109,7 +112,12 @@ class BatchPlan:
 
 
 def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id: int) -> Batch:
-    """Pads pairs into one batch; `start_id` is the first symbol that the decoder is fed."""
+    """Pads pairs into one batch.
+
+    Args:
+        indices: [B] int64, the pairs' places in the corpus.
+        start_id: the first symbol that the decoder is fed.
+    """
     sources = [corpus.sources[index] for index in indices]
     targets = [corpus.targets[index] for index in indices]
     source_lengths = np.array([len(source) for source in sources], np.int64)

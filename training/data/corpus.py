@@ -30,6 +30,7 @@ class TokenSequences:
 
     @classmethod
     def of(cls, sequences: Iterable[Sequence[int] | NDArray[np.int32]]) -> "TokenSequences":
+        """From one list or array [length] of ids per sequence."""
         parts = [np.asarray(sequence, np.int32) for sequence in sequences]
         offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, np.int32), *parts]), offsets)
@@ -42,6 +43,7 @@ class TokenSequences:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
+        """[number of sequences] int64."""
         return np.diff(self.offsets)
 
 

@@ -54,6 +54,7 @@ def resampled_totals(rows: Floats64, num_resamples: int) -> Floats64:
 
 
 def percentiles(values: Floats64) -> Interval:
+    """The interval of resampled values [R]."""
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(values, [tail, 100 - tail])
     return Interval(round(float(low), 4), round(float(high), 4))

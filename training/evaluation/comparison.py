@@ -26,7 +26,11 @@ class Difference:
 
 
 def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Difference:
-    """The difference of two systems, whose statistics are of one metric and of the same examples in the same order."""
+    """The difference of two systems, whose statistics are of one metric and of the same examples in the same order.
+
+    Raises:
+        ValueError: the metrics or the numbers of examples differ.
+    """
     if (system.metric, len(system.rows)) != (baseline.metric, len(baseline.rows)):
         raise ValueError("only one metric of the same examples can be compared")
     value = system.value - baseline.value

@@ -54,12 +54,16 @@ class Statistics:
         return np.array([self.value_of(row) for row in self.rows])
 
     def take(self, indices: NDArray[np.intp]) -> "Statistics":
-        """Those of some of the examples."""
+        """Those of some of the examples, by indices [n] of integers."""
         return replace(self, rows=self.rows[indices])
 
 
 def take_statistics(metric: MetricName, outputs: Sequence[str], references: References) -> Statistics:
-    """A metric's statistics of outputs against the references of their examples, one entry each, none empty."""
+    """A metric's statistics of outputs against the references of their examples, one entry each.
+
+    Raises:
+        ValueError: there are no outputs.
+    """
     if not outputs:
         raise ValueError("there is nothing to score")
     rule, rows, value_of = TAKERS[metric](outputs, references)

@@ -51,7 +51,7 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def product_dtype(like: Tensor) -> torch.dtype:
-    """What products of such tensors are computed in: autocast's type within it, else their own."""
+    """The type that products of such tensors [...] are computed in: autocast's within it, else their own."""
     device = like.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 

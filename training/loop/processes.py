@@ -87,7 +87,7 @@ class Processes:
         return self.sums([float(flag)])[0] > 0
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every process's tensor, equally large in all, by rank."""
+        """Every process's tensor, by rank; [...] of one shape and type in all."""
         if not self.is_many:
             return [tensor]
         found = [torch.empty_like(tensor, device=self._device) for _ in range(self.size)]

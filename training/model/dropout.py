@@ -26,6 +26,7 @@ class Dropout(nn.Module):
         self.num_dropped = min(round(probability * RANGE), RANGE - 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs [...] of floats with some elements dropped; the same tensor in evaluation mode."""
         if not self._drops:
             return inputs
         if inputs.device.type != "cpu":

@@ -31,7 +31,7 @@ class Readout(nn.Module):
 
     @abstractmethod
     def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """What `project` takes."""
+        """What `project` takes, [..., its width], of contexts, decoder states and embedded symbols as in `forward`."""
 
     @abstractmethod
     def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class Readout(nn.Module):
         return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """`forward` for one step after the other of a loop of training."""
+        """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
         project = looped_linear(self.project, num_rows, num_steps)
         return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
 

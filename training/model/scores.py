@@ -42,14 +42,14 @@ class Score(nn.Module):
         return self.scaled(hidden if self.project_query is None else self.project_query(hidden))
 
     def looped_query(self, num_rows: int, num_steps: int) -> Callable[[Tensor], Tensor]:
-        """`query` for one step after the other of a loop of training."""
+        """`query` for the steps of a loop of training: queries [R, A] of states [R, H]; R is `num_rows`."""
         if self.project_query is None:
             return self.query
         project = looped_linear(self.project_query, num_rows, num_steps)
         return lambda hidden: self.scaled(project(hidden))
 
     def scaled(self, query: Tensor) -> Tensor:
-        """A projected query as it meets the keys."""
+        """A projected query [..., A] as it meets the keys [B, S, A]."""
         return query
 
     @abstractmethod

@@ -63,7 +63,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
 
 
 def average_weights(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor, taken in double precision."""
+    """The mean [...] of each named tensor [...] over the models, taken in float64, in the tensor's own type."""
     return {
         name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
         for name, first in models[0].items()

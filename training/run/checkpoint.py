@@ -163,7 +163,7 @@ def load_weights(directory: Path, model: nn.Module) -> None:
 
 
 def published_weights(directory: Path) -> dict[str, Tensor]:
-    """The weights by name. Raises UserError where the file is damaged."""
+    """The weights by name, [...] each as in the model's state dict. Raises UserError where the file is damaged."""
     return _tensors(directory, MODEL_FILE)
 
 

@@ -90,6 +90,7 @@ class Run:
         return load_recipe(self.recipe_path, ignored=FORMER_KEYS)
 
     def tokenizer(self, side: str) -> Tokenizer:
+        """The tokenizer of "source" or "target". Raises UserError where it can't be read."""
         path = self.tokenizer_path(side)
         try:
             return Tokenizer.from_file(path)
@@ -97,7 +98,7 @@ class Run:
             raise UserError(f"{path}: can't be read: {error}") from None
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The content of `versions.json` or `data.json`."""
+        """The content of `versions.json` or `data.json`. Raises UserError where it can't be read."""
         path = self.path / name
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

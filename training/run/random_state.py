@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def random_state(device: torch.device) -> Tensor:
-    """Bytes for `restore_random_state`: the CPU's generator, and behind it the GPU's where training is on one."""
+    """The state [n] uint8 for `restore_random_state`: the CPU's generator, then the GPU's where training is on one."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -13,7 +13,10 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def restore_random_state(state: Tensor, device: torch.device) -> None:
-    """Sets torch's random state. A GPU's state is ignored on a CPU, and kept as it is where none was saved."""
+    """Sets torch's random state from [n] uint8.
+
+    A GPU's state is ignored on a CPU. Where none was saved, the GPU keeps its own.
+    """
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])
     if device.type == "cuda" and len(state) > size:
