@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -103,12 +103,28 @@ class Limits(Section):
 
 
 class DecodingDefaults(Section):
-    """What an unset option takes; `max_length` None: limits.max_target_tokens."""
+    """What an unset option of a request takes.
+
+    Attributes:
+        max_length: None: as `max_length_ratio` says; without that, limits.max_target_tokens.
+        patience: None: a beam ends when no live hypothesis can still enter the best ones.
+        max_length_ratio: target tokens per source token. An unset maximum length is then
+            min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
+    """
 
     beam_size: int = 1
     num_hypotheses: int = 1
     length_penalty: float = 0.0
     max_length: int | None = None
+    patience: float | None = None
+    max_length_ratio: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what older bundles don't have, where it is None: their digests stay what they are."""
+        fields: dict[str, Any] = serialize(self)
+        newer = ("patience", "max_length_ratio")
+        return {name: value for name, value in fields.items() if name not in newer or value is not None}
 
 
 class Provenance(Section):

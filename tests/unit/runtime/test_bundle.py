@@ -55,6 +55,15 @@ def test_the_manifest_on_disk_is_its_own_text(tiny_bundle_path: Path) -> None:
     assert keys == sorted(keys)
 
 
+def test_a_bundle_older_than_an_option_keeps_its_digest(copy: Path) -> None:
+    manifest = Manifest.model_validate_json(Path("models/g2p-en/manifest.json").read_text())
+    assert manifest.computed_digest() == manifest.digest
+    rewrite(copy, lambda content: content["decoding"].update(patience=2.0, max_length_ratio=1.5))
+    decoding = open_bundle(copy).manifest.decoding
+    assert (decoding.patience, decoding.max_length_ratio) == (2.0, 1.5)
+    assert json.loads((copy / MANIFEST_NAME).read_text())["decoding"]["patience"] == 2.0
+
+
 def test_every_difference_is_told(copy: Path) -> None:
     graph = copy / "fp32" / "encoder.onnx"
     content = bytearray(graph.read_bytes())
