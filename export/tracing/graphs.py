@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attendant.export.tracing.finishing import finish
+from attendant.export.tracing.finishing import finished
 from attendant.export.tracing.recurrent import with_onnx_layers
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle import graph_io
@@ -170,11 +170,7 @@ def _export(
             verbose=False,
         )
     assert program is not None, "the dynamo exporter returns a program"
-    proto = program.model_proto
-    finish(proto, inputs, outputs, num_candidates)
-    opset = next(entry.version for entry in proto.opset_import if entry.domain == "")
-    all_inputs = (*inputs, *([num_candidates] if num_candidates is not None else []))
-    return TracedGraph(model=proto, opset=opset, inputs=all_inputs, outputs=tuple(outputs))
+    return finished(program.model, inputs, outputs, num_candidates)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """A finished graph: what is written into a bundle, and what the manifest says of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -29,3 +30,15 @@ class TracedPair:
     decoder_step: TracedGraph
     state: tuple[StateTensor, ...]
     min_queries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenPair:
+    """The graphs of another precision than fp32.
+
+    Attributes:
+        arithmetic: matrix, tensor or operation -> how it is computed or stored, and why.
+    """
+
+    graphs: TracedPair
+    arithmetic: Mapping[str, str]
