@@ -24,7 +24,7 @@ from attendant.export.verification.quality import (
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Evaluation, Manifest
 from attendant.runtime.errors import UserError
-from attendant.training.checkpoint import load_run
+from attendant.training.run.loading import load_run
 
 
 def export(options: argparse.Namespace) -> None:

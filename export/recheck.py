@@ -14,7 +14,7 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.checkpoint import load_run
+from attendant.training.run.loading import load_run
 
 
 def recheck(

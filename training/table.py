@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Table(BaseModel):
-    """A table of a recipe. It stands beside the component that it configures; training/recipe.py composes them."""
+    """A table of a recipe, beside the component that it configures; training/recipe/recipe.py composes the tables."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

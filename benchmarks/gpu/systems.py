@@ -13,7 +13,7 @@ from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
 from attendant.training.model import Seq2Seq
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 
 CAPTURE_AFTER = 1
 """Steps before one is recorded: here every shape comes back."""

@@ -9,7 +9,7 @@ from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Limi
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import RUNTIME_VERSION
-from attendant.training.checkpoint import LoadedRun
+from attendant.training.run.loading import LoadedRun
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 

@@ -28,7 +28,7 @@ from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.training.model import Seq2Seq
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 
 Say = Callable[[str], None]
 """Tells the user what goes on, in one line."""

@@ -12,12 +12,12 @@ from typing import Final
 from attendant.export.verification.certification import Say
 from attendant.runtime.bundle.manifest import Evaluation, Precision
 from attendant.runtime.stepper import Stepper
-from attendant.training.checkpoint import LoadedRun
+from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
+from attendant.training.assessment.models import open_bundle_model, text_model
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import EvaluationConfig, TextModel, decode_examples, evaluate, search_options
-from attendant.training.evaluation.data import EvaluationData, read_data, read_held_out
-from attendant.training.evaluation.models import open_bundle_model, text_model
-from attendant.training.metrics import LOWER_IS_BETTER
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER
+from attendant.training.run.loading import LoadedRun
 
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
 """Points that int8 may lose against fp32 to be served by default."""

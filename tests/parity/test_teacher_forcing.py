@@ -11,7 +11,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from tests.architectures import architectures
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 11, 13

@@ -19,9 +19,9 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.__main__ import main
-from attendant.training.checkpoint import load_run
 from attendant.training.model import ModelConfig
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
+from attendant.training.run.loading import load_run
 from attendant_client import AttendantClient
 from tests.architectures import architectures
 from tests.bundles import TINY_PLAN

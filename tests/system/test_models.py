@@ -10,8 +10,8 @@ from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.checkpoint import load_run
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
+from attendant.training.run.loading import load_run
 
 MODELS = Path(__file__).parents[2] / "models"
 WORDS = ("attention", "decoder", "onnx", "throughput", "phoneme")

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.server.metrics import Metrics
 from attendant.training.model import ModelConfig, Seq2Seq, scores
-from attendant.training.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from tests.bundles import TINY_SIZES
 
 DOCS = Path(__file__).parents[2] / "docs"

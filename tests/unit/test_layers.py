@@ -18,10 +18,9 @@ ALLOWED = {
     "attendant.export": {
         "attendant.export",
         "attendant.training.model",
-        "attendant.training.checkpoint",
-        "attendant.training.stepper",
+        "attendant.training.run.loading",
         "attendant.training.evaluation",
-        "attendant.training.metrics",
+        "attendant.training.assessment",
         "attendant.training.data.config",
         "attendant.runtime",
     },

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.training.averaging import average_run
-from attendant.training.run import Run
+from attendant.training.run.averaging import average_run
+from attendant.training.run.directory import Run
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,17 +13,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.training.checkpoint import BEST, LAST
+from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
+from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_run
+from attendant.training.assessment.outputs import outputs_file
+from attendant.training.assessment.results import Result, document
+from attendant.training.assessment.session import Session
+from attendant.training.assessment.tables import show
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
-from attendant.training.evaluation.data import EvaluationData, read_data, read_held_out
-from attendant.training.evaluation.models import OpenedModel, is_bundle, open_bundle_model, open_run
-from attendant.training.evaluation.outputs import outputs_file
-from attendant.training.evaluation.results import Result, document
-from attendant.training.evaluation.session import Session
-from attendant.training.evaluation.tables import show
-from attendant.training.metrics import MetricName
-from attendant.training.run import Run, write_json
+from attendant.training.evaluation.metrics import MetricName
+from attendant.training.run.checkpoint import BEST, LAST
+from attendant.training.run.directory import Run, write_json
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with

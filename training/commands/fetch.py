@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.fetch import fetch
-from attendant.training.recipe import load_recipe
+from attendant.training.recipe.recipe import load_recipe
 
 
 def parser() -> argparse.ArgumentParser:

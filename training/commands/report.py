@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import get_args
 
 from attendant.runtime.errors import UserError
+from attendant.training.assessment.data import read_data, read_held_out
+from attendant.training.assessment.models import is_bundle
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import LengthUnit
-from attendant.training.evaluation.data import read_data, read_held_out
-from attendant.training.evaluation.models import is_bundle
 
 DESCRIPTION = """Measures runs on held-out data and shows them: learning curves, quality by source length, how far back
 in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with the
@@ -49,9 +49,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     # Imported here: drawing takes long to load, and no other command draws.
     from attendant.training.report.composing import compose  # noqa: PLC0415
-    from attendant.training.report.examples import choose_examples  # noqa: PLC0415
-    from attendant.training.report.measuring import MAX_RUNS, measure_runs  # noqa: PLC0415
-    from attendant.training.report.writing import check_outputs, write_report  # noqa: PLC0415
+    from attendant.training.report.findings.examples import choose_examples  # noqa: PLC0415
+    from attendant.training.report.findings.measuring import MAX_RUNS, measure_runs  # noqa: PLC0415
+    from attendant.training.report.page.writing import check_outputs, write_report  # noqa: PLC0415
 
     if len(arguments.runs) > MAX_RUNS:
         raise UserError(f"{len(arguments.runs)} runs: a report compares at most {MAX_RUNS}")

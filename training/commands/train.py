@@ -8,15 +8,15 @@ from typing import Any
 from attendant.runtime.errors import UserError
 from attendant.training.commands import evaluate
 from attendant.training.data.fetch import fetch
-from attendant.training.experiment import Experiment, prepare, refuse_existing
-from attendant.training.journal import Journal, SilentJournal
-from attendant.training.processes import Processes
-from attendant.training.progress import SilentProgress, make_progress
-from attendant.training.recipe import Recipe, load_recipe
-from attendant.training.run import Run
-from attendant.training.trainer import Trainer
+from attendant.training.loop.experiment import Experiment, prepare, refuse_existing
+from attendant.training.loop.journal import Journal, SilentJournal
+from attendant.training.loop.processes import Processes
+from attendant.training.loop.progress import SilentProgress, make_progress
+from attendant.training.loop.trainer import Trainer
+from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.run.directory import Run
 
-DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run.py).
+DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run/directory.py).
 In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
 the data must be in reach of all.
 Other subcommands: python -m training fetch RECIPE | evaluate RUN | report RUN | average RUN (each has its --help)."""

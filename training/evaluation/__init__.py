@@ -3,7 +3,7 @@
 `decode_examples` gives outputs with their scores, `evaluate` every measurement of them. Its parts stand alone, for a
 report or a notebook: `training.metrics.take_statistics` takes a metric of outputs apart, and of that
 `confidence_interval` gives its interval, `by_length` the metric per bin of source lengths, `compare` the difference of
-two systems. What opens a run or a bundle is training/evaluation/models.py.
+two systems. What opens a run or a bundle is training/assessment/models.py.
 """
 
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval

@@ -1,8 +1,8 @@
 """How far a value could be off because the test set is what it is: bootstrap resampling (Koehn 2004).
 
 A test set is a sample. Drawn again from itself with replacement, R times, it gives R values of the metric, and the
-middle 95 % of them are the interval. A resample is a number of times that each example counts; so with the metric's
-sufficient statistics (training/metrics.py) R values cost a product of matrices, [R, N] x [N, F], and no scoring.
+middle 95 % of them are the interval. A resample is a number of times that each example counts. So with the metric's
+sufficient statistics (training/evaluation/metrics.py) R values cost one product of matrices, [R, N] x [N, F].
 
 The draws depend on N and the seed alone: two systems on the same examples meet the same resamples, which is what makes
 their comparison a paired one (training/evaluation/comparison.py).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attendant.training.metrics import Floats64, Statistics
+from attendant.training.evaluation.metrics import Floats64, Statistics
 
 DEFAULT_RESAMPLES = 1000
 CONFIDENCE = 0.95

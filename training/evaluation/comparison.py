@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, percentiles, resampled_values
-from attendant.training.metrics import Statistics
+from attendant.training.evaluation.metrics import Statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from attendant.training.metrics import MetricName
+from attendant.training.evaluation.metrics import MetricName
 from attendant.training.table import Table
 
 

@@ -9,8 +9,8 @@ from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval,
 from attendant.training.evaluation.config import EvaluationConfig
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
+from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
 from attendant.training.evaluation.text_model import TextModel
-from attendant.training.metrics import MetricName, Statistics, take_statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

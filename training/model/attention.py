@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.looped import LoopedProduct
 from attendant.training.model.config import ModelConfig
 from attendant.training.model.coverage import Coverage
-from attendant.training.model.looped import LoopedProduct
 from attendant.training.model.scores import SCORES
 
 MASKED_SCORE = -1e9

@@ -6,9 +6,9 @@ Shapes: B sources, S positions, D encoder size, L decoder layers, H decoder size
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.gates import CellState
 from attendant.training.model.cells import STATE_NAMES
 from attendant.training.model.config import ModelConfig
-from attendant.training.model.gates import CellState
 
 
 class Bridge(nn.Module):

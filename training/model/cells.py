@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.training.model.config import CellKind
-from attendant.training.model.gates import GATES, CellState, activate
-from attendant.training.model.looped import LoopedProduct, at_every_step
-from attendant.training.model.unrolled import unroll
+from attendant.training.kernels.gates import GATES, CellKind, CellState, activate
+from attendant.training.kernels.looped import LoopedProduct, at_every_step
+from attendant.training.kernels.unrolled import unroll
 
 RNN_CLASSES: Final[dict[CellKind, type[nn.RNNBase]]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 

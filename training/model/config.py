@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-CellKind = Literal["lstm", "gru", "rnn"]
+from attendant.training.kernels.gates import CellKind
+
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
 InitialState = Literal["bridge", "mean", "zeros"]
@@ -75,7 +76,7 @@ class DecoderConfig(ModelTable):
             prediction (Cho et al. 2014).
         initial_state: the first state: "bridge": a learned layer from the encoder's last states; "mean": one from
             the mean of its outputs; "zeros".
-        joining: how context and state make the prediction, see training/model/joining.py.
+        joining: how context and state make the prediction, see training/model/readout.py.
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
     """

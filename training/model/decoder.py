@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.gates import CellState
 from attendant.training.model.attention import Attention, AttentionLoop
 from attendant.training.model.cells import (
     CELL_CLASSES,
@@ -20,8 +21,7 @@ from attendant.training.model.cells import (
 )
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
 from attendant.training.model.dropout import Dropout
-from attendant.training.model.gates import CellState
-from attendant.training.model.joining import JOININGS
+from attendant.training.model.readout import JOININGS
 
 ATTENTIONAL = "attentional"
 COVERAGE = "coverage"

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training.kernels.loss import NEVER_GENERATED
 
 IMPOSSIBLE = -1e9
 """Logit of what can't be: finite, so that no arithmetic on it gives NaN; its probability is exactly zero."""
-
-NEVER_GENERATED = (PAD_ID, BOS_ID)
 
 
 class Output(nn.Module):

@@ -6,9 +6,9 @@ Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = H 
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.gates import CellKind
+from attendant.training.kernels.unrolled import unroll
 from attendant.training.model.cells import RNN_CLASSES, STATE_NAMES
-from attendant.training.model.config import CellKind
-from attendant.training.model.unrolled import unroll
 
 
 class RecurrentLayer(nn.Module):

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.looped import looped_linear
 from attendant.training.model.config import ModelConfig, ScoreKind
-from attendant.training.model.looped import looped_linear
 
 
 class Score(nn.Module):

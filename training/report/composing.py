@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from attendant.training.report import run_sections, sections
-from attendant.training.report.blocks import Report
-from attendant.training.report.measuring import MeasuredRun
-from attendant.training.run import versions
+from attendant.training.report.findings.measuring import MeasuredRun
+from attendant.training.report.page.blocks import Report
+from attendant.training.run.directory import versions
 
 
 def compose(runs: Sequence[MeasuredRun], data_name: str) -> Report:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attendant.training.report.attention_map import MIN_WEIGHT, attention_map
-from attendant.training.report.blocks import (
+from attendant.training.report.findings.examples import Judged, align, nearest_reference
+from attendant.training.report.findings.measuring import Attended, MeasuredRun
+from attendant.training.report.page.blocks import (
     Block,
     Listing,
     Paragraph,
@@ -15,9 +16,8 @@ from attendant.training.report.blocks import (
     Section,
     Table,
 )
-from attendant.training.report.charts import METRIC_LABELS
-from attendant.training.report.examples import Judged, align, nearest_reference
-from attendant.training.report.measuring import Attended, MeasuredRun
+from attendant.training.report.pictures.attention_map import MIN_WEIGHT, attention_map
+from attendant.training.report.pictures.charts import METRIC_LABELS
 
 
 def attention(run: MeasuredRun) -> Section:

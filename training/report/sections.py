@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from attendant.training.evaluation import DEFAULT_RESAMPLES, Difference, Interval, describe_search
-from attendant.training.report.blocks import Block, Paragraph, Picture, Pictures, Section, Table, Tile, Tiles
-from attendant.training.report.charts import METRIC_LABELS, length_chart, loss_chart, metric_chart, reach_chart
-from attendant.training.report.curves import Curve
-from attendant.training.report.measuring import MeasuredRun
+from attendant.training.report.findings.curves import Curve
+from attendant.training.report.findings.measuring import MeasuredRun
+from attendant.training.report.page.blocks import Block, Paragraph, Picture, Pictures, Section, Table, Tile, Tiles
+from attendant.training.report.pictures.charts import METRIC_LABELS, length_chart, loss_chart, metric_chart, reach_chart
 
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
 

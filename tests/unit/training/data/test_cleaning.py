@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attendant.training.checkpoint import load_run
 from attendant.training.data.cleaning import survey
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
-from attendant.training.run import Run
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
 
 PAIRS = [Pair("a", "1"), Pair("b", "1"), Pair("a", "1"), Pair("a", "2"), Pair("c", "3"), Pair("b", "1"), Pair("a1", "")]
 HELD_OUT = {"validation": frozenset({"a", "x"}), "test": frozenset({"a", "c", "y"})}

@@ -7,7 +7,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.config import DataConfig
 from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences, encode_pairs, unknown_share
 from attendant.training.data.pairs import Pair
-from attendant.training.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 

@@ -13,8 +13,8 @@ from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
 from attendant.training.data.corpus import PairEncoder, encode_pairs
 from attendant.training.data.pairs import Pair
 from attendant.training.data.store import open_stored, store
-from attendant.training.data.training_part import prepare_training_part
-from attendant.training.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.training_split import prepare_training_part
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})

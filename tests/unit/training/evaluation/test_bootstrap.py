@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest
 
 from attendant.training.evaluation import DEFAULT_RESAMPLES, Interval, bootstrap, compare, confidence_interval
 from attendant.training.evaluation.bootstrap import SEED, resampled_totals, resampled_values
-from attendant.training.metrics import MetricName, Statistics, take_statistics
+from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
 
 WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "small", "house", "near", "its", "sea"]
 

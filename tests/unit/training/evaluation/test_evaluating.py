@@ -6,7 +6,9 @@ from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.assessment.outputs import COLUMNS, outputs_file
 from attendant.training.data.pairs import Example
+from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.evaluation import (
     Evaluation,
     EvaluationConfig,
@@ -15,8 +17,6 @@ from attendant.training.evaluation import (
     evaluate,
     search_options,
 )
-from attendant.training.evaluation.outputs import COLUMNS, outputs_file
-from attendant.training.tokenization import TokenizerConfig, train_tokenizer
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])

@@ -2,9 +2,9 @@
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.pairs import Example
+from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.evaluation import Decoded, Interval, TextModel, by_length, source_lengths
-from attendant.training.metrics import take_statistics
-from attendant.training.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.evaluation.metrics import take_statistics
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["ab cd"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attendant.training.loss import smoothed_cross_entropy
+from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import ModelConfig, Seq2Seq
 from tests.architectures import architectures
 

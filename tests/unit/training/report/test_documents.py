@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.report.blocks import (
+from attendant.training.report.findings.examples import Span
+from attendant.training.report.page.blocks import (
     Listing,
     Paragraph,
     Picture,
@@ -20,11 +21,10 @@ from attendant.training.report.blocks import (
     Tile,
     Tiles,
 )
-from attendant.training.report.colors import INK
-from attendant.training.report.examples import Span
-from attendant.training.report.html_page import html_page
-from attendant.training.report.markdown_page import escaped, markdown_page
-from attendant.training.report.writing import check_outputs, write_report
+from attendant.training.report.page.html_page import html_page
+from attendant.training.report.page.markdown_page import escaped, markdown_page
+from attendant.training.report.page.writing import check_outputs, write_report
+from attendant.training.report.pictures.colors import INK
 from tests.pages import read_page
 
 HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)> \" ' `a` | *b* [c](javascript:d)"

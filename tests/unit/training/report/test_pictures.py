@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from attendant.training.evaluation import Interval, LengthBin
-from attendant.training.report import charts
-from attendant.training.report.attention_map import MIN_WEIGHT, attention_map
-from attendant.training.report.colors import NAMES, variables, with_variables
-from attendant.training.report.curves import Curve
-from attendant.training.report.gradients import Reach
+from attendant.training.report.findings.curves import Curve
+from attendant.training.report.findings.gradients import Reach
+from attendant.training.report.pictures import charts
+from attendant.training.report.pictures.attention_map import MIN_WEIGHT, attention_map
+from attendant.training.report.pictures.colors import NAMES, variables, with_variables
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))

@@ -1,0 +1,227 @@
+"""`python -m training evaluate` from end to end: runs, bundles, sweeps, comparisons, and what it refuses."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attendant.training.evaluation import decoding
+from attendant.training.run.directory import Run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
+    output = tmp_path / "run"
+    status, _, errors = command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")
+    assert status == 0, errors
+    return output
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    """Data for the tiny bundle."""
+    path = tmp_path / "letters.tsv"
+    path.write_text("abc\tAA B\nface\tF EY\njab\tG AE B\nab\tAA\nab\tB\nbadge hid\tB AE\n")
+    return path
+
+
+def entries(run: Path) -> list[dict]:
+    return Run(run).evaluations()
+
+
+def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, command: Command) -> None:
+    before = entries(finished_run)
+    (tmp_path / "more.tsv").write_text("ab\ta b\nab\ta\ncd\tc d\n")
+    options = ("--data", tmp_path / "more.tsv", "--beam-size", 2, "--metrics", "wer,bleu", "--checkpoint", "last")
+    for _ in range(2):
+        status, said, _ = command("evaluate", finished_run, *options, "--max-length", 5)
+        assert status == 0 and "2 examples" in said and "beam 2" in said
+    found = entries(finished_run)
+    assert found[:2] == before
+    assert [entry["metric"] for entry in found[2:]] == ["wer", "bleu"]
+    assert found[2]["decoding"] == {"beam_size": 2, "length_penalty": 0.0, "max_length": 5}
+    assert "last checkpoint" in found[2]["protocol"]
+    assert found[2]["interval"].keys() == {"low", "high"} and found[2]["num_resamples"] == 1000
+
+
+def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished_run: Path, command: Command) -> None:
+    status, said, _ = command(
+        "evaluate", finished_run, "--split", "validation", "--beam-sizes", "1,2", "--length-penalties", "0,0.6",
+        "--metrics", "per", "--bootstrap", 0, "--json",
+    )  # fmt: skip
+    assert status == 0
+    results = json.loads(said)["results"]
+    assert [result["measurements"][0]["decoding"]["beam_size"] for result in results] == [1, 2, 2]
+    assert [result["measurements"][0]["decoding"]["length_penalty"] for result in results] == [0.0, 0.0, 0.6]
+    assert all(result["measurements"][0]["interval"] is None for result in results)
+    assert all(result["decode_seconds"] > 0 and result["examples_per_second"] > 0 for result in results)
+    assert len([entry for entry in entries(finished_run) if "validation.tsv" in entry["protocol"]]) >= 3
+
+
+def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
+    status, said, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
+    assert status == 0
+    lines = said.splitlines()
+    assert lines[1].split() == ["model", "search", "metric", "value", "95", "%", "interval", "examples/s"]
+    assert "greedy" in lines[2] and "beam 2, length penalty 1" in lines[4]
+    against = said[said.index("against greedy, ") :]
+    assert "beam 2" in against and "greedy" not in against[len("against greedy") :]
+    assert "% of edits" in lines[-1]
+
+
+def test_by_length(finished_run: Path, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "more.tsv").write_text("ab\ta b\nabcd\ta b c d\ncd\tc d\n")
+    options = ("--data", tmp_path / "more.tsv", "--metrics", "wer,per", "--length-unit", "tokens")
+    status, said, _ = command("evaluate", finished_run, *options, "--by-length", "2,3")
+    assert status == 0
+    wer = next(entry for entry in entries(finished_run) if "more.tsv" in entry["protocol"])
+    assert wer["length_unit"] == "tokens"
+    assert [(one["low"], one["high"], one["num_examples"]) for one in wer["by_length"]] == [(1, 2, 2), (4, None, 1)]
+    assert "source tokens" in said and "1-2" in said and "4+" in said
+    status, said, _ = command("evaluate", finished_run, *options[:4], "--by-length")
+    assert status == 0 and "source words" in said and "1-10" in said
+
+
+def test_a_bundle_is_decoded_by_its_own_graphs(
+    tiny_bundle_path: Path, letters: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steppers = []
+    decode_all = decoding.decode_all
+    monkeypatch.setattr(
+        decoding,
+        "decode_all",
+        lambda stepper, *rest, **more: steppers.append(stepper) or decode_all(stepper, *rest, **more),
+    )
+    before = sorted(path.name for path in tiny_bundle_path.iterdir())
+    found = tmp_path / "found.json"
+    status, said, errors = command(
+        "evaluate", tiny_bundle_path, "--data", letters, "--output", found, "--outputs", tmp_path / "outputs.tsv"
+    )
+    assert status == 0, errors
+    assert [type(stepper).__name__ for stepper in steppers] == ["OnnxStepper"]
+    assert sorted(path.name for path in tiny_bundle_path.iterdir()) == before
+    content = json.loads(found.read_text())
+    (result,) = content["results"]
+    (wer,) = result["measurements"]  # what the manifest was measured by, and its defaults
+    assert wer["metric"] == "wer" and wer["num_examples"] == 5
+    assert wer["decoding"] == {"beam_size": 1, "length_penalty": 0.6, "max_length": 48}
+    assert "letters.tsv, fp32 on cpu; " in wer["protocol"] and "fp32 on cpu" in said
+    assert len((tmp_path / "outputs.tsv").read_text().splitlines()) == 6
+
+
+def test_models_are_compared_with_the_first(
+    finished_run: Path, tiny_bundle_path: Path, letters: Path, command: Command
+) -> None:
+    status, said, errors = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--json")
+    assert status == 0, errors
+    first, second = json.loads(said)["results"]
+    assert first["differences"] == []
+    # The first one's metrics: the bundle's own would be wer alone.
+    difference = second["differences"][1]
+    assert difference["metric"] == "per"
+    expected = second["measurements"][1]["value"] - first["measurements"][1]["value"]
+    assert difference["value"] == pytest.approx(expected, abs=2e-4)
+    assert difference["interval"]["low"] <= difference["value"] <= difference["interval"]["high"]
+    assert 0 < difference["p_value"] <= 1
+    status, said, _ = command("evaluate", finished_run, tiny_bundle_path, "--data", letters, "--beam-sizes", "1,2")
+    against = said[said.index(f"against {finished_run}, ") :]
+    assert status == 0 and against.count("greedy") == against.count("beam 2") == against.count("on cpu") // 2 == 1
+
+
+def test_runs_are_compared_on_one_part_only(
+    tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command
+) -> None:
+    (tmp_path / "other.tsv").write_text("ab\ta b\n")
+    other = tmp_path / "other"
+    options = ("--set", f"data.test={tmp_path / 'other.tsv'}", "--set", "training.max_steps=1")
+    assert command(tiny_recipe, "--output", other, *options)[0] == 0
+    status, _, errors = command("evaluate", finished_run, other)
+    assert status == 2 and "give --data FILE.tsv" in errors and len(errors.splitlines()) == 1
+    assert command("evaluate", finished_run, other, "--split", "validation")[0] == 0
+
+
+def test_an_interruption_leaves_what_was_measured(
+    finished_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = entries(finished_run)
+    decode_all = decoding.decode_all
+    calls = []
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return decode_all(*arguments, **options)
+
+    monkeypatch.setattr(decoding, "decode_all", interrupted)
+    status, _, _ = command(
+        "evaluate", finished_run, "--beam-sizes", "2,3", "--metrics", "per", "--outputs", tmp_path / "outputs.tsv"
+    )
+    assert status == 130
+    assert [entry["decoding"]["beam_size"] for entry in entries(finished_run)[len(before) :]] == [2]
+    assert not list(tmp_path.glob("*outputs.tsv*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--beam-size", "0"), "--beam-size 0: "),
+        (("--beam-sizes", "2,x"), "--beam-size x: "),
+        (("--length-penalties", "0,-1"), "--length-penalty -1: "),
+        (("--max-length", "0"), "--max-length 0: "),
+        (("--metrics", "wer,rouge"), "--metrics rouge: "),
+        (("--data", "none.tsv"), "no such file"),
+        (("--bootstrap", "-1"), "--bootstrap -1: "),
+        (("--by-length", "10,10"), "--by-length 10,10: "),
+        (("--by-length", "ten"), "--by-length ten: "),
+        (("--precision", "int8"), "--precision int8: is for bundles"),
+        (("--provider", "cpu"), "--provider cpu: is for bundles"),
+        (("--output", "nowhere/found.json"), "--output nowhere/found.json: there is no directory nowhere"),
+    ],
+)
+def test_options_are_checked_before_anything_is_decoded(
+    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], said: str
+) -> None:
+    monkeypatch.delattr(decoding, "decode_all")
+    status, _, errors = command("evaluate", finished_run, *options)
+    assert status == 2 and said in errors and len(errors.splitlines()) == 1, errors
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "knows of no test part: give --data FILE.tsv"),
+        (("--data", "{data}", "--precision", "int8"), "precision int8 is not in the bundle tiny; it has fp32"),
+        (("--data", "{data}", "--precision", "int9"), "--precision int9: must be of fp32, int8, fp16"),
+        (("--data", "{data}", "--checkpoint", "best"), "--checkpoint best: is for runs"),
+        (("--data", "{data}", "--beam-size", "9"), "--beam-size 9: {bundle} allows at most 8"),
+    ],
+)
+def test_what_a_bundle_lacks_is_said(
+    tiny_bundle_path: Path, letters: Path, command: Command, options: tuple[str, ...], said: str
+) -> None:
+    status, _, errors = command("evaluate", tiny_bundle_path, *(option.format(data=letters) for option in options))
+    assert status == 2 and said.format(bundle=tiny_bundle_path) in errors and len(errors.splitlines()) == 1
+
+
+def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command) -> None:
+    status, _, errors = command("evaluate", tmp_path)
+    assert status == 2 and "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" in errors
+    status, _, errors = command("evaluate", tmp_path / "none")
+    assert status == 2 and "none is not there" in errors
+
+
+def test_what_the_page_shows_of_python_runs(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    finished_run.rename((tmp_path / "runs").mkdir() or tmp_path / "runs" / "mine")
+    (tmp_path / "validation.tsv").rename(tmp_path / "test.tsv")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert "Interval(low=" in capsys.readouterr().out

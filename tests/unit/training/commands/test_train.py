@@ -1,0 +1,114 @@
+"""The command from end to end on a tiny task: what a run holds, refusals, resuming."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attendant.training.run.loading import load_run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    status, said, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
+    assert status == 0
+    assert "wer " in said and f"next: python -m export {output}" in said
+    assert {path.name for path in output.iterdir()} == {
+        "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
+        "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
+    }  # fmt: skip
+    events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [event["epoch"] for event in events if event["event"] == "validation"] == [1, 2]
+    assert {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "seconds"} <= events[0].keys()
+    data = json.loads((output / "data.json").read_text())
+    assert data["num_pairs"] == {"train": 48, "validation": 16, "test": 16}
+    assert data["num_sources_shared_with_training"] == {"validation": 0, "test": 0}
+    assert data["num_sources_shared_by_validation_and_test"] == 16
+    evaluation = json.loads((output / "evaluation.json").read_text())
+    assert [entry["metric"] for entry in evaluation] == ["wer", "per"]
+    assert evaluation[0].keys() == {
+        "metric", "value", "interval", "num_resamples", "protocol", "num_examples", "decoding",
+    }  # fmt: skip
+    assert not list(output.rglob("*.pt")) and not list(output.rglob("*.pkl"))
+
+    loaded = load_run(output)
+    assert loaded.recipe.optimizer.learning_rate == 0.01
+    assert loaded.evaluation == evaluation
+    assert loaded.checkpoint.startswith("sha256:")
+    assert loaded.data_digest == data["digest"]
+    assert loaded.commit and not loaded.model.training
+    assert loaded.state.step == loaded.state.best_step
+    assert load_run(output, "last").state.epoch == 2
+
+
+def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    output = tmp_path / "run"
+    assert command(tiny_recipe, "--output", output, "--resume", "--set", "training.max_epochs=1")[0] == 0
+    status, _, errors = command(tiny_recipe, "--output", output)
+    assert status == 2 and "--resume continues it" in errors and len(errors.splitlines()) == 1
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert load_run(output, "last").state.epoch == 2
+    evaluation = (output / "evaluation.json").stat().st_mtime_ns
+    # Nothing is left to do: nothing is measured again.
+    assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
+    assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
+    status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", "model.hidden_size=8")
+    assert status == 2 and "was begun with another [model]" in errors
+    append(tmp_path / "train.tsv", "dcba\td c b a\n")
+    status, _, errors = command(tiny_recipe, "--output", output, "--resume")
+    assert status == 2 and "have changed since it was begun" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{here}/none.toml"], "there is no such recipe"),
+        (["fetch", "{here}/tiny.toml"], "names no fetcher"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, tiny_recipe: Path, command: Command, arguments: list[str], said: str
+) -> None:
+    status, _, errors = command(*(argument.format(here=tmp_path) for argument in arguments))
+    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+
+
+def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    append(tmp_path / "train.tsv", "only a source\n")
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
+    assert status == 2 and "train.tsv:49: 1 column" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("subcommand", [[], ["fetch"], ["evaluate"]])
+def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from attendant.training.__main__ import main
+
+    with pytest.raises(SystemExit) as caught:
+        main([*subcommand, "--help"])
+    assert caught.value.code == 0
+    assert "usage: python -m training" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
+    ids=["by default", "by count", "by policy"],
+)
+def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: dict[str, str], found: str) -> None:
+    unset = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    program = "import os, sys, training.__main__; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.split() == [found, "True"]

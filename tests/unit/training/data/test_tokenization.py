@@ -1,0 +1,81 @@
+"""Tokenizers: what goes in comes out, and a text is never a special symbol."""
+
+import json
+
+import pytest
+
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
+
+TEXTS = [
+    "The cat's mat costs 1234.50 (or 99) -- ok?!",
+    "a </s> b <pad> c <s> d <unk> e",
+    "ça  va: l'été, naïve; x_y foo.bar()",
+    "x </s> y",
+]
+KINDS: tuple[TokenizerKind, ...] = ("character", "word", "bpe")
+
+
+def trained(kind: TokenizerKind, texts: list[str] = TEXTS, **options: object) -> Tokenizer:
+    return train_tokenizer(TokenizerConfig.model_validate({"tokenizer": kind} | options), texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_never_gives_a_special_symbol(kind: TokenizerKind) -> None:
+    tokenizer = trained(kind)
+    for text in TEXTS:
+        assert not {PAD_ID, BOS_ID, EOS_ID} & set(tokenizer.encode(text))
+    assert tokenizer.tokens_of(range(4)) == list(SPECIAL_TOKENS)
+    assert json.loads(tokenizer.to_text())["added_tokens"] == []
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_decoding_restores_known_texts(kind: TokenizerKind) -> None:
+    tokenizer = trained(kind)
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_characters_are_the_symbols_spaces_included() -> None:
+    tokenizer = trained("character", ["ab c\u0301d"], nfc=False)
+    assert tokenizer.tokens_of(tokenizer.encode("a b")) == ["a", " ", "b"]
+    assert tokenizer.vocabulary_size == 4 + len("ab c\u0301d")
+
+
+def test_words_are_what_white_space_separates() -> None:
+    tokenizer = trained("word", ["AH0 B\tC", "B B C"])
+    assert tokenizer.tokens_of(tokenizer.encode("B  AH0 Z")) == ["B", "AH0", "<unk>"]
+    assert tokenizer.decode(tokenizer.encode("AH0 B")) == "AH0 B"
+    # Most frequent first.
+    assert tokenizer.tokens_of(range(4, tokenizer.vocabulary_size)) == ["B", "C", "AH0"]
+
+
+def test_bpe_never_merges_across_words_digits_or_punctuation() -> None:
+    tokenizer = trained("bpe", ["don't stop 1234!! ok"] * 50, vocabulary_size=400)
+    assert tokenizer.tokens_of(tokenizer.encode("don't stop 1234!! ok")) == [
+        "▁don", "'", "t", "▁stop", "▁1", "2", "3", "4", "!!", "▁ok",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalizes_case_and_composition_inside_the_file(kind: TokenizerKind) -> None:
+    tokenizer = Tokenizer.from_text(trained(kind, ["été abc"], lowercase=True).to_text())
+    assert tokenizer.encode("E\u0301te\u0301 ABC") == tokenizer.encode("été abc")
+    assert UNK_ID not in tokenizer.encode("E\u0301te\u0301 ABC")
+    plain = trained(kind, ["été abc"], nfc=False)
+    assert UNK_ID in plain.encode("e\u0301t ABC")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_texts_give_the_same_file(kind: TokenizerKind) -> None:
+    assert trained(kind).to_text() == trained(kind).to_text()
+
+
+def test_limits_the_vocabulary() -> None:
+    assert trained("word", ["a a a b b c"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
+    assert trained("word", ["a a a b b c"], min_frequency=3).vocabulary_size == 5
+    # A word that spells a special symbol takes no place.
+    assert trained("word", ["</s> </s> </s> a a b"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
+    with pytest.raises(UserError, match="min_frequency = 9"):
+        trained("word", ["a b"], min_frequency=9)

@@ -1,0 +1,114 @@
+"""Metrics on cases worked out by hand."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from attendant.training.evaluation.metrics import MetricName, is_better, take_statistics
+
+OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
+REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]
+
+
+def test_a_word_is_right_if_it_equals_any_reference() -> None:
+    assert take_statistics("wer", OUTPUTS, REFERENCES).value == 50.0
+    assert take_statistics("exact_match", OUTPUTS, REFERENCES).value == 50.0
+    assert "none of the listed" in take_statistics("wer", OUTPUTS, REFERENCES).rule
+
+
+def test_per_counts_edits_to_the_nearest_reference() -> None:
+    # bird: 1 edit against 3 symbols, 2 against 5, so 1/3; total: 5 edits against 5 symbols, 3 against 3, so 3/3.
+    assert take_statistics("per", OUTPUTS, REFERENCES).value == pytest.approx(100 * (0 + 0 + 1 + 3) / (3 + 3 + 3 + 3))
+
+
+def test_per_takes_the_longest_of_equally_near_references() -> None:
+    assert take_statistics("per", ["A B"], [("A", "A B C")]).value == pytest.approx(100 / 3)
+
+
+def test_per_of_an_empty_output_is_all_deletions() -> None:
+    assert take_statistics("per", [""], [("A B", "A B C")]).value == 100.0
+
+
+def test_bleu_and_chrf_are_sacrebleu_with_any_number_of_references() -> None:
+    outputs = ["the cat sat on the mat .", "a dog barks at night ."]
+    references = [("the cat sat on the mat .",), ("no", "a dog barks at night .")]
+    for metric, library in (("bleu", BLEU()), ("chrf", CHRF())):
+        perfect = take_statistics(metric, outputs, references)  # type: ignore[arg-type]
+        assert perfect.value == pytest.approx(100.0)
+        assert perfect.rule.startswith("sacrebleu nrefs:var|")
+        damaged = ["the cat sat on a mat", "dogs bark at night ."]
+        streams = [[each[0] for each in references], [None, references[1][1]]]
+        expected = library.corpus_score(damaged, streams).score
+        assert take_statistics(metric, damaged, references).value == expected  # type: ignore[arg-type]
+        assert 0 < expected < 90
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("rouge_1", 100 * (5 / 6 + 4 / 7 + 0) / 3),
+        ("rouge_2", 100 * (3 / 5 + 0 + 0) / 3),
+        ("rouge_l", 100 * (5 / 6 + 4 / 7 + 0) / 3),
+    ],
+)
+def test_rouge_is_the_mean_of_the_best_reference(metric: MetricName, value: float) -> None:
+    outputs = ["The cat sat on the mat.", "a dog barks", ""]
+    references = [("The cat is on the mat!",), ("x", "a big, dog that"), ("nothing",)]
+    found = take_statistics(metric, outputs, references)
+    assert found.value == pytest.approx(value)
+    assert f"rouge-score rouge{metric[-1].upper()}" in found.rule
+
+
+def test_rouge_of_english_is_what_the_library_says_on_its_own() -> None:
+    outputs = ["Runs 2 servers, don't they?", "snake_case e.g. this-one"]
+    targets = ["they run 2 SERVERS; don't they", "snake case: this one, e.g."]
+    kinds: tuple[MetricName, ...] = ("rouge_1", "rouge_2", "rouge_l")
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
+    for metric, name in zip(kinds, scorer.rouge_types, strict=True):
+        own = [scorer.score(target, output)[name].fmeasure for output, target in zip(outputs, targets, strict=True)]
+        found = take_statistics(metric, outputs, [(target,) for target in targets])
+        assert found.values() == pytest.approx([100 * one for one in own])
+        assert found.value == pytest.approx(100 * sum(own) / 2)
+
+
+def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_where_it_matters() -> None:
+    assert take_statistics("rouge_1", ["a a a b"], [("b a a c",)]).value == pytest.approx(75.0)
+    assert take_statistics("rouge_l", ["a a a b"], [("b a a c",)]).value == pytest.approx(50.0)
+    # Words of any script, accents and all.
+    assert take_statistics("rouge_1", ["été à Genève"], [("ete a Geneve",)]).value == 0.0
+    assert take_statistics("rouge_1", ["Привет МИР"], [("мир, привет",)]).value == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("metric", get_args(MetricName))
+def test_a_part_is_worth_what_it_is_worth_alone(metric: MetricName) -> None:
+    whole = take_statistics(metric, OUTPUTS, REFERENCES)
+    some = take_statistics(metric, [OUTPUTS[1], OUTPUTS[2]], [REFERENCES[1], REFERENCES[2]])
+    assert whole.take(np.array([1, 2])).value == pytest.approx(some.value)
+
+
+def test_of_equal_values_the_one_with_the_lower_loss_is_better() -> None:
+    for metric in ("wer", "bleu"):
+        assert is_better(metric, 2.0, 2.0, loss=0.9, best_loss=1.0)
+        assert not is_better(metric, 2.0, 2.0, loss=1.0, best_loss=1.0)
+        assert not is_better(metric, 2.0, 2.0, loss=1.1, best_loss=1.0)
+    assert not is_better("wer", 3.0, 2.0, loss=0.0, best_loss=1.0)
+
+
+def test_nothing_is_not_scored() -> None:
+    with pytest.raises(ValueError, match="nothing to score"):
+        take_statistics("wer", [], [])
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"),
+    [("wer", 1.0), ("per", 1.0), ("loss", 1.0), ("bleu", 3.0), ("exact_match", 3.0), ("rouge_l", 3.0)],
+)
+def test_knows_which_way_is_better(metric: str, better: float) -> None:
+    assert is_better(metric, better, 2.0)
+    assert not is_better(metric, 4.0 - better, 2.0)
+    assert not is_better(metric, 2.0, 2.0)
+    assert is_better(metric, 2.0, None)

@@ -1,0 +1,119 @@
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attendant.training.kernels.looped import LoopedProduct, looped_linear
+
+NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
+NEEDED = (NUM_STEPS - 1, 2)
+"""The last step whose product the loss depends on: of the loop's last step, or of an earlier one."""
+
+
+@pytest.mark.parametrize("needed", NEEDED)
+@pytest.mark.parametrize(
+    "shape", [(OUTPUT_SIZE, INPUT_SIZE), (NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE)], ids=["one matrix", "a matrix per row"]
+)
+def test_gradients_are_those_of_the_plain_products(shape: tuple[int, ...], needed: int) -> None:
+    torch.manual_seed(0)
+    weight, addends, first = (
+        torch.randn(shape),
+        torch.randn(NUM_STEPS, NUM_ROWS, OUTPUT_SIZE),
+        torch.randn(NUM_ROWS, INPUT_SIZE),
+    )
+
+    def run(weight: Tensor, addends: Tensor, first: Tensor) -> Tensor:
+        product, inputs, outputs = LoopedProduct(addends, weight), first, []
+        for _ in range(NUM_STEPS):
+            outputs.append(inputs := product(inputs)[:, :INPUT_SIZE].tanh())  # each step depends on the one before
+        return outputs[needed]
+
+    def run_plainly(weight: Tensor, addends: Tensor, first: Tensor) -> Tensor:
+        inputs, outputs = first, []
+        for step in range(NUM_STEPS):
+            inputs = (torch.einsum("...gi,...i->...g", weight, inputs) + addends[step])[:, :INPUT_SIZE].tanh()
+            outputs.append(inputs)
+        return outputs[needed]
+
+    arguments = [value.double().requires_grad_() for value in (weight, addends, first)]
+    torch.testing.assert_close(run(*arguments), run_plainly(*arguments))
+    gradients = torch.autograd.grad(run(*arguments).sum(), arguments)
+    torch.testing.assert_close(gradients, torch.autograd.grad(run_plainly(*arguments).sum(), arguments))
+
+
+def test_a_sum_of_products() -> None:
+    weights = [torch.randn(INPUT_SIZE, size, dtype=torch.float64, requires_grad=True) for size in (INPUT_SIZE, 2)]
+    others = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True)
+    addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, dtype=torch.float64, requires_grad=True)
+    product, found = LoopedProduct(addends, *weights), torch.ones(NUM_ROWS, INPUT_SIZE, dtype=torch.float64)
+    expected = found
+    for addend, other in zip(addends, others, strict=True):
+        found = product(found, other).tanh()
+        expected = (expected @ weights[0].T + other @ weights[1].T + addend).tanh()
+    torch.testing.assert_close(found, expected)
+    leaves = (*weights, others, addends)
+    torch.testing.assert_close(*(torch.autograd.grad(outputs.sum(), leaves) for outputs in (found, expected)))
+
+
+def test_a_graph_can_be_gone_back_through_again() -> None:
+    weight, first = torch.randn(INPUT_SIZE, INPUT_SIZE, requires_grad=True), torch.randn(NUM_ROWS, INPUT_SIZE)
+    addends = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE, requires_grad=True)
+    product, outputs = LoopedProduct(addends, weight), [first.requires_grad_()]
+    for _ in range(NUM_STEPS):
+        outputs.append(product(outputs[-1]))
+    leaves = (weight, addends, first)
+    for needed in (2, NUM_STEPS, 3):
+        found = torch.autograd.grad(outputs[needed].sum(), leaves, retain_graph=True)
+        plain = first
+        for step in range(needed):
+            plain = plain @ weight.T + addends[step]
+        torch.testing.assert_close(found, torch.autograd.grad(plain.sum(), leaves))
+        # Steps that are gone through for the first inputs alone leave nothing for the next time.
+        torch.autograd.grad(outputs[4].sum(), first, retain_graph=True)
+
+
+def test_products_are_in_the_type_of_the_addends_and_gradients_in_those_of_their_tensors() -> None:
+    weight, first = (
+        torch.randn(OUTPUT_SIZE, INPUT_SIZE, requires_grad=True),
+        torch.randn(NUM_ROWS, INPUT_SIZE, requires_grad=True),
+    )
+    addends = torch.randn(NUM_STEPS, NUM_ROWS, OUTPUT_SIZE).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.float16):
+        product = LoopedProduct(addends, weight)(first)
+    assert product.dtype == torch.bfloat16
+    product.sum().backward()
+    for tensor in (weight, first, addends):
+        assert tensor.grad is not None and tensor.grad.dtype == tensor.dtype
+
+
+def test_what_the_steps_left_goes_with_the_graph() -> None:
+    """A cycle of references would keep it until Python looks for such."""
+    product, inputs = (
+        LoopedProduct(
+            torch.zeros(NUM_STEPS, NUM_ROWS, INPUT_SIZE), torch.randn(INPUT_SIZE, INPUT_SIZE, requires_grad=True)
+        ),
+        torch.randn(NUM_ROWS, INPUT_SIZE),
+    )
+    for _ in range(NUM_STEPS):
+        inputs = product(inputs)
+    left = weakref.ref(product._steps)
+    inputs.sum().backward()
+    gc.disable()
+    try:
+        del product, inputs
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_as_a_looped_product(bias: bool) -> None:
+    layer, inputs = nn.Linear(3, 4, bias=bias), torch.randn(5, 2, 3)
+    product = looped_linear(layer, num_rows=2, num_steps=5)
+    torch.stack([product(step) for step in inputs]).square().sum().backward()
+    gradients = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    layer(inputs).square().sum().backward()
+    torch.testing.assert_close(gradients, [parameter.grad for parameter in layer.parameters()])

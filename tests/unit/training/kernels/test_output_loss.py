@@ -1,0 +1,116 @@
+"""The output layer and the loss in one give what the two give apart, gradients too."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training.data.batches import Batch
+from attendant.training.kernels import output_loss as module
+from attendant.training.kernels.loss import smoothed_cross_entropy
+from attendant.training.kernels.output_loss import output_loss
+from attendant.training.loop.objective import Objective
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.output import IMPOSSIBLE
+
+N, H, V = 23, 5, 11
+
+
+@pytest.fixture(params=[True, False], ids=["in-parts", "at-once"], autouse=True)
+def _some_rows_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(module, "MIN_ROWS", 4)
+        monkeypatch.setattr(module, "MAX_BYTES", 4 * V * torch.float32.itemsize)
+        monkeypatch.setattr(module, "MAX_CACHED_LOGITS", 3 * V)
+
+
+def random_inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((N, H), (V, H), (V,)))
+    bias[[PAD_ID, BOS_ID]] += IMPOSSIBLE
+    target_ids = torch.randint(3, V, (N,), generator=generator)
+    return inputs.requires_grad_(), weight.requires_grad_(), bias.requires_grad_(), target_ids
+
+
+def together(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, label_smoothing: float) -> Tensor:
+    return output_loss(inputs, weight, bias, target_ids, label_smoothing=label_smoothing)
+
+
+def apart(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, label_smoothing: float) -> Tensor:
+    return smoothed_cross_entropy(F.linear(inputs, weight, bias), target_ids, label_smoothing=label_smoothing)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smoothing: float) -> None:
+    found = []
+    for loss in (together, apart):
+        *layer, target_ids = random_inputs(dtype)
+        total = loss(*layer, target_ids, label_smoothing)
+        (total / 7).backward()
+        assert all(tensor.grad is not None and tensor.grad.dtype == dtype for tensor in layer)
+        found.append((total.detach(), *(tensor.grad for tensor in layer)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    of_weight, of_bias = found[0][2:]
+    # Nothing moves what can't be generated.
+    assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
+
+
+@pytest.mark.parametrize("inputs_dtype", [torch.float32, torch.bfloat16])
+def test_bfloat16_rounds_the_products_only(inputs_dtype: torch.dtype) -> None:
+    exact, rounded = random_inputs(torch.float32), random_inputs(torch.float32)
+    expected = apart(*exact, 0.1)
+    expected.backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        total = together(rounded[0].to(inputs_dtype), *rounded[1:], 0.1)
+    total.backward()
+    assert total.dtype == torch.float32 and total != expected
+    assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=0.01)
+    for one, other in zip(exact[:3], rounded[:3], strict=True):
+        assert other.grad.dtype == torch.float32
+        assert torch.cosine_similarity(one.grad.flatten(), other.grad.flatten(), dim=0) > 0.999
+
+
+def test_float16_is_left_to_autograd_which_scales_first() -> None:
+    *layer, target_ids = random_inputs(torch.float32)
+    with torch.autocast("cpu", torch.float16):
+        total = together(*layer, target_ids, 0.1)
+    expected = apart(*random_inputs(torch.float32), 0.1)
+    assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=0.01)
+    (total * 2.0**40).backward()
+    assert not torch.isfinite(layer[1].grad).all()
+
+
+def test_no_targets_are_no_loss() -> None:
+    inputs, weight, bias, target_ids = random_inputs(torch.float32)
+    total = together(inputs[:0], weight, bias, target_ids[:0], 0.1)
+    total.backward()
+    assert total == 0 and not inputs.grad.any() and not weight.grad.any() and not bias.grad.any()
+
+
+def test_goes_back_once_only() -> None:
+    total = together(*random_inputs(torch.float32), 0.1)
+    total.backward(retain_graph=True)
+    with pytest.raises(ValueError):
+        total.backward()
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["own", "tied"])
+def test_a_model_has_the_same_loss_and_gradients(is_tied: bool) -> None:
+    sizes = {"embedding_size": H, "hidden_size": H if is_tied else 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}
+    torch.manual_seed(0)
+    model = Seq2Seq(ModelConfig.model_validate(sizes | {"decoder": {"tied_embeddings": is_tied}}), V, V).double()
+    source_ids, previous_ids, next_ids = (torch.randint(3, V, (4, 6)) for _ in range(3))
+    positions = torch.arange(24)[::2]
+    batch = Batch(source_ids, torch.tensor([6, 3, 1, 5]), previous_ids, positions, next_ids.flatten()[positions])
+    logits = model(source_ids, batch.source_lengths, previous_ids, positions)
+    expected = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.1)
+    expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
+    total, cross_entropy = Objective(model, label_smoothing=0.1)(batch)
+    assert cross_entropy == total and not cross_entropy.requires_grad
+    gradients = torch.autograd.grad(total, list(model.parameters()))
+    torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
+    for (name, _), one, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=name)

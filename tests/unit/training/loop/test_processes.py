@@ -1,0 +1,90 @@
+"""Two processes train as one does, and only the first of them writes and speaks."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attendant.training.loop.processes import Processes
+from attendant.training.run.loading import load_run
+
+Command = Callable[..., tuple[int, str, str]]
+
+ROOT = Path(__file__).parents[4]
+# Batches of five or six pairs, the last of an odd one: shares of unequal sizes. Plain descent, because Adam divides by
+# the gradient's own size and so makes much of the rounding of a gradient near zero.
+OPTIONS = (
+    "optimizer.kind=sgd",
+    "optimizer.momentum=0.9",
+    "optimizer.learning_rate=0.5",
+    "validation.metric=loss",
+    "training.accumulate_batches=3",
+    "training.ema_decay=0.9",
+    "training.log_every_steps=1",
+)
+
+
+def launch_two(*arguments: object) -> subprocess.CompletedProcess[str]:
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return subprocess.run(
+        [sys.executable, "-m", *torchrun, "-m", "training", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+def losses(output: Path) -> list[float]:
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_alone_it_is_itself() -> None:
+    alone = Processes()
+    assert alone.is_first and not alone.is_many
+    assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
+    assert alone.any(True) and not alone.any(False)
+    model, state = torch.nn.Linear(1, 1), torch.get_rng_state()
+    assert alone.share(model) is model
+    assert torch.equal(alone.gather(state)[0], state)
+
+
+# Dropout this small drops nothing: each process has its own random numbers.
+@pytest.mark.parametrize("options", [(), ("training.r_drop=2.0",)], ids=["plain", "r-drop"])
+def test_two_processes_are_as_one(
+    tmp_path: Path, tiny_recipe: Path, command: Command, options: tuple[str, ...]
+) -> None:
+    overrides = [part for option in (*OPTIONS, "model.dropout=1e-9", *options) for part in ("--set", option)]
+    assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
+    done = launch_two(tiny_recipe, "--output", tmp_path / "2", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert "2 processes" in done.stdout and done.stdout.count("trained 6 steps") == 1
+    one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
+    # Each step once, as one process wrote it.
+    assert len(one) == 8
+    assert two == pytest.approx(one, rel=1e-6)
+    alone, together = (load_run(tmp_path / name, "last") for name in ("1", "2"))
+    for name, weight in alone.model.state_dict().items():
+        difference = together.model.state_dict()[name] - weight
+        assert difference.norm() <= 1e-6 * weight.norm(), name
+    assert together.state.step == 6
+    # One process goes on with what two left.
+    for number in (1, 2):
+        more = ("--set", "training.max_epochs=3", "--resume")
+        assert command(tiny_recipe, "--output", tmp_path / str(number), *overrides, *more)[0] == 0
+    assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-5)
+
+
+def test_a_mistake_is_said_once(tmp_path: Path, tiny_recipe: Path) -> None:
+    done = launch_two(tiny_recipe, "--output", tmp_path / "run", "--set", "data.train=none.tsv")
+    assert done.returncode != 0
+    assert done.stderr.count("training: none.tsv: can't be read") == 1
+    assert "rank1]: Traceback" not in done.stderr

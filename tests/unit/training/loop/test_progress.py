@@ -1,0 +1,49 @@
+"""What a training shows, on a terminal and elsewhere, and what its journal keeps."""
+
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from attendant.training.loop.journal import Journal
+from attendant.training.loop.progress import LiveProgress, PlainProgress, StepProgress
+from attendant.training.run.directory import Run
+
+AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, rate=12345.6, seconds_left=65.0)
+
+
+def test_plain_lines_come_at_most_every_ten_seconds() -> None:
+    lines: list[str] = []
+    times = iter([0.0, 5.0, 10.0, 10.0, 12.0])
+    with PlainProgress(lines.append, clock=lambda: next(times)) as progress:
+        for _ in range(3):
+            progress.step(AT)
+        progress.say("epoch 2: done")
+    assert lines == ["epoch 2, batch 5/9, loss 1.250, 12,346 tokens/s, 1:05 left", "epoch 2: done"]
+
+
+def test_the_live_bar_shows_where_it_stands_and_keeps_what_is_said() -> None:
+    written = io.StringIO()
+    with LiveProgress(Console(file=written, force_terminal=True, width=120)) as progress:
+        progress.step(AT)
+        progress.say("[best] 50%")
+    assert "[best] 50%" in written.getvalue()
+    for shown in ("epoch 2", "loss 1.250", "12,346 tokens/s", "1:05 left"):
+        assert shown in written.getvalue()
+
+
+def test_the_journal_takes_back_what_lies_beyond_the_step_it_resumes_at(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.metrics_path.write_text(
+        '{"event": "train", "step": 2}\n{"event": "train", "step": 4}\n{"event": "train", "step": 6}\n{"event": "tra'
+    )
+    journal = Journal(run, step=4)
+    journal.write("validation", step=5, epoch=1, values={"loss": 0.5})
+    journal.close()
+    assert [json.loads(line) for line in run.metrics_path.read_text().splitlines()] == [
+        {"event": "train", "step": 2},
+        {"event": "train", "step": 4},
+        {"event": "validation", "step": 5, "epoch": 1, "loss": 0.5},
+    ]
+    assert list(run.tensorboard_path.iterdir())

@@ -1,0 +1,279 @@
+"""The trainer: it learns; it ends when told; killed and resumed it ends as if it had not been."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attendant.runtime.errors import UserError
+from attendant.training.data.batches import Batch, collate
+from attendant.training.loop import trainer
+from attendant.training.loop.experiment import prepare
+from attendant.training.loop.journal import Journal
+from attendant.training.loop.progress import StepProgress
+from attendant.training.loop.trainer import Trainer
+from attendant.training.recipe.recipe import load_recipe
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
+from attendant.training.run.state import TrainingState
+
+
+class Watcher:
+    """A progress that remembers, and may act at a step."""
+
+    def __init__(self, at: dict[int, object] | None = None) -> None:
+        self.lines: list[str] = []
+        self.steps: list[StepProgress] = []
+        self._at = at or {}
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def step(self, at: StepProgress) -> None:
+        self.steps.append(at)
+        action = self._at.get(len(self.steps))
+        if callable(action):
+            action()
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def train(
+    recipe: Path, output: Path, *overrides: str, watcher: Watcher | None = None, clock=time.monotonic
+) -> TrainingState:
+    run = Run(output)
+    experiment = prepare(run, load_recipe(recipe, overrides))
+    parts = experiment.recipe, experiment.model, experiment.corpus, experiment.validator
+    training = Trainer(run, *parts, device=experiment.device, clock=clock)
+    journal = Journal(run, step=training.state.step)
+    try:
+        return training.train(journal, watcher or Watcher())
+    finally:
+        journal.close()
+
+
+def weights(output: Path, which: str = "last") -> dict[str, torch.Tensor]:
+    return load_run(output, which).model.state_dict()
+
+
+def events(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", "training.max_epochs=30", watcher=watcher)
+    assert state.best_value is not None and state.best_value >= 90.0
+    assert watcher.steps[-1].loss < watcher.steps[0].loss / 3
+    assert watcher.steps[-1].seconds_left == 0.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss"),
+        ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3"),
+        ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2"),
+        ("training.r_drop=2.0",),
+    ],
+    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "r-drop"],
+)
+@pytest.mark.parametrize("stop", [4, 7])
+def test_interrupted_and_resumed_is_as_uninterrupted(
+    tmp_path: Path, tiny_recipe: Path, options: tuple[str, ...], stop: int
+) -> None:
+    options = (*options, "training.max_epochs=3")
+    straight = train(tiny_recipe, tmp_path / "straight", *options)
+    watcher = Watcher({stop: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_recipe, tmp_path / "stopped", *options, watcher=watcher)
+    assert load_run(tmp_path / "stopped", "last").state.step == stop
+    assert watcher.lines[-1] == f"stopped at step {stop}; --resume goes on from there"
+    torch.manual_seed(99)  # another process has another random state
+    resumed = train(tiny_recipe, tmp_path / "stopped", *options)
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "stopped"))
+    assert_same(weights(tmp_path / "straight", "best"), weights(tmp_path / "stopped", "best"))
+    resumed.seconds = straight.seconds
+    assert resumed == straight
+
+
+ACCUMULATED = ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.checkpoint_every_steps=2")
+
+
+class Killed(BaseException): ...
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("num_batches", [1, 2, 4, 8, 9, 13, 16])
+@pytest.mark.parametrize("options", [(), ACCUMULATED], ids=["plain", "accumulation-ema"])
+def test_dead_at_any_batch_and_resumed_is_as_uninterrupted(
+    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], num_batches: int
+) -> None:
+    """In the middle of a step, and of an accumulation: nothing is saved on the way out."""
+    train(tiny_recipe, tmp_path / "straight", *options)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "collate", dying_at(num_batches, kill))
+        with pytest.raises(Killed):
+            train(tiny_recipe, tmp_path / "killed", *options)
+    torch.manual_seed(99)
+    train(tiny_recipe, tmp_path / "killed", *options)
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
+    assert_same(weights(tmp_path / "straight", "best"), weights(tmp_path / "killed", "best"))
+
+
+def dying_at(num_batches: int, die: Callable[[], object]) -> Callable[..., Batch]:
+    """`collate`, which dies at a batch of the training."""
+    calls = itertools.count(1)
+
+    def found(*arguments: Any) -> Batch:
+        if next(calls) == num_batches:
+            die()
+        return collate(*arguments)
+
+    return found
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from attendant.training.loop import trainer
+from tests.unit.training.test_trainer import dying_at, train
+recipe, output, num_batches, *options = sys.argv[1:]
+trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))
+train(Path(recipe), Path(output), *options)
+"""
+
+
+@pytest.mark.parametrize(("num_batches", "options"), [(2, ()), (14, ACCUMULATED)], ids=["plain", "accumulation-ema"])
+def test_killed_and_resumed_is_as_uninterrupted(
+    tmp_path: Path, tiny_recipe: Path, num_batches: int, options: tuple[str, ...]
+) -> None:
+    train(tiny_recipe, tmp_path / "straight", *options)
+    root = Path(__file__).parents[4]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), str(num_batches), *options],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    train(tiny_recipe, tmp_path / "killed", *options)
+    assert_same(weights(tmp_path / "straight"), weights(tmp_path / "killed"))
+    # The journal says each step once, too.
+    assert [(event["event"], event["step"]) for event in events(tmp_path / "killed")] == [
+        (event["event"], event["step"]) for event in events(tmp_path / "straight")
+    ]
+
+
+def test_an_epoch_of_accumulated_batches_is_a_whole_epoch(tmp_path: Path, tiny_recipe: Path) -> None:
+    """8 batches, 3 to an update: 3 updates, the last of 2."""
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", "training.accumulate_batches=3", watcher=watcher)
+    assert (state.step, state.epoch, state.batch) == (6, 2, 0)
+    assert [at.batch for at in watcher.steps] == [3, 6, 8, 3, 6, 8]
+
+
+def test_the_moving_average_is_what_is_validated_and_published(tmp_path: Path, tiny_recipe: Path) -> None:
+    plain, averaged = tmp_path / "plain", tmp_path / "averaged"
+    train(tiny_recipe, plain)
+    train(tiny_recipe, averaged, "training.ema_decay=0.99")
+    # The training itself goes the same way.
+    losses = [[event["loss"] for event in events(path) if event["event"] == "train"] for path in (plain, averaged)]
+    assert losses[0] == losses[1]
+    validated = [
+        [event["loss"] for event in events(path) if event["event"] == "validation"] for path in (plain, averaged)
+    ]
+    assert validated[0] != validated[1]
+    assert not torch.equal(weights(plain)["output.weight"], weights(averaged)["output.weight"])
+
+
+def test_learns_in_bfloat16(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated where the hardware has none, which the recipe would be refused for."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    state = train(tiny_recipe, tmp_path / "run", "training.max_epochs=20", "training.precision=bf16")
+    assert state.best_value is not None and state.best_value >= 75.0
+    assert {weight.dtype for weight in weights(tmp_path / "run").values()} == {torch.float32}
+
+
+def test_of_equal_values_the_lower_loss_is_best(tmp_path: Path, tiny_recipe: Path) -> None:
+    """Nothing is right for the first steps, and the loss falls."""
+    options = ("validation.every_steps=2", "training.max_steps=6", "optimizer.learning_rate=0.001")
+    state = train(tiny_recipe, tmp_path / "run", *options)
+    assert state.best_value == 0.0 and state.best_step == 6
+
+
+def test_stops_early_without_a_new_best(tmp_path: Path, tiny_recipe: Path) -> None:
+    options = (
+        "validation.patience=2",
+        "validation.every_steps=2",
+        "optimizer.learning_rate=1e-12",
+        "model.dropout=0.0",
+    )
+    watcher = Watcher()
+    state = train(tiny_recipe, tmp_path / "run", *options, watcher=watcher)
+    assert state.step == 6 and state.best_step == 2
+    assert [line.endswith("(best)") for line in watcher.lines] == [True, False, False]
+    # Resuming does not begin again what has ended.
+    assert train(tiny_recipe, tmp_path / "run", *options).step == 6
+
+
+def test_ends_and_anneals_by_the_clock(tmp_path: Path, tiny_recipe: Path) -> None:
+    def clock() -> Iterator[float]:
+        seconds = 0.0
+        while True:
+            yield seconds
+            seconds += 0.5
+
+    ticks = clock()
+    options = (
+        "training.max_seconds=10",
+        "training.max_epochs=100",
+        "schedule.kind=linear",
+        "training.log_every_steps=1",
+    )
+    state = train(tiny_recipe, tmp_path / "run", *options, clock=lambda: next(ticks))
+    assert 10.0 <= state.seconds < 12.0
+    assert state.epoch < 3
+    assert state.validated_step == state.step
+    rates = [event["learning_rate"] for event in events(tmp_path / "run") if event["event"] == "train"]
+    assert rates[0] == 0.02 and 0.0 < rates[-1] < 0.004
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_max_steps_is_exact(tmp_path: Path, tiny_recipe: Path) -> None:
+    assert train(tiny_recipe, tmp_path / "run", "training.max_steps=5").step == 5
+
+
+def test_a_loss_that_is_no_number_stops_with_step_batch_and_remedy(tmp_path: Path, tiny_recipe: Path) -> None:
+    options = ("optimizer.kind=sgd", "optimizer.learning_rate=1e38", "training.clip_norm=0")
+    with pytest.raises(UserError) as caught:
+        train(tiny_recipe, tmp_path / "run", *options)
+    said = str(caught.value)
+    assert (
+        re.match(r"step 3 \(epoch 1, batch 3 of 8\): the loss is (nan|inf)", said)
+        and "Lower optimizer.learning_rate (this step's: 1e+38)" in said
+    )
+    assert "\n" not in said

@@ -1,0 +1,148 @@
+"""An update is the same however its pairs are cut into batches, and in whatever precision within its rounding."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attendant.training.data.batches import Batch, collate
+from attendant.training.data.corpus import Corpus, TokenSequences
+from attendant.training.kernels.precision import PrecisionName
+from attendant.training.loop.processes import Processes
+from attendant.training.loop.update import Updater
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
+
+CPU = torch.device("cpu")
+SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}
+
+
+def random_corpus(num_pairs: int = 9) -> Corpus:
+    torch.manual_seed(3)
+    sides = [
+        TokenSequences.of(
+            [torch.randint(4, 11, (int(length),)).tolist() for length in torch.randint(1, 7, (num_pairs,))]
+        )
+        for _ in range(2)
+    ]
+    return Corpus(*sides, num_too_long=0)
+
+
+CORPUS = random_corpus()
+
+
+def model() -> Seq2Seq:
+    torch.manual_seed(1)
+    return Seq2Seq(ModelConfig.model_validate(SIZES), 11, 11)
+
+
+class Bigrams(nn.Module):
+    """The next symbol from the one before: float16 on a CPU has no recurrent layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(11, 6)
+        self.output = nn.Linear(6, 11)
+
+    def joined(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
+        del source_ids, source_lengths
+        embedded: Tensor = self.embedding(previous_ids.flatten()[positions])
+        return embedded
+
+    def output_layer(self) -> tuple[Tensor, Tensor]:
+        return self.output.weight, self.output.bias
+
+
+def updater(trained: nn.Module, *, precision: PrecisionName = "fp32", clip_norm: float = 0.3) -> Updater:
+    optimizer = make_optimizer(OptimizerConfig(kind="sgd", momentum=0.9, learning_rate=0.1), trained.parameters())
+    return Updater(
+        trained,
+        optimizer,
+        label_smoothing=0.1,
+        clip_norm=clip_norm,
+        precision=precision,
+        device=CPU,
+        processes=Processes(),
+    )
+
+
+def batches(*sizes: int) -> list[Batch]:
+    ends = list(itertools.accumulate(sizes))
+    return [collate(CORPUS, range(end - size, end), 2) for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 3), (1, 8), (8, 1)])
+def test_accumulated_batches_are_one_batch(sizes: tuple[int, ...]) -> None:
+    together, apart = model(), model()
+    at_once, in_parts = updater(together), updater(apart)
+    num_tokens = int(CORPUS.targets.lengths.sum()) + len(CORPUS)
+    for _ in range(4):
+        one, other = at_once.gradient(batches(9), num_tokens), in_parts.gradient(batches(*sizes), num_tokens)
+        assert one.loss == pytest.approx(other.loss, rel=1e-6)
+        assert one.norm == pytest.approx(other.norm, rel=1e-5)
+        at_once.step(0.1)
+        in_parts.step(0.1)
+    for name, weight in together.state_dict().items():
+        torch.testing.assert_close(apart.state_dict()[name], weight, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_is_clipped_to_the_norm_and_left_alone_below_it() -> None:
+    trained = model()
+    num_tokens = batches(9)[0].num_target_tokens
+
+    def gradients(clip_norm: float) -> tuple[float, Tensor]:
+        found = updater(trained, clip_norm=clip_norm).gradient(batches(9), num_tokens)
+        return found.norm, torch.cat([weight.grad.flatten() for weight in trained.parameters()])
+
+    norm, whole = gradients(0.0)
+    assert float(whole.norm()) == pytest.approx(norm, rel=1e-5)
+    for clip_norm in (2 * norm, norm / 2):
+        same_norm, clipped = gradients(clip_norm)
+        assert same_norm == norm
+        torch.testing.assert_close(clipped, whole * min(1.0, clip_norm / norm), rtol=1e-4, atol=1e-9)
+
+
+def test_a_batch_without_targets_counts_nothing() -> None:
+    one, other = model(), model()
+    num_tokens = batches(4)[0].num_target_tokens
+    plain = updater(one).gradient(batches(4), num_tokens)
+    beside = updater(other).gradient([*batches(4), batches(4)[0].without_targets()], num_tokens)
+    assert beside == plain
+    for weight, same in zip(one.parameters(), other.parameters(), strict=True):
+        assert weight.grad is not None and same.grad is not None
+        assert torch.equal(weight.grad, same.grad)
+
+
+def test_bfloat16_computes_otherwise_and_keeps_full_weights() -> None:
+    full, low = model(), model()
+    num_tokens = batches(9)[0].num_target_tokens
+    exact = updater(full).gradient(batches(9), num_tokens)
+    rounded = updater(low, precision="bf16").gradient(batches(9), num_tokens)
+    assert rounded.loss != exact.loss
+    assert rounded.loss == pytest.approx(exact.loss, rel=0.01)
+    assert rounded.norm == pytest.approx(exact.norm, rel=0.1)
+    assert {weight.dtype for weight in low.parameters()} == {torch.float32}
+
+
+def test_float16_leaves_an_update_out_that_overflows_and_lowers_its_scale() -> None:
+    trained = Bigrams()
+    learner = updater(trained, precision="fp16")
+    num_tokens = batches(9)[0].num_target_tokens
+    learner.scaler.load_state_dict(learner.scaler.state_dict() | {"scale": 2.0**40})
+    before = [weight.clone() for weight in trained.parameters()]
+    found = learner.gradient(batches(9), num_tokens)
+    assert found.overflowed and math.isfinite(found.loss) and not math.isfinite(found.norm)
+    learner.step(0.1)
+    assert learner.scaler.get_scale() == 2.0**39
+    assert all(torch.equal(weight, same) for weight, same in zip(trained.parameters(), before, strict=True))
+    learner.scaler.load_state_dict(learner.scaler.state_dict() | {"scale": 2.0**10})
+    found = learner.gradient(batches(9), num_tokens)
+    # The norm is of the gradient itself, without the scale.
+    assert not found.overflowed and found.norm == pytest.approx(
+        updater(Bigrams()).gradient(batches(9), num_tokens).norm, rel=0.05
+    )
+    learner.step(0.1)
+    assert not all(torch.equal(weight, same) for weight, same in zip(trained.parameters(), before, strict=True))

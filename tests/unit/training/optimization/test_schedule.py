@@ -1,0 +1,68 @@
+"""Schedules at points worked out by hand."""
+
+import math
+
+import pytest
+
+from attendant.training.optimization.schedule import Schedule, ScheduleConfig
+
+
+def schedule(max_steps: int | None = None, max_seconds: float | None = None, **config: object) -> Schedule:
+    return Schedule(ScheduleConfig.model_validate(config), max_steps=max_steps, max_seconds=max_seconds)
+
+
+def test_rises_linearly_and_reaches_the_peak() -> None:
+    found = schedule(kind="constant", warmup_steps=4)
+    assert [found.factor(step, 0.0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert schedule().factor(0, 0.0) == 1.0
+
+
+def test_inverse_square_root() -> None:
+    found = schedule(kind="inverse_sqrt", warmup_steps=4)
+    assert found.factor(1, 0.0) == 0.5
+    assert found.factor(3, 0.0) == 1.0
+    assert found.factor(15, 0.0) == 0.5
+    assert found.factor(63, 0.0) == 0.25
+
+
+@pytest.mark.parametrize(("kind", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)])
+def test_falls_to_the_end_by_steps_or_by_time(kind: str, quarter: float) -> None:
+    by_steps = schedule(kind=kind, warmup_steps=10, max_steps=110)
+    assert by_steps.factor(10, 0.0) == 1.0
+    assert by_steps.factor(35, 0.0) == pytest.approx(quarter)
+    assert by_steps.factor(110, 0.0) == pytest.approx(0.0)
+    slow = schedule(kind=kind, warmup_steps=10, max_steps=110, max_seconds=100)
+    assert slow.factor(10, 25.0) == pytest.approx(quarter)
+    assert slow.factor(60, 25.0) == pytest.approx(0.5)
+    assert slow.factor(60, 200.0) == pytest.approx(0.0)
+    assert schedule(kind=kind, final_factor=0.1, max_steps=10).factor(10, 0.0) == pytest.approx(0.1)
+
+
+def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
+    for at in (schedule(kind="one_cycle", max_steps=100), schedule(kind="one_cycle", max_seconds=100)):
+        found = [at.factor(moment, float(moment)) for moment in (0, 15, 30, 65, 100)]
+        assert found == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.0])
+    assert schedule(kind="one_cycle", max_steps=10, final_factor=0.1).factor(10, 0.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"kind": "inverse_sqrt"}, "set schedule.warmup_steps"),
+        ({"kind": "one_cycle", "warmup_steps": 9}, "schedule.warmup_steps = 9: .* rises over the first 30 %"),
+        ({"kind": "constant", "final_factor": 0.1}, "schedule.final_factor = 0.1 means nothing to"),
+        ({"kind": "cosine", "factor": 0.7}, "schedule.factor = 0.7 means nothing to .*: leave it out, or take plateau"),
+    ],
+)
+def test_contradictions_are_refused(config: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ScheduleConfig.model_validate(config)
+
+
+def test_plateau_falls_after_its_patience() -> None:
+    found = schedule(kind="plateau", factor=0.5, patience=1)
+    factors = []
+    for improved in (True, False, True, False, False, False, False, False):
+        found.validated(improved=improved)
+        factors.append(found.factor(100, 0.0))
+    assert factors == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]

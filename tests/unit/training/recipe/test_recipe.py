@@ -1,0 +1,139 @@
+"""Recipes: what is wrong in one is said in one line, with the way out."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.recipe.toml_text import toml_text
+
+RECIPES = sorted((Path(__file__).parents[4] / "recipes").glob("*.toml"))
+
+SMALL = """
+[data]
+train = "train.tsv"
+validation = {source = "v.en", target = "v.fr"}
+[source]
+tokenizer = "character"
+[target]
+tokenizer = "word"
+[training]
+max_epochs = 1
+"""
+
+
+def load(tmp_path: Path, text: str = SMALL, *overrides: str) -> Recipe:
+    path = tmp_path / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
+    load_recipe(path)
+
+
+def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
+    recipe = load(
+        tmp_path, SMALL, "optimizer.learning_rate=3e-4", "model.cell=gru", "data.test=x.tsv", "seed = 7",
+        'evaluation.metrics=["bleu", "chrf"]', "source.lowercase=true",
+    )  # fmt: skip
+    assert recipe.optimizer.learning_rate == 3e-4
+    assert recipe.model.cell == "gru"
+    assert recipe.data.test is not None and recipe.data.test.tsv == "x.tsv"
+    assert recipe.seed == 7
+    assert recipe.evaluation.metrics == ("bleu", "chrf")
+    assert recipe.source.lowercase
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.hiden_size=3", "unknown key model.hiden_size; did you mean hidden_size?"),
+        ("optimiser.kind=adam", "unknown key optimiser; did you mean optimizer?"),
+        ("model.encoder.layers=2", "unknown key model.encoder.layers; did you mean num_layers?"),
+        ("data.train.zip=x", "--set data.train.zip=x: train is a value, not a table"),
+        ("batches.zzz=1", "unknown key batches.zzz; known here: max_tokens"),
+        ("data.validation.tzv=1", "unknown key data.validation.tzv; did you mean tsv?"),
+        ("optimizer.kind=adamm", "optimizer.kind = 'adamm': input should be 'adam', 'adamw' or 'sgd'"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: input should be greater than 0"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: input should be a finite number"),
+        ("training.max_epochs=many", "training.max_epochs = 'many': input should be a valid integer"),
+        ("data.fetch=bible", "data.fetch = 'bible': input should be 'cmudict', 'copy', 'dates', 'debdocs-en-fr'"),
+        ("data.train=[]", "data.train"),
+        ("model.attention.score=dot", 'model.attention.score = "dot"'),
+        ("training.precision=int8", "training.precision = 'int8': input should be 'fp32', 'bf16', 'fp16' or 'auto'"),
+        ("training.ema_decay=1", "training.ema_decay = 1: input should be less than 1"),
+        ("training.accumulate_batches=0", "training.accumulate_batches = 0: input should be greater"),
+        ("schedule.kind=inverse_sqrt", "set schedule.warmup_steps, e.g. to 4000"),
+        ("optimizer.momentum=0.9", 'optimizer.momentum = 0.9 means nothing to optimizer.kind = "adam"'),
+        ("seed", "--set seed: must be table.key=value"),
+        (".a=1", "must be table.key=value"),
+    ],
+)
+def test_names_field_value_and_remedy_in_one_line(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, SMALL, override)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert override.startswith((".", "seed")) or "small.toml" in str(caught.value) or "--set" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("max_epochs = 1", "", "training would never end: set training.max_epochs"),
+        ("max_epochs = 1", "[schedule]\nkind='cosine'", 'schedule.kind = "cosine" falls towards an end'),
+        ('train = "train.tsv"', "", "data: needs train = FILE, or fetch = NAME"),
+        ('tokenizer = "word"', "", "target.tokenizer is missing"),
+        ("[target]", "[goal]", "unknown key goal"),
+        ("[data]", "[data", "not TOML"),
+        ("[training]", "[model]\nshared_embeddings=true\n[training]", "source.tokenizer = 'character' differs"),
+        ("max_epochs = 1", 'max_epochs = 1\nprecision = "fp16"\ndevice = "cpu"', '"fp16" is for CUDA, and'),
+        ("[training]", "[model]\ndropout = 0\n[training]\nr_drop = 2", "set model.dropout above 0, or training.r_drop"),
+        ("[data]", '[data]\ndirectory = "d"', "name the fetcher, or leave it out"),
+    ],
+)
+def test_refuses_what_can_not_be_trained(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, SMALL.replace(old, new))
+    assert said in str(caught.value)
+
+
+def test_a_missing_recipe_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such recipe"):
+        load_recipe(tmp_path / "none.toml")
+
+
+def test_a_fetcher_names_its_files_and_can_be_overruled(tmp_path: Path) -> None:
+    text = SMALL.replace('train = "train.tsv"', 'fetch = "reverse"').replace("validation", "test")
+    data = load(tmp_path, text).data
+    assert data.directory == "data/reverse"
+    assert (str(data.train), str(data.validation), str(data.test)) == (
+        "data/reverse/train.tsv",
+        "data/reverse/validation.tsv",
+        "v.en + v.fr",
+    )
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_resolved_recipe_reads_as_itself(tmp_path: Path, path: Path) -> None:
+    recipe = load_recipe(path, ["optimizer.learning_rate=1e-05", "training.max_seconds=60"])
+    assert load(tmp_path, recipe.to_text()) == recipe
+
+
+def test_toml_text_survives_reading() -> None:
+    content = {
+        "a": 1,
+        "b": [1.5, 2.0, 1e-5],
+        "c": {"d": 'quo"te\\ \t\u007f é\n', "e": {"f g": True, "h": {}}},
+        "i": {"j": 1},
+    }
+    assert tomllib.loads(toml_text(content | {"none": None})) == {
+        "a": 1,
+        "b": [1.5, 2.0, 1e-5],
+        "c": {"d": 'quo"te\\ \t\u007f é\n', "e": {"f g": True}},
+        "i": {"j": 1},
+    }

@@ -1,0 +1,89 @@
+"""Which outputs are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.errors import UserError
+from attendant.training.data.pairs import Example
+from attendant.training.evaluation import Decoded
+from attendant.training.report.findings.examples import Span, align, choose_examples, judge, nearest_reference, rank
+
+
+def decoded(text: str, log_prob: float, *references: str, source: str = "s", num_tokens: int | None = None) -> Decoded:
+    length = len(text.split()) if num_tokens is None else num_tokens
+    return Decoded(
+        example=Example(source, references),
+        source_ids=tuple(range(4, 4 + len(source))),
+        text=text,
+        token_ids=(5,) * length,
+        log_prob=log_prob,
+        score=log_prob,
+        finish_reason=FinishReason.EOS,
+    )
+
+
+OUTPUTS = [
+    decoded("a b", -3.0, "a b", source="right"),
+    decoded("a c", -0.3, "a b", source="sure"),
+    decoded("c d", -6.0, "a b", source="lost"),
+    decoded("c d", -0.6, "a b", source="lost and sure"),
+    decoded("a b c", -0.4, "x", "a b c", source="right, long"),
+    Decoded(example=Example("nothing left", ("a",))),
+]
+
+
+def test_single_outputs_are_ranked_by_a_graded_metric() -> None:
+    judged = judge(OUTPUTS, "exact_match")
+    assert [one.metric for one in judged] == ["per"] * 5
+    assert [one.value for one in judged] == [0, 50, 100, 100, 0]
+    assert judged[0].confidence == -1.0  # of two symbols and EOS
+    assert judge(OUTPUTS, "bleu")[0].metric == judge(OUTPUTS, "chrf")[0].metric == "chrf"
+    assert judge(OUTPUTS[-1:], "per") == []
+
+
+@pytest.mark.parametrize("metric", ["wer", "chrf"])
+def test_lists_begin_with_what_stands_out_most(metric: str) -> None:
+    rankings = rank(judge(OUTPUTS, metric))
+    first = {ranking.title.split(";")[0]: ranking.entries[0].decoded.example.source for ranking in rankings}
+    assert first == {
+        "Worst by the metric": "lost and sure",
+        "Wrong, and surest of it": "sure",
+        "Least sure": "lost",
+        "Best by the metric": "right, long",
+        "Surest": "sure",
+    }
+    assert len(rankings[0].entries) == 3
+
+
+def test_nothing_wrong_leaves_no_list_of_it() -> None:
+    titles = [ranking.title for ranking in rank(judge(OUTPUTS[:1], "per"))]
+    assert len(titles) == 3 and not any("rong" in title for title in titles)
+    assert rank([]) == ()
+
+
+def test_texts_are_aligned_word_by_word() -> None:
+    output, reference = "the cat sat on a mat", "the cat is on a red mat"
+    assert align(output, reference) == (
+        Span("the cat", True),
+        Span("sat", False),
+        Span("on a", True),
+        Span("mat", True),
+    )
+    assert [span.text for span in align(reference, output) if not span.is_shared] == ["is", "red"]
+    assert align("", reference) == ()
+    assert nearest_reference(output, ["a dog", reference, "the mat"]) == reference
+
+
+def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:
+    examples = [Example(str(number), ("x",)) for number in range(10)]
+    assert [one.source for one in choose_examples("2", examples)] == ["0", "5"]
+    path = tmp_path / "mine.txt"
+    path.write_text("l'été\tsummer\n\nphoneme\r\n")
+    assert choose_examples(str(path), examples) == [Example("l'été", ("summer",)), Example("phoneme", ())]
+    path.write_text("\n")
+    with pytest.raises(UserError, match="write one per line"):
+        choose_examples(str(path), examples)
+    with pytest.raises(UserError, match=r"--examples .*none"):
+        choose_examples(str(tmp_path / "none"), examples)

@@ -1,0 +1,212 @@
+"""Checkpoints: whole or not there, at whatever moment the process dies."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attendant.runtime.errors import UserError
+from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.run import checkpoint
+from attendant.training.run.checkpoint import (
+    Learner,
+    checkpoint_path,
+    load_state,
+    load_weights,
+    remove_strays,
+    resume_checkpoint,
+    save_checkpoint,
+)
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
+from attendant.training.run.state import TrainingState
+
+
+class Training:
+    """A model and its optimizer after some updates."""
+
+    def __init__(self, kind: str = "adam", seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Linear(3, 2)
+        config = OptimizerConfig.model_validate({"kind": kind} | ({"momentum": 0.9} if kind == "sgd" else {}))
+        self.optimizer = make_optimizer(config, self.model.parameters())
+        self.learner = Learner(model=self.model, optimizer=self.optimizer)
+
+    def update(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.randn(4, 3)).square().sum().backward()
+        self.optimizer.step()
+
+
+def saved(run: Run, step: int, *, best: bool = False, training: Training | None = None) -> None:
+    at = training or Training()
+    save_checkpoint(run, at.learner, TrainingState(step=step), best=best)
+
+
+def names(run: Run) -> set[str]:
+    return {path.name for path in run.checkpoints.iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_everything_comes_back(tmp_path: Path, kind: str) -> None:
+    run, one, other = Run(tmp_path), Training(kind), Training(kind, seed=1)
+    one.update()
+    state = TrainingState(step=3, epoch=1, batch=2, seconds=1.5, best_step=2, best_value=0.25, validated_step=2)
+    save_checkpoint(run, one.learner, state, best=True)
+    one.update()
+    last = checkpoint_path(run, "last")
+    assert last is not None and last == checkpoint_path(run, "best")
+    assert resume_checkpoint(last, other.learner) == state
+    other.update()
+    assert torch.equal(one.model.weight, other.model.weight)
+
+
+def test_a_moving_average_is_what_is_published_and_both_come_back(tmp_path: Path) -> None:
+    run, one, other = Run(tmp_path), Training(), Training(seed=1)
+    averages = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    learners = [
+        Learner(model=each.model, optimizer=each.optimizer, averaged=average)
+        for each, average in zip((one, other), averages, strict=True)
+    ]
+    one.update()
+    save_checkpoint(run, learners[0], TrainingState(step=1), best=True)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    resume_checkpoint(last, learners[1])
+    assert torch.equal(other.model.weight, one.model.weight)
+    assert torch.equal(averages[1].weight, averages[0].weight)
+    published = nn.Linear(3, 2)
+    load_weights(last, published)
+    assert torch.equal(published.weight, averages[0].weight)
+    # Resumed without the average, the training goes on with the weights that it trained.
+    resume_checkpoint(last, other.learner)
+    assert torch.equal(other.model.weight, one.model.weight)
+
+
+def test_a_moving_average_may_begin_later(tmp_path: Path) -> None:
+    run, one, other = Run(tmp_path), Training(), Training(seed=1)
+    saved(run, 1, training=one)
+    last, average = checkpoint_path(run, "last"), nn.Linear(3, 2)
+    assert last is not None
+    resume_checkpoint(last, Learner(model=other.model, optimizer=other.optimizer, averaged=average))
+    assert torch.equal(average.weight, one.model.weight)
+
+
+def test_every_process_finds_its_random_state(tmp_path: Path) -> None:
+    run, training = Run(tmp_path), Training()
+    states = [torch.Generator().manual_seed(seed).get_state() for seed in (4, 5)]
+    save_checkpoint(run, training.learner, TrainingState(step=1), best=True, random_states=states)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    for rank, state in enumerate(states):
+        resume_checkpoint(last, training.learner, rank=rank)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_keeps_as_many_validated_checkpoints_as_it_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for step in range(1, 8):
+        state = TrainingState(step=step, validated_step=step - step % 2)
+        save_checkpoint(run, Training().learner, state, best=step == 1, num_kept=2)
+    assert names(run) == {"best", "last", *(f"step-{step:08d}" for step in (1, 4, 6, 7))}
+    remove_strays(run)
+    assert names(run) == {"best", "last", *(f"step-{step:08d}" for step in (1, 7))}
+
+
+def test_keeps_the_best_and_the_last_only(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for step, best in ((1, True), (2, True), (3, False), (4, False)):
+        saved(run, step, best=best)
+    assert names(run) == {"best", "last", "step-00000002", "step-00000004"}
+    assert (run.checkpoints / "best").readlink() == Path("step-00000002")
+    saved(run, 4)
+    assert names(run) == {"best", "last", "step-00000002", "step-00000004.1"}
+
+
+@pytest.mark.parametrize("moment", ["save_file", "file_digest", "flush_to_disk", "_link"])
+def test_dying_while_it_writes_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    run = Run(tmp_path)
+    saved(run, 1, best=True)
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, moment, die)
+        with pytest.raises(KeyboardInterrupt):
+            saved(run, 2, best=True)
+    for which in ("best", "last"):
+        found = checkpoint_path(run, which)
+        assert found is not None and load_state(found).step == 1
+        load_weights(found, Training().model)
+    assert len(names(run)) > 3
+    remove_strays(run)
+    assert names(run) == {"best", "last", "step-00000001"}
+    saved(run, 2, best=True)
+    assert names(run) == {"best", "last", "step-00000002"}
+
+
+def test_dying_between_the_links_keeps_both_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    saved(run, 1, best=True)
+    link = checkpoint._link
+
+    def once(place: Path, name: str) -> None:
+        link(place, name)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_link", once)
+        with pytest.raises(KeyboardInterrupt):
+            saved(run, 2, best=True)
+    remove_strays(run)
+    steps = {which: load_state(checkpoint_path(run, which) or tmp_path).step for which in ("best", "last")}
+    # The resumed run is at step 1 and will find the same best again.
+    assert steps == {"best": 2, "last": 1}
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
+def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
+    run = Run(tmp_path)
+    saved(run, 1)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    content = bytearray((last / file).read_bytes())
+    content[-1] ^= 1
+    (last / file).write_bytes(content)
+    training = Training()
+    with pytest.raises(UserError, match=f"{file} is damaged"):
+        resume_checkpoint(last, training.learner)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    saved(run, 1)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    with pytest.raises(UserError, match=r"is of another model: .*weight"):
+        load_weights(last, nn.Linear(3, 5))
+
+
+def test_there_is_no_pickle(tmp_path: Path) -> None:
+    run, training = Run(tmp_path), Training()
+    training.update()
+    saved(run, 1, training=training)
+    last = checkpoint_path(run, "last")
+    assert last is not None
+    assert {path.name for path in last.iterdir()} == {"model.safetensors", "optimizer.safetensors", "state.json"}
+    content = json.loads((last / "state.json").read_text())
+    assert content.keys() == {"training", "optimizer", "sha256"}
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, tiny_recipe: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
+        load_run(tmp_path / "none")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text(tiny_recipe.read_text())
+    with pytest.raises(UserError, match="has no checkpoint 'best' yet"):
+        load_run(tmp_path / "run")

@@ -1,0 +1,1 @@
+"""Runs and bundles, named by their paths, measured on held-out data."""

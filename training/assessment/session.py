@@ -1,0 +1,67 @@
+"""One test set, on which any number of models are measured."""
+
+import time
+from dataclasses import dataclass
+
+from rich.progress import Progress
+
+from attendant.training.assessment.data import EvaluationData
+from attendant.training.assessment.models import OpenedModel
+from attendant.training.assessment.outputs import OutputsFile
+from attendant.training.assessment.results import Result
+from attendant.training.evaluation.comparison import compare
+from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.decoding import decode_examples
+from attendant.training.evaluation.evaluating import describe_search, evaluate, search_options
+from attendant.training.evaluation.lengths import LengthUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What holds for all the models.
+
+    Attributes:
+        num_resamples: of the bootstrap; 0: no intervals.
+        length_edges: where the bins of source lengths end; None: no bins.
+        progress: has a bar while something is decoded.
+        outputs: takes every output; may be None.
+    """
+
+    data: EvaluationData
+    num_resamples: int
+    length_edges: tuple[int, ...] | None
+    length_unit: LengthUnit
+    progress: Progress
+    outputs: OutputsFile | None
+
+    def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
+        """Decodes once, and takes the metrics of `config`, or the baseline's, and their difference to it."""
+        options = search_options(config, opened.model)
+        examples = self.data.examples
+        task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))
+        began = time.perf_counter()
+        decoded = decode_examples(
+            opened.model, examples, options, progress=lambda count: self.progress.advance(task, count)
+        )
+        seconds = time.perf_counter() - began
+        self.progress.remove_task(task)
+        if self.outputs is not None:
+            self.outputs.add(opened.name, options, decoded)
+        theirs = () if baseline is None else baseline.evaluation.statistics
+        evaluation = evaluate(
+            opened.model,
+            decoded,
+            options,
+            config.metrics if baseline is None else tuple(statistics.metric for statistics in theirs),
+            data_name=", ".join(filter(None, (self.data.name, opened.variant))),
+            num_resamples=self.num_resamples,
+            length_edges=self.length_edges,
+            length_unit=self.length_unit,
+        )
+        ours = () if baseline is None else evaluation.statistics
+        return Result(
+            model=opened.name,
+            evaluation=evaluation,
+            decode_seconds=seconds,
+            differences=tuple(compare(*pair, self.num_resamples) for pair in zip(ours, theirs, strict=True)),
+        )

@@ -1,0 +1,203 @@
+"""A run set up for training: tokenizers, corpora, first weights, and what the run says of them."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles, Part
+from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
+from attendant.training.data.tokenization import train_tokenizer
+from attendant.training.data.training_split import TrainingPart, prepare_training_part
+from attendant.training.kernels.device import choose_device
+from attendant.training.loop.allocator import keep_freed_memory
+from attendant.training.loop.processes import Processes
+from attendant.training.loop.validation import Validator
+from attendant.training.model import Seq2Seq
+from attendant.training.recipe.recipe import Recipe
+from attendant.training.run.checkpoint import LAST, checkpoint_path
+from attendant.training.run.directory import Run, versions, write_json, write_text
+from attendant.training.run.starting_point import StartingPoint
+
+PARTS: Final[tuple[Part, ...]] = ("train", "validation", "test")
+HELD_OUT: Final[tuple[Part, ...]] = ("validation", "test")
+FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What a trainer takes."""
+
+    run: Run
+    recipe: Recipe
+    model: Seq2Seq
+    corpus: Corpus
+    validator: Validator
+    device: torch.device
+    facts: dict[str, Any]
+
+
+def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Experiment:
+    """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
+
+    A run that begins with another's weights takes its tokenizers too.
+
+    The first process does so while the others wait; they then find all of it in the run.
+
+    Raises:
+        UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
+    """
+    processes = processes or Processes()
+    device = choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
+    processes.join(device)
+    keep_freed_memory()
+    if recipe.training.num_threads is not None:
+        torch.set_num_threads(recipe.training.num_threads)
+    if not processes.is_first:
+        processes.wait()
+    resumed = checkpoint_path(run, LAST) is not None
+    start = None if resumed else StartingPoint.of(recipe)
+    files = {part: found for part in PARTS if (found := recipe.data.files(part)) is not None}
+    digests = {part: {str(path): file_digest(path) for path in found.paths} for part, found in files.items()}
+    # Of the contents in their roles: where the files lie does not matter.
+    contents = {part: list(found.values()) for part, found in digests.items()}
+    digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+    if resumed:
+        _check_resumption(run, recipe, digest)
+    held_out = {part: _read(files[part]) for part in HELD_OUT if part in files}
+    train = prepare_training_part(
+        files["train"],
+        recipe.data,
+        digest=digest,
+        held_out={part: frozenset(pair.source for pair in pairs) for part, pairs in held_out.items()},
+        folder=recipe.data.corpus_folder(run.path),
+        append_eos=recipe.source.append_eos,
+        tokenizers=_known_tokenizers(run, start, begun=resumed or not processes.is_first),
+        train_tokenizers=lambda read: _train_tokenizers(recipe, read),
+    )
+    num_read = {part: len(pairs) for part, pairs in held_out.items()}
+    left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
+    held_out = {part: _without(pairs, frozenset(left_out.get(part, ())), part) for part, pairs in held_out.items()}
+    source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
+    encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
+    validation_corpus = encode_pairs(held_out["validation"], encoder)
+    examples = group_references(held_out["validation"])
+    facts = _facts(train, validation_corpus, held_out) | {
+        "digest": digest,
+        "files": digests,
+        "num_pairs": {"train": train.survey.num_pairs} | num_read,
+        "num_validation_examples": len(examples),
+    }
+    torch.manual_seed(recipe.seed)
+    model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    started = start.fill(model) if start else None
+    validator = Validator(
+        config=recipe.validation,
+        corpus=validation_corpus,
+        batches=recipe.batches,
+        examples=sample_evenly(examples, recipe.validation.max_examples),
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
+        append_eos=recipe.source.append_eos,
+        max_length=recipe.data.max_target_tokens,
+    )
+    if processes.is_first:
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
+        write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
+        write_json(run.path / "data.json", facts)
+        write_json(run.path / "versions.json", versions())
+        if left_out:
+            write_json(run.left_out_path, left_out)
+        if started:
+            write_json(run.start_path, started)
+        write_text(run.recipe_path, recipe.to_text())
+        processes.wait()
+    return Experiment(run, recipe, model, train.corpus, validator, device, facts)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises UserError where the output stands already."""
+    if path.exists():
+        raise UserError(f"{path} exists: --resume continues it, --output names another")
+
+
+def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
+    begun = run.recipe()
+    for field in FIXED_ON_RESUME:
+        if getattr(begun, field) != getattr(recipe, field):
+            raise UserError(f"{run.path} was begun with another [{field}]: take that recipe, or another --output")
+    if begun.optimizer.kind != recipe.optimizer.kind:
+        raise UserError(
+            f"{run.path} was begun with optimizer.kind = {begun.optimizer.kind!r}: take that, or another --output"
+        )
+    if begun.training.start_from != recipe.training.start_from:
+        raise UserError(
+            f"{run.path} was begun with training.start_from = {begun.training.start_from!r}: take that, or another "
+            "--output"
+        )
+    if run.facts("data.json")["digest"] != digest:
+        raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
+
+
+def _read(files: CorpusFiles) -> list[Pair]:
+    pairs = list(read_pairs(files))
+    if not pairs:
+        raise UserError(f"{files} has no pairs")
+    return pairs
+
+
+def _without(pairs: list[Pair], sources: frozenset[str], part: Part) -> list[Pair]:
+    kept = [pair for pair in pairs if pair.source not in sources]
+    if not kept:
+        raise UserError(
+            f'data.shared_sources = "drop_from_held_out" leaves nothing of data.{part}: the training part has all of '
+            'its sources; give other files, or set "drop_from_train" or "keep"'
+        )
+    return kept
+
+
+def _known_tokenizers(run: Run, start: StartingPoint | None, *, begun: bool) -> tuple[Tokenizer, Tokenizer] | None:
+    if begun:
+        return run.tokenizer("source"), run.tokenizer("target")
+    return start.tokenizers() if start else None
+
+
+def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, Tokenizer]:
+    if recipe.model.shared_embeddings:
+        shared = train_tokenizer(recipe.target, (text for pair in read() for text in (pair.source, pair.target)))
+        return shared, shared
+    source = train_tokenizer(recipe.source, (pair.source for pair in read()))
+    return source, train_tokenizer(recipe.target, (pair.target for pair in read()))
+
+
+def _facts(train: TrainingPart, validation: Corpus, held_out: Mapping[Part, Sequence[Pair]]) -> dict[str, Any]:
+    survey, corpus = train.survey, train.corpus
+    sources = [frozenset(pair.source for pair in held_out[part]) for part in HELD_OUT if part in held_out]
+    return {
+        "num_trained_pairs": len(corpus),
+        "num_duplicates": survey.num_duplicates,
+        "num_left_out": survey.num_left_out,
+        "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
+        "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
+        "num_pairs_of_shared_sources": survey.num_shared,
+        "num_sources_shared_with_training": {part: len(shared) for part, shared in survey.shared_sources.items()},
+        "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
+        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
+        "vocabulary_size": {
+            "source": train.source_tokenizer.vocabulary_size,
+            "target": train.target_tokenizer.vocabulary_size,
+        },
+        "unknown_share_in_validation": {
+            "source": unknown_share(validation.sources),
+            "target": unknown_share(validation.targets),
+        },
+    }

@@ -1,0 +1,265 @@
+"""The training loop: step, look, save, until a limit. What to train on is handed in; where it stands is a value."""
+
+import time
+from collections.abc import Callable
+from math import ceil
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attendant.training.data.batches import Batch, BatchPlan, collate
+from attendant.training.data.corpus import Corpus
+from attendant.training.evaluation.metrics import is_better
+from attendant.training.kernels.precision import choose_precision
+from attendant.training.loop.guard import Guard
+from attendant.training.loop.interruption import Interruption
+from attendant.training.loop.journal import Journal
+from attendant.training.loop.processes import Processes
+from attendant.training.loop.progress import TrainingProgress
+from attendant.training.loop.step_log import StepLog
+from attendant.training.loop.update import Updater
+from attendant.training.loop.validation import Validator
+from attendant.training.model import Seq2Seq
+from attendant.training.optimization.moving_average import MovingAverage
+from attendant.training.optimization.optimizer import make_optimizer
+from attendant.training.optimization.schedule import Schedule
+from attendant.training.recipe.recipe import Recipe
+from attendant.training.run.checkpoint import (
+    LAST,
+    Learner,
+    checkpoint_path,
+    remove_strays,
+    resume_checkpoint,
+    save_checkpoint,
+)
+from attendant.training.run.directory import Run
+from attendant.training.run.random_state import random_state
+from attendant.training.run.state import TrainingState
+
+
+class Trainer:
+    """One training of one run.
+
+    Its course is a function of the recipe and the data alone, on a CPU with a given number of threads, unless a time
+    limit ends or anneals it: a run that was killed and resumed has the same weights, bit for bit. More processes share
+    each batch: but for rounding, and for dropout's random numbers, they train as one does.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        recipe: Recipe,
+        model: Seq2Seq,
+        corpus: Corpus,
+        validator: Validator,
+        *,
+        device: torch.device,
+        processes: Processes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Resumes from the run's last checkpoint where there is one.
+
+        Raises:
+            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
+        """
+        self._run = run
+        self._recipe = recipe
+        self._config = config = recipe.training
+        self._device = device
+        self._processes = processes or Processes()
+        self._model = model.to(device)
+        self._corpus = corpus
+        self._validator = validator
+        self._plan = BatchPlan(corpus, recipe.batches, recipe.seed)
+        self._average = MovingAverage(self._model, config.ema_decay) if config.ema_decay is not None else None
+        self.precision = choose_precision(config.precision, device)
+        optimizer = make_optimizer(recipe.optimizer, self._model.parameters())
+        self._updater = Updater(
+            self._model,
+            optimizer,
+            label_smoothing=config.label_smoothing,
+            r_drop=config.r_drop,
+            clip_norm=config.clip_norm,
+            precision=self.precision,
+            device=device,
+            processes=self._processes,
+        )
+        self._learner = Learner(
+            model=self._model,
+            optimizer=optimizer,
+            averaged=self._average.model if self._average else None,
+            scaler=self._updater.scaler,
+        )
+        self._max_steps = self._step_limit()
+        self._schedule = Schedule(recipe.schedule, max_steps=self._max_steps, max_seconds=config.max_seconds)
+        self._clock = clock
+        self.state = self._resume()
+        self._guard = Guard(config, self.state)
+        self._epoch_batches = self._plan.epoch(self.state.epoch)
+        # Where the clock stood when the training had taken no time yet.
+        self._clock_zero = clock() - self.state.seconds
+        self._saved_seconds = self.state.seconds
+
+    @property
+    def num_batches(self) -> int:
+        """Of an epoch."""
+        return self._plan.num_batches
+
+    def train(self, journal: Journal, progress: TrainingProgress) -> TrainingState:
+        """Trains until a limit.
+
+        Raises:
+            UserError: the loss or the gradient is no number any more, or the training diverges; the last checkpoint
+                stands.
+            KeyboardInterrupt: after Ctrl-C or SIGTERM; the step was finished and saved.
+        """
+        self._model.train()
+        log = StepLog(journal, progress, self._config.log_every_steps)
+        with Interruption() as interruption:
+            while True:
+                if self._processes.any(interruption.requested):
+                    self._save(best=False)
+                    progress.say(f"stopped at step {self.state.step}; --resume goes on from there")
+                    raise KeyboardInterrupt
+                if self._validation_is_due():
+                    self._validate(journal, progress)
+                if self._is_over():
+                    return self.state
+                self._step(log)
+                if self._checkpoint_is_due():
+                    self._save(best=False)
+
+    def _step(self, log: StepLog) -> None:
+        state, begun = self.state, self.state.seconds
+        whole = self._epoch_batches[state.batch : state.batch + self._config.accumulate_batches]
+        num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
+        started = self._clock()
+        gradient = self._updater.gradient([self._share(indices) for indices in whole], num_tokens)
+        rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, begun)
+        place = f"epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}"
+        self._guard.check(gradient, rate, f"step {state.step + 1} ({place})")
+        self._updater.step(rate)
+        state.step += 1
+        if self._average is not None:
+            self._average.update(self._model, state.step)
+        state.batch += len(whole)
+        place_done = (state.epoch + 1, state.batch, self.num_batches)
+        if state.batch == self.num_batches:
+            state.epoch, state.batch = state.epoch + 1, 0
+            self._epoch_batches = self._plan.epoch(state.epoch)
+        self._look_at_the_clock()
+        log.add(
+            gradient,
+            num_tokens=num_tokens,
+            seconds=self._clock() - started,
+            rate=rate,
+            step=state.step,
+            epoch=state.epoch,
+            place=place_done,
+            total_seconds=state.seconds,
+            seconds_left=self._seconds_left(),
+        )
+
+    def _share(self, indices: NDArray[np.int64]) -> Batch:
+        """What of a batch is for this process."""
+        own = indices[self._processes.rank :: self._processes.size]
+        if len(own):
+            return collate(self._corpus, own, self._model.start_id)
+        # All processes must take part in the exchange of gradients.
+        return collate(self._corpus, indices[:1], self._model.start_id).without_targets()
+
+    def _validate(self, journal: Journal, progress: TrainingProgress) -> None:
+        state, metric = self.state, self._recipe.validation.metric
+        values = self._validated_values()
+        self._look_at_the_clock()
+        state.validated_step = state.step
+        improved = is_better(metric, values[metric], state.best_value, loss=values["loss"], best_loss=state.best_loss)
+        if improved:
+            state.best_step, state.best_value, state.best_loss = state.step, values[metric], values["loss"]
+        state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
+        self._schedule.validated(improved=improved)
+        self._save(best=improved)
+        journal.write("validation", step=state.step, epoch=state.epoch, values=values | {"seconds": state.seconds})
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        epochs = state.epoch + state.batch / self.num_batches
+        progress.say(f"epoch {epochs:.3g}, step {state.step}: validation {shown}" + (" (best)" if improved else ""))
+
+    def _validated_values(self) -> dict[str, float]:
+        """By name. The first process validates, the others wait."""
+        names: list[str] = list(dict.fromkeys(("loss", self._recipe.validation.metric)))
+        values = dict.fromkeys(names, 0.0)
+        if self._processes.is_first:
+            published = self._average.model if self._average else self._model
+            values = dict(self._validator.validate(published, self._device))
+        return dict(zip(names, self._processes.of_first([values[name] for name in names]), strict=True))
+
+    def _look_at_the_clock(self) -> None:
+        (self.state.seconds,) = self._processes.of_first([self._clock() - self._clock_zero])
+
+    def _validation_is_due(self) -> bool:
+        state, every = self.state, self._recipe.validation.every_steps
+        if state.step in (0, state.validated_step):
+            return False
+        return self._limit_reached() or (state.batch == 0 if every is None else state.step % every == 0)
+
+    def _limit_reached(self) -> bool:
+        state, config = self.state, self._config
+        out_of_steps = self._max_steps is not None and state.step >= self._max_steps
+        return out_of_steps or (config.max_seconds is not None and state.seconds >= config.max_seconds)
+
+    def _is_over(self) -> bool:
+        patience = self._recipe.validation.patience
+        return self._limit_reached() or (patience is not None and self.state.num_validations_without_best >= patience)
+
+    def _checkpoint_is_due(self) -> bool:
+        if self._validation_is_due():
+            return False  # it leaves one itself
+        every = self._config.checkpoint_every_steps
+        by_steps = every is not None and self.state.step % every == 0
+        return by_steps or self.state.seconds - self._saved_seconds >= self._config.checkpoint_every_seconds
+
+    def _save(self, *, best: bool) -> None:
+        self.state.plateau_factor = self._schedule.plateau_factor
+        self.state.num_flat_validations = self._schedule.num_flat_validations
+        random_states = self._processes.gather(random_state(self._device))
+        if self._processes.is_first:
+            save_checkpoint(
+                self._run,
+                self._learner,
+                self.state,
+                best=best,
+                random_states=random_states,
+                num_kept=self._config.keep_checkpoints,
+            )
+        self._saved_seconds = self.state.seconds
+
+    def _resume(self) -> TrainingState:
+        rank = self._processes.rank
+        if self._processes.is_first:
+            remove_strays(self._run, num_kept=self._config.keep_checkpoints)
+        else:
+            # The first one goes on from the seed of the weights; dropout is to be another in each process.
+            torch.manual_seed(self._recipe.seed + rank)
+        last = checkpoint_path(self._run, LAST)
+        if last is None:
+            return TrainingState()
+        state = resume_checkpoint(last, self._learner, device=self._device, rank=rank)
+        self._schedule.plateau_factor = state.plateau_factor
+        self._schedule.num_flat_validations = state.num_flat_validations
+        return state
+
+    def _step_limit(self) -> int | None:
+        config = self._config
+        steps_of_an_epoch = ceil(self.num_batches / config.accumulate_batches)
+        by_epochs = None if config.max_epochs is None else config.max_epochs * steps_of_an_epoch
+        limits = [limit for limit in (config.max_steps, by_epochs) if limit is not None]
+        return min(limits, default=None)
+
+    def _seconds_left(self) -> float | None:
+        state, limits = self.state, []
+        if self._max_steps is not None:
+            limits.append(state.seconds / state.step * (self._max_steps - state.step))
+        if self._config.max_seconds is not None:
+            limits.append(self._config.max_seconds - state.seconds)
+        return max(0.0, min(limits)) if limits else None

@@ -1,0 +1,109 @@
+"""One update of the weights: the gradient of some batches' loss, and the step along it."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from attendant.training.data.batches import Batch
+from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
+from attendant.training.kernels.products import fast_products
+from attendant.training.loop.objective import Objective
+from attendant.training.loop.processes import Processes
+from attendant.training.model import Seq2Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What was found before the weights move.
+
+    Attributes:
+        loss: the smoothed cross-entropy, mean over all target tokens of all batches and processes, in nats.
+        norm: of the gradient before it is clipped.
+        overflowed: fp16's range was left, as it happens now and then; the update is left out and the scale lowered.
+    """
+
+    loss: float
+    norm: float
+    overflowed: bool
+
+
+class Updater:
+    """Updates a model. In any number of batches and processes, the same pairs give the same gradient: the loss is
+    normalized over all target tokens of an update.
+
+    Attributes:
+        scaler: fp16's, part of what a checkpoint keeps.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        *,
+        label_smoothing: float,
+        r_drop: float = 0.0,
+        clip_norm: float,
+        precision: PrecisionName,
+        device: torch.device,
+        processes: Processes,
+    ) -> None:
+        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing, r_drop=r_drop))
+        self._parameters = list(model.parameters())
+        self._optimizer = optimizer
+        self._clip_norm = clip_norm or math.inf
+        self._precision = precision
+        self._device = device
+        self._processes = processes
+        self.scaler = make_scaler(precision, device)
+
+    def gradient(self, batches: Sequence[Batch], num_tokens: int) -> Gradient:
+        """Leaves the clipped gradient in the parameters.
+
+        Args:
+            batches: this process's; every process gives as many.
+            num_tokens: target tokens of all batches of all processes.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        with fast_products(self._device):
+            for place, batch in enumerate(batches, 1):
+                total += self._backward(batch.to(self._device), num_tokens, is_last=place == len(batches))
+        self.scaler.unscale_(self._optimizer)
+        norm = self._clip()
+        loss = self._processes.sums([total])[0] / num_tokens
+        # A scale that has come down to 1 protects from nothing any more: then the gradient itself is at fault.
+        can_lower = self.scaler.is_enabled() and self.scaler.get_scale() > 1
+        overflowed = can_lower and math.isfinite(loss) and not math.isfinite(norm)
+        return Gradient(loss, norm, overflowed)
+
+    def step(self, rate: float) -> None:
+        """Moves the weights along the gradient, at this learning rate."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+
+    def _clip(self) -> float:
+        """Returns the norm of the gradient as it was."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        total_norm = nn.utils.get_total_norm(gradients)
+        norm = total_norm.item()
+        if not norm <= self._clip_norm:  # too large, or not a number
+            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
+        return norm
+
+    def _backward(self, batch: Batch, num_tokens: int, *, is_last: bool) -> float:
+        # The processes exchange gradients once, with the last batch's.
+        waits = isinstance(self._objective, DistributedDataParallel) and not is_last
+        with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            with make_autocast(self._precision, self._device):
+                total, cross_entropy = self._objective(batch)
+            # Their exchange takes the mean over the processes; the sum is wanted.
+            loss = total / num_tokens * self._processes.size
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return float(cross_entropy)

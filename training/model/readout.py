@@ -1,0 +1,101 @@
+"""How a context and a decoder state become the vector that makes the prediction.
+
+Shapes: C context size, H decoder size, E embedding size.
+
+A new joining is one class here, its name in config.JoiningKind and one line in `JOININGS`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from attendant.training.kernels.looped import looped_linear
+from attendant.training.model.config import JoiningKind, ModelConfig
+
+
+class Joining(nn.Module):
+    """One product, between what it is of and what becomes of it.
+
+    Attributes:
+        project: the product.
+    """
+
+    project: nn.Linear
+
+    @abstractmethod
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """What `project` takes."""
+
+    @abstractmethod
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        """[..., H] from what `project` gives and decoder states [..., H]."""
+
+    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """Joins contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E] to [..., H]."""
+        return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)
+
+    def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """`forward` for one step after the other of a loop of training."""
+        project = looped_linear(self.project, num_rows, num_steps)
+        return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
+
+
+class TanhJoining(Joining):
+    """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.project = nn.Linear(config.context_size + config.hidden_size, config.hidden_size, bias=False)
+
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([context, hidden], -1)
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        return torch.tanh(projected)
+
+
+class AdditionJoining(Joining):
+    """s + W c: the state, corrected by the context as by a residual branch (He et al. 2016)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.project = nn.Linear(config.context_size, config.hidden_size, bias=False)
+
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return context
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        return hidden + projected
+
+
+class MaxoutJoining(Joining):
+    """Deep output: max over pairs of U s + V e + C c (Bahdanau et al. 2015, appendix A.2.2; Goodfellow et al. 2013).
+
+    s is the state after the cell, on which the paper's equation (4) conditions the prediction.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        size = config.context_size + config.hidden_size + config.embedding_size
+        self.project = nn.Linear(size, 2 * config.hidden_size)
+
+    def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([context, hidden, embedded], -1)
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        first, second = projected.chunk(2, -1)
+        return torch.maximum(first, second)
+
+
+JOININGS: Final[dict[JoiningKind, type[Joining]]] = {
+    "tanh": TanhJoining,
+    "addition": AdditionJoining,
+    "maxout": MaxoutJoining,
+}

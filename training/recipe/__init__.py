@@ -1,0 +1,1 @@
+"""A recipe: one TOML file that says a whole experiment."""

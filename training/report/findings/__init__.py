@@ -1,0 +1,1 @@
+"""What a report measures, before anything is drawn."""

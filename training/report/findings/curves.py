@@ -1,0 +1,80 @@
+"""Learning curves, read from a run's metrics.jsonl."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendant.runtime.errors import UserError
+from attendant.training.run.directory import Run
+
+MAX_POINTS = 400
+"""Of a curve in a picture: more are averaged in groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values over the course of a training.
+
+    Attributes:
+        steps: [N] rising.
+        seconds: [N] that the training had taken.
+        values: [N].
+    """
+
+    steps: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls) -> "Curve":
+        return cls(np.empty(0), np.empty(0), np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def thinned(self) -> "Curve":
+        """The means of groups of neighbours, at most MAX_POINTS."""
+        if len(self) <= MAX_POINTS:
+            return self
+        groups = np.array_split(np.stack([self.steps, self.seconds, self.values]), MAX_POINTS, axis=1)
+        return Curve(*np.stack([group.mean(1) for group in groups], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurves:
+    """What a run's journal says.
+
+    Attributes:
+        train_loss: of the batches, in nats per target token, smoothed labels and dropout included.
+        validation: by name: "loss", in nats per target token, and the recipe's metric.
+    """
+
+    train_loss: Curve
+    validation: Mapping[str, Curve]
+
+
+def read_curves(run: Run) -> LearningCurves:
+    """Raises UserError where a line of the journal is no event; an unfinished last line is one being written."""
+    events: list[dict[str, Any]] = []
+    text = run.metrics_path.read_text(encoding="utf-8") if run.metrics_path.exists() else ""
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            event = json.loads(line)
+            _ = event["event"], event["step"], event["seconds"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{run.metrics_path}:{number}: is no event of a training: remove the line") from None
+        events.append(event)
+    train = [event for event in events if event["event"] == "train"]
+    validation = [event for event in events if event["event"] == "validation"]
+    names = dict.fromkeys(name for event in validation for name in event)
+    measured = [name for name in names if name not in ("event", "step", "epoch", "seconds")]
+    return LearningCurves(_curve(train, "loss"), {name: _curve(validation, name) for name in measured})
+
+
+def _curve(events: Sequence[Mapping[str, Any]], name: str) -> Curve:
+    having = [event for event in events if name in event]
+    return Curve(*(np.array([event[key] for event in having], np.float64) for key in ("step", "seconds", name)))

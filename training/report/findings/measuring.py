@@ -1,0 +1,213 @@
+"""Everything that a report says of its runs, measured."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import Floats
+from attendant.training.assessment.data import EvaluationData
+from attendant.training.assessment.models import model_of_run
+from attendant.training.data.corpus import encode_source
+from attendant.training.data.pairs import Example, sample_evenly
+from attendant.training.evaluation import (
+    Decoded,
+    Difference,
+    Evaluation,
+    LengthUnit,
+    TextModel,
+    compare,
+    decode_examples,
+    evaluate,
+    search_options,
+    source_lengths,
+)
+from attendant.training.evaluation.metrics import MetricName
+from attendant.training.report.findings.curves import LearningCurves, read_curves
+from attendant.training.report.findings.examples import Ranking, judge, rank
+from attendant.training.report.findings.gradients import Gradients, measure_gradients
+from attendant.training.report.findings.length_bins import natural_edges, natural_unit
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import LoadedRun, load_run
+
+MAX_RUNS = len(ascii_uppercase)
+NUM_GRADIENT_PAIRS = 64
+NUM_WORST_MAPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """An output with the attention [T, S] that made it, and the T and S tokens on both sides, EOS included."""
+
+    decoded: Decoded
+    weights: Floats
+    source_tokens: Sequence[str]
+    target_tokens: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run as a report shows it.
+
+    Attributes:
+        letter: what the pictures call it; empty where it is the only one.
+        name: the directory's; the path as given where two runs share that.
+        loaded: of its best checkpoint.
+        evaluation: by source length too.
+        differences: to the first run, metric by metric; empty for the first.
+        rankings: the best and the worst outputs.
+        chosen, worst: empty where the model has no attention.
+        gradients: None where no example could be followed.
+    """
+
+    letter: str
+    name: str
+    loaded: LoadedRun
+    curves: LearningCurves
+    evaluation: Evaluation
+    differences: tuple[Difference, ...]
+    rankings: tuple[Ranking, ...]
+    chosen: tuple[Attended, ...]
+    worst: tuple[Attended, ...]
+    gradients: Gradients | None
+
+    @property
+    def title(self) -> str:
+        return f"{self.letter} {self.name}".strip()
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.loaded.model.parameters())
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A run that has decoded the data."""
+
+    loaded: LoadedRun
+    model: TextModel
+    options: DecodingOptions
+    decoded: list[Decoded]
+
+
+def measure_runs(
+    paths: Sequence[Path],
+    data: EvaluationData,
+    chosen: Sequence[Example],
+    *,
+    length_unit: LengthUnit | None = None,
+) -> list[MeasuredRun]:
+    """Decodes and measures, each run by the search of its recipe, all by the metrics of the first.
+
+    Args:
+        paths: of runs, at most MAX_RUNS.
+        chosen: examples whose attention is shown.
+        length_unit: that sources are binned by; None: what suits them.
+
+    Raises:
+        UserError: a run without a checkpoint, or damaged.
+    """
+    loaded = [load_run(path) for path in paths]
+    names = _names(paths)
+    opened = []
+    with _progress(names, len(data.examples)) as advance:
+        for place, run in enumerate(loaded):
+            model = model_of_run(run)
+            options = search_options(run.recipe.evaluation, model)
+            decoded = decode_examples(model, data.examples, options, progress=partial(advance, place))
+            opened.append(_Opened(run, model, options, decoded))
+    metrics = loaded[0].recipe.evaluation.metrics
+    unit = length_unit or natural_unit([example.source for example in data.examples])
+    lengths = [length for one in opened for length in source_lengths(one.model, one.decoded, unit)]
+    edges = natural_edges(lengths)
+    evaluations = [
+        evaluate(
+            one.model, one.decoded, one.options, metrics, data_name=data.name, length_edges=edges, length_unit=unit
+        )
+        for one in opened
+    ]
+    letters = ascii_uppercase[: len(paths)] if len(paths) > 1 else [""]
+    return [
+        _measure(letter, name, one, evaluation, evaluations[0] if place else None, data.examples, chosen)
+        for place, (letter, name, one, evaluation) in enumerate(zip(letters, names, opened, evaluations, strict=True))
+    ]
+
+
+def _measure(
+    letter: str,
+    name: str,
+    opened: _Opened,
+    evaluation: Evaluation,
+    baseline: Evaluation | None,
+    examples: Sequence[Example],
+    chosen: Sequence[Example],
+) -> MeasuredRun:
+    metric: MetricName = evaluation.measurements[0].metric
+    rankings = rank(judge(opened.decoded, metric))
+    has_attention = opened.loaded.recipe.model.has_attention
+    worst = [one.decoded.example for one in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
+    pairs = () if baseline is None else zip(evaluation.statistics, baseline.statistics, strict=True)
+    return MeasuredRun(
+        letter=letter,
+        name=name,
+        loaded=opened.loaded,
+        curves=read_curves(Run(opened.loaded.path)),
+        evaluation=evaluation,
+        differences=tuple(compare(one, other) for one, other in pairs),
+        rankings=rankings,
+        chosen=_attend(opened, chosen) if has_attention else (),
+        worst=_attend(opened, worst) if has_attention else (),
+        gradients=_gradients(opened.loaded, examples),
+    )
+
+
+def _attend(opened: _Opened, examples: Sequence[Example]) -> tuple[Attended, ...]:
+    found = decode_examples(opened.model, examples, replace(opened.options, attention=True))
+    end = opened.model.target_tokenizer.tokens_of([opened.model.special_ids.eos])
+    return tuple(
+        Attended(
+            one,
+            one.attention,
+            opened.model.source_tokenizer.tokens_of(one.source_ids),
+            opened.model.target_tokenizer.tokens_of(one.token_ids) + end * (one.finish_reason is FinishReason.EOS),
+        )
+        for one in found
+        if one.attention is not None
+    )
+
+
+def _gradients(loaded: LoadedRun, examples: Sequence[Example]) -> Gradients | None:
+    """Of examples that training could have seen: neither empty nor beyond the recipe's lengths."""
+    recipe = loaded.recipe
+    sampled = sample_evenly(examples, NUM_GRADIENT_PAIRS)
+    append_eos = recipe.source.append_eos
+    sources = encode_source(loaded.source_tokenizer, [one.source for one in sampled], append_eos=append_eos)
+    targets = loaded.target_tokenizer.encode_batch([one.references[0] for one in sampled])
+    fitting = [
+        (source, target)
+        for source, target in zip(sources, targets, strict=True)
+        if 0 < len(source) - append_eos <= recipe.data.max_source_tokens
+        and 0 < len(target) <= recipe.data.max_target_tokens
+    ]
+    return measure_gradients(loaded.model, *zip(*fitting, strict=True)) if fitting else None
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    short = [path.resolve().name for path in paths]
+    return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+
+
+@contextmanager
+def _progress(names: Sequence[str], num_examples: int) -> Iterator[Callable[[int, int], Any]]:
+    """A bar per run, for as long as they decode."""
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks = [progress.add_task(f"decoding {name}", total=num_examples) for name in names]
+        yield lambda place, count: progress.advance(tasks[place], count)

@@ -1,0 +1,236 @@
+"""The curves of a report, by matplotlib, as SVG. No text in them is a user's: runs are letters, explained beside."""
+
+import io
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from attendant.training.evaluation import LengthBin
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER
+from attendant.training.report.findings.curves import Curve
+from attendant.training.report.findings.gradients import Reach
+from attendant.training.report.pictures.colors import FAINT, INK, LINE_STYLES, MARKERS, RULE, series_color
+
+SIZE = (4.5, 3.1)
+"""Inches of one chart: as wide as a phone shows without shrinking letters below legibility."""
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "font.family": ["DejaVu Sans"],
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attendant",
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": FAINT,
+    "ytick.labelcolor": FAINT,
+    "ytick.major.size": 0.0,
+    "ytick.minor.size": 0.0,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 3.6,
+    "lines.solid_capstyle": "round",
+}
+
+LETTER_HEIGHT = 9.0
+"""Points between the letters of two lines that end at one place."""
+
+LOGARITHMIC_FROM = 20.0
+"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
+
+METRIC_LABELS = {
+    "loss": "loss (nats per token)",
+    "wer": "WER (%)",
+    "per": "PER (%)",
+    "exact_match": "exact match (%)",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge_1": "ROUGE-1 (F1 in %)",
+    "rouge_2": "ROUGE-2 (F1 in %)",
+    "rouge_l": "ROUGE-L (F1 in %)",
+}
+
+Letters = Sequence[str]
+"""What the curves are called, in order; with a single one nothing is written beside it."""
+
+
+def loss_chart(train: Sequence[Curve], validation: Sequence[Curve], letters: Letters, *, by_time: bool) -> str:
+    """Losses of runs over steps or minutes: of training thin, of validation thick."""
+    with _chart() as axis:
+        for number, curve in enumerate(train):
+            thinned = curve.thinned()
+            axis.plot(_places(thinned, by_time), thinned.values, color=series_color(number), linewidth=0.8, alpha=0.55)
+        _plot_all(axis, validation, letters, by_time)
+        values = np.concatenate([curve.values for curve in (*train, *validation)])
+        positive = values[np.isfinite(values) & (values > 0)]
+        if len(positive) and positive.max() >= LOGARITHMIC_FROM * positive.min():
+            _make_logarithmic(axis)
+        axis.set_title("loss (nats per token)", **_TITLE)
+        _label_course(axis, by_time)
+        return _svg(axis, letters)
+
+
+def metric_chart(metric: str, curves: Sequence[Curve], letters: Letters, *, by_time: bool) -> str:
+    """A validation metric of runs over steps or minutes."""
+    with _chart() as axis:
+        _plot_all(axis, curves, letters, by_time)
+        axis.set_title(f"{METRIC_LABELS.get(metric, metric)}, {_direction(metric)}", **_TITLE)
+        _label_course(axis, by_time)
+        return _svg(axis, letters)
+
+
+def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: Letters, *, unit: str) -> str:
+    """A metric by source length, with bands of the 95 % intervals."""
+    counts: dict[tuple[int, str], set[int]] = {}
+    for one in (one for found in of_runs for one in found):
+        counts.setdefault((one.low, one.name), set()).add(one.num_examples)
+    names = [name for _, name in sorted(counts)]
+    with _chart() as axis:
+        for number, found in enumerate(of_runs):
+            places = np.array([names.index(one.name) for one in found])
+            values = [one.value for one in found]
+            bounds = [one.interval for one in found if one.interval is not None]
+            color = series_color(number)
+            if len(bounds) == len(found):
+                low, high = [one.low for one in bounds], [one.high for one in bounds]
+                axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
+                axis.vlines(places, low, high, color=color, alpha=0.55, linewidth=1.0)
+            axis.plot(places, values, marker=MARKERS[number % len(MARKERS)], **_line(number, letters))
+        labels = [_with_count(name, counts[low, name]) for low, name in sorted(counts)]
+        axis.set_xticks(range(len(names)), labels)
+        axis.set_xlim(-0.4, len(names) - 0.6)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.set_title(f"{METRIC_LABELS.get(metric, metric)}, {_direction(metric)}", **_TITLE)
+        axis.set_xlabel(f"source {unit} (below: examples)")
+        return _svg(axis, letters)
+
+
+def reach_chart(title: str, reaches: Sequence[Reach | None], letters: Letters, *, distance: str) -> str:
+    """Relative gradient norms by distance: medians, with bands from quartile to quartile."""
+    with _chart() as axis:
+        _make_logarithmic(axis)
+        axis.axhline(1.0, color=FAINT, linewidth=0.8)
+        for number, reach in enumerate(reaches):
+            if reach is None or not len(reach.distances):
+                continue
+            axis.fill_between(
+                reach.distances, reach.low, reach.high, color=series_color(number), alpha=0.16, linewidth=0
+            )
+            axis.plot(reach.distances, reach.median, **_line(number, letters))
+        axis.set_title(title, **_TITLE)
+        axis.set_xlabel(distance)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return _svg(axis, letters)
+
+
+_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "pad": 9}
+
+
+@contextmanager
+def _chart() -> Iterator[Axes]:
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure.add_subplot()
+
+
+def _figure(axis: Axes) -> Figure:
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _svg(axis: Axes, letters: Letters) -> str:
+    _name_ends(axis, letters)
+    written = io.StringIO()
+    _figure(axis).savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = written.getvalue()
+    return svg[svg.index("<svg") :].strip()
+
+
+def _plot_all(axis: Axes, curves: Sequence[Curve], letters: Letters, by_time: bool) -> None:
+    for number, curve in enumerate(curves):
+        if len(curve):
+            places = _places(curve, by_time)
+            axis.plot(places, curve.values, marker=MARKERS[number % len(MARKERS)], **_line(number, letters))
+
+
+def _line(number: int, letters: Letters) -> dict[str, Any]:
+    return {
+        "label": letters[number],
+        "color": series_color(number),
+        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
+    }
+
+
+def _name_ends(axis: Axes, letters: Letters) -> None:
+    """Writes its letter beside the end of each line that has one, above one another where they would meet."""
+    if len(letters) < 2:
+        return
+    figure = _figure(axis)
+    figure.draw_without_rendering()  # settles where things are
+    lines = {str(line.get_label()): line for line in axis.lines if line.get_label() in letters}
+    ends = {letter: np.asarray(line.get_xydata())[-1] for letter, line in lines.items()}
+    shown = {letter: axis.transData.transform(end) * 72 / figure.dpi for letter, end in ends.items()}
+    taken: list[tuple[float, float]] = []
+    for letter in sorted(shown, key=lambda letter: float(shown[letter][1])):
+        x, y = shown[letter]
+        place = max([y, *(other + LETTER_HEIGHT for beside, other in taken if abs(beside - x) < LETTER_HEIGHT)])
+        taken.append((x, place))
+        axis.annotate(
+            letter,
+            (ends[letter][0], ends[letter][1]),
+            xytext=(6, place - y),
+            textcoords="offset points",
+            color=lines[letter].get_color(),
+            fontweight="bold",
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def _places(curve: Curve, by_time: bool) -> NDArray[np.float64]:
+    return curve.seconds / 60 if by_time else curve.steps
+
+
+def _label_course(axis: Axes, by_time: bool) -> None:
+    axis.set_xlabel("minutes of training" if by_time else "steps")
+    axis.set_xlim(left=0)
+    if not by_time:
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _make_logarithmic(axis: Axes) -> None:
+    """Ticks at 1, 2 and 5 of every decade: a range within one has labels too."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _direction(metric: str) -> str:
+    return "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
+
+
+def _with_count(name: str, counts: Collection[int]) -> str:
+    """A bin with the number of its examples; runs may differ there where each counts its own tokens."""
+    fewest, most = min(counts), max(counts)
+    return f"{name}\n{fewest:,}" if fewest == most else f"{name}\n{fewest:,}-{most:,}"

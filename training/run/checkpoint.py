@@ -1,0 +1,269 @@
+"""Checkpoints: a training stopped at a step, whole on disk or not there. No pickle.
+
+    checkpoints/step-00001200/model.safetensors        the weights
+                              optimizer.safetensors    what only training needs: the optimizer's tensors, torch's
+                                                       random states, and, where the weights above are a moving
+                                                       average, those that are trained
+                              state.json               where the training stood, and the sha256 of the two files
+    checkpoints/best, last                             links to the directories that count
+
+A checkpoint is written under a hidden name, flushed to the disk and renamed; then the links are replaced, each in one
+step; then what no link names is removed, but for the last validated ones where the recipe keeps some. Whatever moment
+the power fails, `last` names a whole checkpoint.
+"""
+
+import itertools
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.run.directory import Run
+from attendant.training.run.random_state import random_state, restore_random_state
+from attendant.training.run.state import TrainingState
+
+BEST, LAST = "best", "last"
+MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
+RANDOM_STATE, TRAINED = "random_state.", "trained."
+WRITING_PREFIX = ".writing-"
+
+
+def checkpoint_path(run: Run, which: str) -> Path | None:
+    """The directory that `best` or `last` names; None where there is none."""
+    link = run.checkpoints / which
+    return link.resolve() if link.is_dir() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """What changes with each update, besides the training's state.
+
+    Attributes:
+        model: the weights that are trained.
+        averaged: a model with the weights that are published instead; None: those above.
+        scaler: fp16's.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    averaged: nn.Module | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+
+def save_checkpoint(
+    run: Run,
+    learner: Learner,
+    state: TrainingState,
+    *,
+    best: bool,
+    random_states: Sequence[Tensor] | None = None,
+    num_kept: int = 0,
+) -> None:
+    """Publishes the training's present state as `last`, and as `best` too where it is.
+
+    Args:
+        random_states: torch's, of each process (training/run/random_state.py); None: this one's, on a CPU.
+        num_kept: so many of the last validated checkpoints stay.
+    """
+    published = learner.model if learner.averaged is None else learner.averaged
+    tensors, values = _split(learner.optimizer)
+    random_states = [random_state(torch.device("cpu"))] if random_states is None else random_states
+    tensors |= {f"{RANDOM_STATE}{rank}": each for rank, each in enumerate(random_states)}
+    if learner.averaged is not None:
+        tensors |= {f"{TRAINED}{name}": tensor for name, tensor in _plain(learner.model.state_dict()).items()}
+    content = {"training": asdict(state), "optimizer": values}
+    if learner.scaler is not None and learner.scaler.is_enabled():
+        content["scaler"] = learner.scaler.state_dict()
+    publish_checkpoint(
+        run, {MODEL_FILE: _plain(published.state_dict()), OPTIMIZER_FILE: tensors}, content, step=state.step, best=best
+    )
+    remove_strays(run, num_kept=num_kept)
+
+
+def publish_checkpoint(
+    run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
+) -> None:
+    """Writes a checkpoint whole and links it.
+
+    Args:
+        files: name -> tensors.
+        content: of state.json, without the digests.
+    """
+    run.checkpoints.mkdir(exist_ok=True)
+    name = _free_name(run.checkpoints, step)
+    aside = run.checkpoints / f"{WRITING_PREFIX}{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for file, tensors in files.items():
+        save_file(tensors, aside / file)
+    content = content | {"sha256": {file: file_digest(aside / file) for file in files}}
+    (aside / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for file in (*files, STATE_FILE):
+        flush_to_disk(aside / file)
+    flush_to_disk(aside)
+    aside.rename(run.checkpoints / name)
+    flush_to_disk(run.checkpoints)
+    # `last` first: a run that dies in between resumes from a state that knows of the better value, and `best` would
+    # then stay behind for ever. With `best` first, a resumed run meets the same validation again.
+    for link in (BEST, LAST) if best else (LAST,):
+        _link(run.checkpoints / link, name)
+    flush_to_disk(run.checkpoints)
+
+
+def validated_checkpoints(run: Run) -> list[Path]:
+    """The directories of the checkpoints that were validated and are still here, by step; hand-made ones are not."""
+    found = {}
+    for path in run.checkpoints.glob("step-*"):
+        state = load_state(path)
+        if state.validated_step == state.step:
+            found[state.step] = path
+    return [found[step] for step in sorted(found)]
+
+
+def remove_strays(run: Run, *, num_kept: int = 0) -> None:
+    """Removes checkpoints that were never finished, or that no link names and that are not among the last
+    `num_kept` validated ones.
+    """
+    if not run.checkpoints.is_dir():
+        return
+    named = {path.name for which in (BEST, LAST) if (path := checkpoint_path(run, which))}
+    if num_kept:
+        named |= {path.name for path in validated_checkpoints(run)[-num_kept:]}
+    for path in run.checkpoints.iterdir():
+        if path.is_symlink():
+            if path.name not in (BEST, LAST):
+                path.unlink()
+        elif path.is_dir() and path.name not in named:
+            shutil.rmtree(path)
+
+
+def load_state(directory: Path) -> TrainingState:
+    """Where the training stood. Raises UserError where the checkpoint is damaged."""
+    known = {field.name for field in fields(TrainingState)}
+    values = load_content(directory)["training"]
+    return TrainingState(**{name: value for name, value in values.items() if name in known})
+
+
+def load_weights(directory: Path, model: nn.Module) -> None:
+    """Fills the model with what is published. Raises UserError where the file is damaged or of another model."""
+    _fill(model, _tensors(directory, MODEL_FILE), directory / MODEL_FILE)
+
+
+def published_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights by name. Raises UserError where the file is damaged."""
+    return _tensors(directory, MODEL_FILE)
+
+
+def resume_checkpoint(
+    directory: Path, learner: Learner, *, device: torch.device | None = None, rank: int = 0
+) -> TrainingState:
+    """Puts weights, optimizer and this process's random state back to where they stood.
+
+    Where the moving average was not on before, it begins with the weights as they stand.
+
+    Args:
+        device: that training is on; None: the CPU.
+        rank: this process's.
+
+    Raises:
+        UserError: a damaged file, or weights that were not left by a training.
+    """
+    content = load_content(directory)
+    if OPTIMIZER_FILE not in content["sha256"]:
+        raise UserError(f"{directory} holds averaged weights only, which can't be trained on: resume their run")
+    published, tensors = _tensors(directory, MODEL_FILE), _tensors(directory, OPTIMIZER_FILE)
+    random_states = _taken(tensors, RANDOM_STATE)
+    trained = _taken(tensors, TRAINED) or published
+    _fill(learner.model, trained, directory / MODEL_FILE)
+    if learner.averaged is not None:
+        _fill(learner.averaged, published, directory / MODEL_FILE)
+    if str(rank) in random_states:
+        restore_random_state(random_states[str(rank)], device or torch.device("cpu"))
+    learner.optimizer.load_state_dict(_joined(tensors, content["optimizer"]))
+    if learner.scaler is not None and content.get("scaler"):
+        learner.scaler.load_state_dict(content["scaler"])
+    return load_state(directory)
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise UserError(f"{path} is of another model: {' '.join(str(error).split())}") from None
+
+
+def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those of a prefix, without it; they leave `tensors`."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors.pop(name) for name in names}
+
+
+def load_content(directory: Path) -> dict[str, Any]:
+    """A checkpoint's state.json. Raises UserError where it can't be read."""
+    path = directory / STATE_FILE
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    return content
+
+
+def _tensors(directory: Path, file: str) -> dict[str, Tensor]:
+    path = directory / file
+    if file_digest(path) != load_content(directory)["sha256"][file]:
+        raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors wants tensors that share no memory; recurrent layers keep theirs in one block on CUDA.
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and as plain values."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                values[f"{index}.{name}"] = value
+    return _plain(tensors), {"groups": state["param_groups"], "values": values}
+
+
+def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_split` took apart."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in itertools.chain(tensors.items(), plain["values"].items()):
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    return {"state": state, "param_groups": plain["groups"]}
+
+
+def _free_name(folder: Path, step: int) -> str:
+    """A step may be saved twice: stopped by hand there, then resumed and validated."""
+    names = (f"step-{step:08d}" + (f".{number}" if number else "") for number in itertools.count())
+    return next(name for name in names if not (folder / name).exists())
+
+
+def _link(link: Path, name: str) -> None:
+    aside = link.with_name(f"{WRITING_PREFIX}{link.name}")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(name, target_is_directory=True)
+    aside.replace(link)

@@ -1,0 +1,157 @@
+"""A run directory: everything that a training leaves, and enough to repeat it.
+
+Its files:
+
+recipe.toml                  the recipe as resolved: every field, --set applied
+versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
+data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
+left_out.json                sources that validation and test lost to data.shared_sources, where there are any
+start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
+corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
+source_tokenizer.json, target_tokenizer.json
+metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
+tensorboard/                 the same, for TensorBoard
+checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/run/checkpoint.py)
+checkpoints/best, last       links to two of them
+evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
+report.html                  what `python -m training report` shows of all this, where it was asked for
+"""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import flush_to_disk
+from attendant.training.kernels.products import onednn_is_exact
+from attendant.training.recipe.recipe import Recipe, load_recipe
+
+UNKNOWN_COMMIT = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The places in a run directory."""
+
+    path: Path
+
+    @property
+    def recipe_path(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard_path(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def evaluation_path(self) -> Path:
+        return self.path / "evaluation.json"
+
+    @property
+    def left_out_path(self) -> Path:
+        return self.path / "left_out.json"
+
+    @property
+    def start_path(self) -> Path:
+        return self.path / "start.json"
+
+    def left_out(self, part: str) -> frozenset[str]:
+        """The sources that a held-out part lost to data.shared_sources."""
+        return frozenset(self.facts(self.left_out_path.name)[part]) if self.left_out_path.exists() else frozenset()
+
+    def tokenizer_path(self, side: str) -> Path:
+        return self.path / f"{side}_tokenizer.json"
+
+    def recipe(self) -> Recipe:
+        """Raises UserError where the directory is no run."""
+        if not self.recipe_path.is_file():
+            raise UserError(f"{self.path} is not a run: it has no {self.recipe_path.name}")
+        return load_recipe(self.recipe_path)
+
+    def tokenizer(self, side: str) -> Tokenizer:
+        path = self.tokenizer_path(side)
+        try:
+            return Tokenizer.from_file(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: can't be read: {error}") from None
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """The content of `versions.json` or `data.json`."""
+        path = self.path / name
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: can't be read: {error}") from None
+        return found
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """What was measured so far; empty where nothing was."""
+        if not self.evaluation_path.exists():
+            return []
+        found: list[dict[str, Any]] = json.loads(self.evaluation_path.read_text(encoding="utf-8"))
+        return found
+
+    def record_evaluations(self, measurements: Sequence[dict[str, Any]]) -> None:
+        """Adds measurements; one of the same metric and protocol takes the older one's place."""
+        new = {(entry["metric"], entry["protocol"]): entry for entry in measurements}
+        kept = [entry for entry in self.evaluations() if (entry["metric"], entry["protocol"]) not in new]
+        write_json(self.evaluation_path, [*kept, *new.values()])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    aside = path.with_name(f".{path.name}.writing")
+    with aside.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+    flush_to_disk(aside)
+    aside.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """What this process runs on."""
+    try:
+        project = version("attendant")
+    except PackageNotFoundError:
+        project = "not installed"
+    return {
+        "attendant": project,
+        "commit": _commit(),
+        # Which library multiplies on a CPU depends on the hardware, and the last bits of all weights on the library.
+        "float32_products": "onednn" if onednn_is_exact() else "torch",
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "tokenizers": version("tokenizers"),
+        "torch": torch.__version__,
+    }
+
+
+def _commit() -> str:
+    """The git commit of this source, with `-dirty` where it was changed since."""
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN_COMMIT
+    return done.stdout.strip() or UNKNOWN_COMMIT

@@ -1,0 +1,96 @@
+"""A trained run, opened for evaluation or export."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import Part
+from attendant.training.data.corpus import encode_source
+from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
+from attendant.training.model import Seq2Seq
+from attendant.training.recipe.recipe import Recipe
+from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
+from attendant.training.run.directory import Run
+from attendant.training.run.state import TrainingState
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A trained model with everything that says where it came from.
+
+    Attributes:
+        recipe: the recipe as resolved; `recipe.model_dump(mode="json")` is its plain form.
+        model: in evaluation mode, on the CPU.
+        checkpoint: "sha256:" and the digest of the weights' file.
+        state: where the training stood.
+        evaluation: entries {metric, value, protocol, num_examples, decoding}; may be empty.
+        versions: what the training ran on; `commit` is among them.
+        data: files with their digests, and counts; `digest` stands for all of them.
+    """
+
+    path: Path
+    recipe: Recipe
+    model: Seq2Seq
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    checkpoint: str
+    state: TrainingState
+    evaluation: list[dict[str, Any]]
+    versions: dict[str, str]
+    data: dict[str, Any]
+
+    @property
+    def commit(self) -> str:
+        return self.versions["commit"]
+
+    @property
+    def data_digest(self) -> str:
+        return str(self.data["digest"])
+
+    def held_out_sources(self, limit: int) -> list[list[int]]:
+        """At most `limit` sources, without EOS, that a request could give; none where the data is not here any more."""
+        parts: tuple[Part, ...] = ("validation", "test")
+        sources: list[list[int]] = []
+        for part in parts:
+            files = self.recipe.data.files(part)
+            if files is None or not all(path.is_file() for path in files.paths) or len(sources) >= limit:
+                continue
+            examples = sample_evenly(group_references(read_pairs(files)), limit - len(sources))
+            encoded = encode_source(self.source_tokenizer, [example.source for example in examples], append_eos=False)
+            sources += [source for source in encoded if 0 < len(source) <= self.recipe.data.max_source_tokens]
+        return sources
+
+
+def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
+    """Opens a run for evaluation or export.
+
+    Args:
+        path: the run directory.
+        which: "best" or "last".
+
+    Raises:
+        UserError: no run, no checkpoint yet, a damaged file.
+    """
+    run = Run(Path(path))
+    recipe = run.recipe()
+    directory = checkpoint_path(run, which)
+    if directory is None:
+        raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
+    source_tokenizer, target_tokenizer = run.tokenizer("source"), run.tokenizer("target")
+    model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+    load_weights(directory, model)
+    return LoadedRun(
+        path=run.path,
+        recipe=recipe,
+        model=model.eval(),
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
+        checkpoint=f"sha256:{file_digest(directory / MODEL_FILE)}",
+        state=load_state(directory),
+        evaluation=run.evaluations(),
+        versions=run.facts("versions.json"),
+        data=run.facts("data.json"),
+    )

@@ -1,0 +1,35 @@
+"""Where a training stands."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """Where a training stands, between two steps.
+
+    Attributes:
+        step: updates done.
+        epoch: epochs finished.
+        batch: batches of the running epoch that are done.
+        seconds: spent in training and validation so far, over all resumptions.
+        validated_step: the step of the last validation; None: there was none.
+        best_step, best_value, best_loss: the best validation so far; among equal values the lower loss is better.
+        num_validations_without_best: in a row.
+        plateau_factor, num_flat_validations: the schedule's (training/optimization/schedule.py).
+        smoothed_loss, lowest_loss, num_high_losses: the guard's (training/loop/guard.py).
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    validated_step: int | None = None
+    best_step: int | None = None
+    best_value: float | None = None
+    best_loss: float | None = None
+    num_validations_without_best: int = 0
+    plateau_factor: float = 1.0
+    num_flat_validations: int = 0
+    smoothed_loss: float | None = None
+    lowest_loss: float | None = None
+    num_high_losses: int = 0
