@@ -8,7 +8,7 @@ import uvloop
 from attendant.runtime.command import exit_command
 from attendant.server.app import serve
 from attendant.server.config import parse_config
-from attendant.server.logs import configure_logging
+from attendant.server.observability.logs import configure_logging
 
 
 def main() -> int:

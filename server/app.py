@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.host import EngineHost
+from attendant.server.engine.remote.worker_pool import EngineWorkers
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
-from attendant.server.engine.workers import EngineWorkers
-from attendant.server.lifecycle import Lifecycle
-from attendant.server.listening import authority, bind, grpc_server
 from attendant.server.loading import LoadedModel, budget_of, in_daemon_thread, load_model, open_bundles, threads_each
-from attendant.server.metrics import Metrics
-from attendant.server.metrics_endpoint import MetricsEndpoint
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.processes import RemoteModel, WorkerProcesses
+from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.metrics import Metrics
+from attendant.server.process.lifecycle import Lifecycle
+from attendant.server.process.listening import authority, bind, grpc_server
+from attendant.server.process.spawning import RemoteModel, WorkerProcesses
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.stepper import Stepper
 from attendant.server.config import ServerConfig
-from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.models import limits_in_force
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provi
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Violation
-from attendant.server.metrics import ModelMetrics
+from attendant.server.observability.metrics import ModelMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,13 @@ from attendant.runtime.bundle.manifest import (
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.thread import EngineThread
-from attendant.server.lifecycle import Lifecycle
-from attendant.server.listening import bind, grpc_server
-from attendant.server.metrics import Metrics
 from attendant.server.models import Catalogue, ServedModel, limits_in_force
+from attendant.server.observability.metrics import Metrics
+from attendant.server.process.lifecycle import Lifecycle
+from attendant.server.process.listening import bind, grpc_server
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 

@@ -11,8 +11,8 @@ from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
 from benchmarks.command import Context
 from benchmarks.decoding.job import Job, sentences
 from benchmarks.decoding.replay import watched_graphs

@@ -7,8 +7,8 @@ the same. Those of a batch that end earlier leave, and are answered, at once. On
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
 from attendant.server.engine import engine
+from attendant.server.engine.queueing.scheduler import Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Scheduler
 
 
 class RequestLevelScheduler(Scheduler):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.stepper import Stepper
-from attendant.server.engine.lane import width_of
+from attendant.server.engine.queueing.priority_queue import width_of
+from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import (
     EngineRequest,
     Outcome,
@@ -17,7 +18,6 @@ from attendant.server.engine.request import (
     StepResult,
     StepStats,
 )
-from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 

@@ -13,8 +13,8 @@ from functools import partial
 
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.host import Outcomes
-from attendant.server.engine.pace import Pace
 from attendant.server.engine.request import EngineRequest, Priority, StepStats
+from attendant.server.engine.throughput import Pace
 
 log = logging.getLogger(__name__)
 

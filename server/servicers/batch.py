@@ -15,8 +15,8 @@ from typing import Any
 
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.errors import Draining, Unavailable
-from attendant.server.interceptor import cancellation_code
 from attendant.server.models import Catalogue, ServedModel
+from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.call import Account, Failure
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.requests import Work, read_generate

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from attendant.server.errors import AttendantError, InternalError
-from attendant.server.interceptor import cancellation_code
-from attendant.server.metrics import Metrics
 from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.status import abort
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import grpc
 
 from attendant.server.engine.request import Result
 from attendant.server.errors import NotBuilt
-from attendant.server.metrics import Metrics
 from attendant.server.models import Catalogue, ServedModel
+from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.call import Account, Answering
 from attendant.server.servicers.conversion import generate_response, model_message, score_response

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from prometheus_client import CollectorRegistry
 
-from attendant.server.metrics import Metrics
+from attendant.server.observability.metrics import Metrics
 from attendant.training.model import ModelConfig, Seq2Seq, scores
 from attendant.training.model.stepper import TorchStepper
 from tests.bundles import TINY_SIZES

@@ -11,8 +11,8 @@ import pytest
 
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import Budget
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.serving.attendant_server import BULK, UNARY, generate_request, write_payloads
 from benchmarks.serving.generator import Load

@@ -10,9 +10,9 @@ import pytest
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Result, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.thread import EngineThread
 from attendant.server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import SPECIAL_IDS, FakeStepper

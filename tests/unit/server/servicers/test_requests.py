@@ -11,8 +11,8 @@ from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.errors import InvalidArgument
-from attendant.server.metrics import Metrics
 from attendant.server.models import ServedModel
+from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.requests import read_generate, read_score
 from attendant.server.servicers.status import status_of
 from attendant_client.v1 import seq2seq_pb2 as messages

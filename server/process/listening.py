@@ -7,9 +7,9 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
-from attendant.server.interceptor import GrpcMetrics
-from attendant.server.metrics import Metrics
 from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.lane import MAX_OVERTAKEN, WINDOW, Lane, width_of
+from attendant.server.engine.queueing.priority_queue import MAX_OVERTAKEN, WINDOW, Lane, width_of
 from attendant.server.engine.request import EngineRequest
 from tests.fakes import SPECIAL_IDS
 

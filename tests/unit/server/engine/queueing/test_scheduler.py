@@ -1,4 +1,4 @@
-"""Priorities, deadlines, and the two lanes together; admission itself is in test_lane.py."""
+"""Priorities, deadlines, and the two lanes together; admission itself is in test_priority_queue.py."""
 
 import random
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.queueing.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
-from attendant.server.engine.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
 from tests.fakes import SPECIAL_IDS
 
 SEARCH = BeamSearch.start(DecodingOptions(max_length=5), SPECIAL_IDS)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attendant.server.logs import configure_logging
+from attendant.server.observability.logs import configure_logging
 
 
 @pytest.fixture(autouse=True)

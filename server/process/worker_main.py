@@ -11,11 +11,11 @@ import sys
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.frames import framed, receive_one
-from attendant.server.engine.worker import run_worker
-from attendant.server.handshake import Plan, Ready, Refused
+from attendant.server.engine.remote.frames import framed, receive_one
+from attendant.server.engine.remote.serving import run_worker
 from attendant.server.loading import budget_of, load_model
-from attendant.server.logs import configure_logging
+from attendant.server.observability.logs import configure_logging
+from attendant.server.process.handshake import Plan, Ready, Refused
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.frames import Frames, framed, receive_one
+from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.remote.frames import Frames, framed, receive_one
+from attendant.server.engine.remote.serving import run_worker
+from attendant.server.engine.remote.worker_pool import EngineWorkers
 from attendant.server.engine.request import Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.scheduler import Budget
-from attendant.server.engine.worker import run_worker
-from attendant.server.engine.workers import EngineWorkers
 from attendant.server.errors import Draining, EngineDead
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, eventually
@@ -26,7 +26,7 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 
 
 def work(connection: socket.socket, stepper: FakeStepper, max_rows: int) -> None:
-    """A worker's life, as in server/worker.py: a failed step ends it."""
+    """A worker's life, as in server/process/worker_main.py: a failed step ends it."""
     with connection, suppress(RuntimeError, OSError):
         run_worker(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000)))
 

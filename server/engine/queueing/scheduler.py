@@ -1,6 +1,6 @@
 """Who waits, who runs, and whose turn it is. Pure: no tensors, no threads, no clock of its own, no I/O.
 
-Interactive and bulk requests stand in lanes of their own (lane.py), each with the whole budget, and are stepped apart:
+Interactive and bulk requests stand in lanes of their own, each with the whole budget, and are stepped apart:
 a round of the engine is a lane's. An interactive request is thus admitted at the next step however much bulk work there
 is, and its steps are no longer for it: while interactive work runs, bulk rows stand still, their state kept, but for
 the share of the time that keeps bulk work from starving (allowance.py). A bulk round is one call into the model, as
@@ -11,8 +11,8 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from attendant.server.engine.allowance import Allowance, Turns
-from attendant.server.engine.lane import Lane
+from attendant.server.engine.queueing.batch_budget import Allowance, Turns
+from attendant.server.engine.queueing.priority_queue import Lane
 from attendant.server.engine.request import EngineRequest, Priority
 
 MAX_OLD_DEADLINES = 64

@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.server.engine.dispatch import Dispatcher
+from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.request import EngineRequest, Priority
-from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
+from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
 
 
 def given_to(sent: list[tuple[int, EngineRequest]]) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.errors import UserError
 from attendant.server.engine.request import Priority, RequestStats, StepStats
-from attendant.server.metrics import Metrics, attention_entropy, coverage_deficit
-from attendant.server.metrics_endpoint import MetricsEndpoint
+from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
 STEP = StepStats(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.server.engine.allowance import Allowance, Turns
+from attendant.server.engine.queueing.batch_budget import Allowance, Turns
 
 
 def learn(allowance: Allowance, fixed: float, per_unit: float, calls: int = 60) -> int:

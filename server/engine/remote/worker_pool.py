@@ -5,13 +5,13 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 
-from attendant.server.engine.dispatch import Dispatcher
-from attendant.server.engine.frames import Frames, framed
 from attendant.server.engine.host import Outcomes
-from attendant.server.engine.messages import Orders, Report
-from attendant.server.engine.pace import Pace
+from attendant.server.engine.remote.dispatch import Dispatcher
+from attendant.server.engine.remote.frames import Frames, framed
+from attendant.server.engine.remote.messages import Orders, Report
+from attendant.server.engine.remote.serving import RECEIVED_BYTES
 from attendant.server.engine.request import EngineRequest, Priority, StepStats
-from attendant.server.engine.worker import RECEIVED_BYTES
+from attendant.server.engine.throughput import Pace
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.search import Search
-from attendant.server.engine.messages import MAX_SEARCHES_KEPT, Orders, Report
+from attendant.server.engine.remote.messages import MAX_SEARCHES_KEPT, Orders, Report
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 

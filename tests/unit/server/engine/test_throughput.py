@@ -1,6 +1,6 @@
 import pytest
 
-from attendant.server.engine.pace import Pace
+from attendant.server.engine.throughput import Pace
 
 
 def test_nothing_is_expected_of_an_engine_that_has_not_answered() -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.server.counter import Counter, CounterChild
 from attendant.server.histogram import Histogram
-from attendant.server.metrics import REQUEST_BUCKETS
+from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 

@@ -11,8 +11,8 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Limits, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
-from attendant.server.engine.frames import framed, receive_one
-from attendant.server.handshake import Plan, Ready, Refused
+from attendant.server.engine.remote.frames import framed, receive_one
+from attendant.server.process.handshake import Plan, Ready, Refused
 
 END_SECONDS = 5.0
 """How long a worker may take to notice that it is not wanted any more: the step under way, or its loading."""
@@ -72,7 +72,7 @@ class WorkerProcesses:
         ours, theirs = socket.socketpair()
         self._connections.append(ours)
         with theirs:
-            command = [sys.executable, "-m", "attendant.server.worker", str(theirs.fileno())]
+            command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
             self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
         ours.sendall(framed(plan))
         return ours

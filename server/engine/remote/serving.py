@@ -5,8 +5,8 @@ import socket
 import time
 
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.frames import Frames, framed
-from attendant.server.engine.messages import Report
+from attendant.server.engine.remote.frames import Frames, framed
+from attendant.server.engine.remote.messages import Report
 from attendant.server.engine.request import Priority, StepStats
 
 REPORT_SECONDS = 0.05
