@@ -5,8 +5,8 @@ from pathlib import Path
 
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_run import exportable_run
-from attendant.export.verification.certification import Say, say_nothing, verify
-from attendant.export.verification.int8 import certify
+from attendant.export.status import Say, say_nothing
+from attendant.export.verification.certification import certify_rewritten, certify_traced
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Certificate, Provider
 from attendant.runtime.bundle_stepper import BundleStepper
@@ -59,7 +59,7 @@ def recheck(
 def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say: Say) -> str:
     exportable = exportable_run(load_run(*run), bundle.manifest.name)
     _refuse_other_model(bundle, exportable.model.state_tensors(), exportable.provenance.checkpoint, run[0])
-    found = verify(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
+    found = certify_traced(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
     ties = f", {found.tokens.num_excused} differ by a tie"
     return f"{_agreement(found)} to PyTorch's{ties}; largest error {max(found.errors.values()):.1e}"
 
@@ -68,7 +68,7 @@ def _compare_int8(bundle: Bundle, stepper: BundleStepper, say: Say) -> str:
     """With the fp32 graphs, which were compared with PyTorch before."""
     exportable = exportable_bundle(bundle)
     reference = OnnxStepper(bundle, "fp32")
-    found = certify(bundle.manifest, stepper, reference, {}, exportable.encoder_sources(), say=say)
+    found = certify_rewritten(bundle.manifest, stepper, reference, {}, exportable.encoder_sources(), say=say)
     return f"{_agreement(found)} to fp32's; the same bits alone and in batches"
 
 

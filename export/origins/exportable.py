@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attendant.export.status import Say
 from attendant.export.tracing.traced import TracedPair
-from attendant.export.verification.certification import Say
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import (
     Certificate,

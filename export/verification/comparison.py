@@ -1,4 +1,4 @@
-"""How far what the graphs gave is from what PyTorch gave, and whether company changed a bit of it."""
+"""How far what the graphs gave is from what PyTorch gave, and whether batch-mates changed a bit of it."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ class Agreement:
 
     Attributes:
         errors: tensor, all steps together -> its worst.
-        variations: tensor -> the first place where company changed its bits.
+        variations: tensor -> the first place where batch-mates changed its bits.
     """
 
     errors: dict[str, Worst] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Agreement:
     def variation_lines(self) -> list[str]:
         """One line per tensor that depends on the batch."""
         return [
-            f"{name}: not the same bits alone and in company ({where})"
+            f"{name}: not the same bits alone and with batch-mates ({where})"
             for name, where in sorted(self.variations.items())
         ]
 

@@ -1,4 +1,4 @@
-"""Both sides decode the same sources: the tokens must be the same, and each request's own whatever its company."""
+"""Both sides decode the same sources: the tokens must be the same, and each request's own whatever its batch-mates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class DecodingReport:
 
     Attributes:
         token_lines: one per source whose tokens differ without a tie to excuse it.
-        company_lines: one per source that got other bits alone than in a batch.
+        batch_lines: one per source that got other bits alone than in a batch.
     """
 
     tokens: TokenAgreement
     token_lines: tuple[str, ...]
-    company_lines: tuple[str, ...]
+    batch_lines: tuple[str, ...]
 
 
 def compare_decodings(
@@ -44,7 +44,7 @@ def compare_decodings(
     """
     num_identical = num_excused = 0
     token_lines: list[str] = []
-    company_lines: list[str] = []
+    batch_lines: list[str] = []
     for options in _decoding_options(plan, manifest):
         found = decode_all(stepper, sources, options, manifest.special_ids)
         expected = decode_all(reference, sources, options, manifest.special_ids)
@@ -54,7 +54,7 @@ def compare_decodings(
             if ours[0].token_ids != theirs[0].token_ids
         ]
         num_identical += len(sources) - len(differing)
-        company_lines += _company_differences(plan, manifest, stepper, sources, options, found)
+        batch_lines += _batch_differences(plan, manifest, stepper, sources, options, found)
         if tolerance is None:
             continue
         tied = _hang_on_a_tie(reference, [sources[index] for index in differing], options, manifest, tolerance)
@@ -69,11 +69,11 @@ def compare_decodings(
         num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=num_excused
     )
     return DecodingReport(
-        tokens=tokens, token_lines=tuple(token_lines[:MAX_LINES]), company_lines=tuple(company_lines[:MAX_LINES])
+        tokens=tokens, token_lines=tuple(token_lines[:MAX_LINES]), batch_lines=tuple(batch_lines[:MAX_LINES])
     )
 
 
-def _company_differences(
+def _batch_differences(
     plan: VerificationPlan,
     manifest: Manifest,
     stepper: Stepper,

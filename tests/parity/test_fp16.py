@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from attendant.export.bundle_writer import write_bundle
+from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.recheck import recheck
 from attendant.export.rewriting.fp16.conversion import convert
@@ -103,7 +103,7 @@ def test_wrong_fp16_graphs_are_refused(fault: Any, tmp_path: Path, monkeypatch: 
         fault(converted)
         return converted
 
-    monkeypatch.setattr("attendant.export.bundle_writer.convert", faulty)
+    monkeypatch.setitem(REWRITERS, "fp16", faulty)
     with pytest.raises(VerificationFailed, match=r"the fp16 graphs on .* are refused"):
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "fp16"), plan=TINY_PLAN)
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
 """From the fp32 graphs to int8: what is rewritten, and in which order.
 
 It needs the graphs alone, not the model: a bundle is quantized like a run. Every scale is fixed or of one row, and sums
-of integers are exact in any order: a source gets the same bits alone and in any company.
+of integers are exact in any order: a source gets the same bits alone and in any batch.
 """
 
 from collections.abc import Iterator, Sequence
