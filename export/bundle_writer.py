@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from attendant.export.graph_files import write_pair
 from attendant.export.origins.exportable import Exportable
 from attendant.export.publication import published
 from attendant.export.rewriting.fp16.conversion import convert
@@ -135,7 +134,7 @@ class _Draft:
 
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
         """Writes the graphs and loads them."""
-        self.graphs[precision] = write_pair(self.folder, precision, pair)
+        self.graphs[precision] = pair.write(self.folder, precision)
         return OnnxStepper(self._draft_bundle(), precision)
 
     def _draft_bundle(self) -> Bundle:

@@ -37,6 +37,10 @@ SUMMING: Final = frozenset(
 
 MULTIPLYING: Final = frozenset({"Gemm", "MatMul"}) | RECURRENT
 
+UNTOUCHED: Final = {
+    "softmax, log-probabilities, masks": "fp32: sums of exponentials, and masks whose large negatives are beyond fp16",
+}
+
 
 def convert(pair: TracedPair) -> RewrittenPair:
     """The fp16 graphs of fp32 graphs, which stay as they are."""
@@ -53,7 +57,11 @@ def convert(pair: TracedPair) -> RewrittenPair:
         if not widened:
             break
         dtypes |= widened
-    floats = [tensor for tensor in pair.state if step.input(tensor.input).dtype == FULL]
+    stored = {
+        tensor.input: _storage(tensor, dtypes[tensor.input])
+        for tensor in pair.state
+        if step.input(tensor.input).dtype == FULL
+    }
     converted_encoder = _Conversion(encoder, encoder_magnitudes, dtypes)
     for one in (converted_encoder, converted):
         one.write()
@@ -64,21 +72,14 @@ def convert(pair: TracedPair) -> RewrittenPair:
             state=pair.state,
             min_queries=pair.min_queries,
         ),
-        arithmetic={**converted_encoder.arithmetic, **converted.arithmetic, **_stored(floats, dtypes)},
+        arithmetic={**converted_encoder.arithmetic, **converted.arithmetic, **UNTOUCHED, **stored},
     )
 
 
-def _stored(floats: Sequence[StateTensor], dtypes: Mapping[str, ir.DataType]) -> dict[str, str]:
-    added = "stored as fp32: every step adds to it"
-    read = "stored as fp32: what reads it computes in fp32"
-    kept = "fp32: sums of exponentials, and masks whose large negatives are beyond fp16"
-    return {
-        "softmax, log-probabilities, masks": kept,
-        **{
-            one.input: "stored as fp16" if dtypes[one.input] == HALF else added if one.output else read
-            for one in floats
-        },
-    }
+def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
+    if dtype == HALF:
+        return "stored as fp16"
+    return f"stored as fp32: {'every step adds to it' if tensor.output else 'what reads it computes in fp32'}"
 
 
 def _adds_up(output: ir.Value) -> bool:
