@@ -25,7 +25,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exportable(ABC):
-    """All that a bundle says of itself, but for its graphs of other precisions than fp32.
+    """Everything that a bundle says of itself, except its graphs of other precisions than fp32.
 
     Attributes:
         name: the bundle's, by which requests name the model.

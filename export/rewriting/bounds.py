@@ -1,8 +1,8 @@
-"""How large the values of a graph can become, whatever the input: what fixes a scale for good.
+"""How large the values of a graph can become, whatever the input.
 
 tanh, sigmoid and softmax are bounded, and so are hidden states, means of them and embeddings (a table of constants).
-A value with a known bound needs no look at the row to be quantized. Values without one (cell states, projections)
-are left to a scale per row.
+int8 quantizes a bounded value in fixed steps, and one without a bound (cell states, projections) by a scale per row;
+fp16 keeps in fp32 what could overflow.
 
 A bound is the largest |x| of each feature (the last axis): a scalar where all have the same, else [K].
 """
@@ -22,7 +22,7 @@ Bound = NDArray[np.float64]
 """[] or [K]."""
 
 BOUNDED_BY_ONE = frozenset({"Tanh", "Sigmoid", "Softmax", "LSTM", "GRU", "RNN"})
-"""tanh, sigmoid, probabilities; the hidden states of recurrent layers that start from zero (not their cells)."""
+"""Also recurrent layers: their hidden states start from zero. The cell states of an LSTM are not bounded."""
 
 MOVING = frozenset(
     {"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements", "Gather", "Transpose"}
@@ -58,7 +58,7 @@ class Bounds:
                 self._note(value, _of_constant(value) if constant(value) is not None else self._of_output(node, value))
 
     def of(self, value: ir.Value | None) -> Bound | None:
-        """The bound of a value; None: it has none that could be told from the graph."""
+        """The bound of a value, [] or [K] float64; None: the graph tells none."""
         return None if value is None else self._known.get(value)
 
     def largest(self, value: ir.Value | None) -> float | None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export.tracing.finishing import finished
-from attendant.export.tracing.recurrent import with_onnx_layers
+from attendant.export.tracing.onnx_layers import with_onnx_layers
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec

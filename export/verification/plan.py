@@ -1,4 +1,4 @@
-"""On what the graphs are compared, and how closely they must agree."""
+"""The grid on which graphs are compared, and how closely they must agree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

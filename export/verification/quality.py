@@ -1,6 +1,7 @@
-"""What a precision costs, measured on a whole test set by the graphs that will serve, and what it may cost.
+"""The quality of int8, and of beams, measured on a whole test set by the graphs that will serve.
 
-A rewrite that is right can still be too coarse for a model: only outputs against references say so.
+A correct rewrite can still be too coarse for a model, and beams worse than greedy search: only outputs against
+references tell.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -83,7 +83,7 @@ def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
 
 
 def _adds_up(output: ir.Value) -> bool:
-    """Whether a state's next value is a sum: of itself and something, for all that is known here."""
+    """Whether a state's next value is a sum, which may be one of the state itself and something more."""
     waiting = [output]
     while waiting:
         value = waiting.pop()
@@ -150,7 +150,7 @@ class _Conversion:
         if node.op_type in SUMMING:
             return FULL
         if any(self._dtypes.get(value) == FULL and made_by(value, "Tanh", "Sigmoid") is None for value in floats):
-            # What comes of a sum through tanh is rounded like any other value of at most 1: nothing is added to it.
+            # A sum is rounded to fp16 only behind a tanh or sigmoid, where nothing more is added to it.
             return FULL
         return FULL if _is_too_large(floats) else HALF
 

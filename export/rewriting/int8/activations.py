@@ -1,8 +1,8 @@
-"""Activations as bytes: what a product of integers takes.
+"""Activations as bytes: the inputs of products of integers.
 
-A value x is stored as codes q = 128 + round(x / step) in uint8, step = largest / 127. The largest is known beforehand
-(rewriting/bounds.py) and the step fixed, or it is taken of each row by itself. Never of a whole tensor: a request's
-answer would then depend on its neighbours.
+A value x is stored as codes q = 128 + round(x / step) in uint8, step = largest / 127. Where the graph bounds
+x (rewriting/bounds.py), the step is fixed; elsewhere each row has its own. It is never taken of a whole tensor: a
+request's answer would then depend on its batch-mates.
 
 uint8 with the zero at 128, since ONNX Runtime's kernels for signed activations are ten times slower.
 """
@@ -22,10 +22,10 @@ ZERO: Final = 128
 LARGEST_CODE: Final = 127
 CALIBRATION_CODES: Final = (0, 255)
 SMALLEST_LARGEST: Final = 1e-12
-"""A row of zeros has no scale of its own; anything will do."""
+"""The scale of a row of zeros, which any scale suits."""
 
 MAX_FIXED_BOUND: Final = 8.0
-"""Bounds above this come from sums, which rarely reach them: a scale of the row's own then loses less."""
+"""Larger bounds come from sums, which rarely reach them: there a scale per row rounds less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Activations:
         self.zero = editor.add_constant(np.uint8(ZERO), "zero")
 
     def set(self, value: ir.Value, codes: Codes) -> None:
-        """Says what codes of `value` there are already."""
+        """Notes codes of `value` that the graph has already."""
         self._made[value] = codes
 
     def of(self, value: ir.Value) -> Codes:
@@ -66,9 +66,9 @@ class Activations:
         return self._made[value]
 
     def calibrated(self, value: ir.Value) -> Codes:
-        """The codes [..., 2 + K] of a value [..., K], behind two constants: the smallest and the largest of all codes.
+        """The codes [..., 2 + K] uint8 of a value [..., K], behind calibration constants: the least and largest code.
 
-        Who takes a scale from what it is given, takes the same one of all such codes.
+        A node that takes its scale from the range of its input takes the same scale of all such codes.
         """
         node = value.producer()
         if node is not None:
@@ -114,7 +114,7 @@ class Activations:
         return self._editor.add("QuantizeLinear", [value, self.number(step), self.zero])
 
     def values(self, codes: ir.Value, step: float) -> ir.Value:
-        """The values that codes of one step stand for: for who takes no codes."""
+        """The values float32 that codes of one step stand for: for nodes that take no codes."""
         return self._editor.add("DequantizeLinear", [codes, self.number(step), self.zero])
 
     def number(self, value: float) -> ir.Value:
@@ -130,7 +130,7 @@ class Activations:
         return Codes(joined, np.concatenate([part.steps for part in parts]))
 
     def _moved(self, value: ir.Value) -> Codes | None:
-        """Values that only stand in another place than those they come from: bytes are cheaper to move than floats."""
+        """Codes of values that a node only moves: the codes are moved instead, as bytes are cheaper to move."""
         node = value.producer()
         if node is None:
             return None

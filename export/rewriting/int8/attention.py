@@ -2,9 +2,9 @@
 
 Shapes: B sources, M queries of each, S source positions, A key size, C context size (runtime/stepper.py).
 
-Memory and keys are most of what a request keeps, and what a step reads of it. As codes they take a fourth. Scores are
-products of integers, and so are contexts, whose weights are taken in steps of a 255th of the row's largest. Scores that
-are no products (additive, concat) keep keys and arithmetic in fp32.
+Memory and keys are most of a request's state, and most of what a step reads. As codes they take a fourth. Scores and
+contexts become products of integers; attention weights are quantized in steps of a 255th of the largest in their row.
+Scores that are no products (additive, concat) keep keys and arithmetic in fp32.
 
 Both products have a row per query, as most sources have one: ONNX Runtime packs the larger factor of a product before
 it multiplies, which for a single row takes longer than the product. So keys are stored with their positions last, and
@@ -24,10 +24,10 @@ from attendant.export.rewriting.int8.activations import Activations, Codes
 WEIGHT_STEP: Final = 1 / 255
 
 SCALE_SUFFIX: Final = "_scale"
-"""Of the state tensor [B, S] beside codes that have a scale per position."""
+"""Ends the name of the state tensor [B, S] that holds a scale per position."""
 
 TRANSPOSED_SUFFIX: Final = "_transposed"
-"""Of keys that are the memory itself, beside it: part of a state tensor's name, so bundles have it."""
+"""Ends the name of keys that are the memory itself: they are stored beside it, with their positions last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StoredCodes:
 
 @dataclass(frozen=True, slots=True)
 class StoredAttention:
-    """What `store_attention` has made of it."""
+    """What the encoder stores for attention; None: it stores what it did before."""
 
     memory: StoredCodes | None
     keys: StoredCodes | None
@@ -93,7 +93,7 @@ class StoredAttention:
 
     @property
     def scales(self) -> list[str]:
-        """Each once: of keys that are the memory there is one."""
+        """The names of the scales; memory and keys that are the same values share one."""
         return list(dict.fromkeys(codes.scale for codes in self.all if codes.scale is not None))
 
 
@@ -116,7 +116,7 @@ def _product(step: GraphEditor, place: int, operator: str) -> ir.Node | None:
 
 
 def store_attention(encoder: GraphEditor, activations: Activations, attention: Attention) -> StoredAttention:
-    """Lets the encoder give out codes of what is attended to."""
+    """Makes the encoder's outputs codes of the memory and the keys."""
     names = dict.fromkeys(name for name in (attention.memory, attention.keys) if name is not None)
     sizes = {name: size_of(encoder.output(name)) for name in names}
     codes = {name: activations.signed(encoder.output(name)) for name in names}
@@ -147,7 +147,7 @@ def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
 def replace_attention(
     step: GraphEditor, activations: Activations, attention: Attention, stored: StoredAttention
 ) -> None:
-    """Puts integers in the place of attention's products; what is stored becomes inputs of codes."""
+    """Replaces a step's attention by products of integers, and its memory and keys by inputs of codes."""
     given = {codes.name: step.add_input(codes.name, ir.DataType.INT8, codes.shape) for codes in stored.all}
     given |= {scale: step.add_input(scale, ir.DataType.FLOAT, ("B", "S")) for scale in stored.scales}
     if attention.scores is not None and stored.keys is not None:

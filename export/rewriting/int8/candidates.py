@@ -2,9 +2,9 @@
 
 Shapes: R rows, V target vocabulary, W the width of a block, K candidates.
 
-TopK walks over every symbol with a heap in hand. The largest of each block is found three times as fast, and the K
-most probable symbols stand in the K blocks of the largest maxima: a symbol of any other block is preceded by one symbol
-of each of these. The result is TopK's own, ties by the lower id included.
+TopK keeps a heap while it walks over every symbol; the maximum of each block is found three times as fast. The K most
+probable symbols are in the K blocks of the largest maxima, since a symbol of any other block is preceded by one of each
+of these. The result is TopK's own, ties by the lower id included.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ MIN_VOCABULARY: Final = 32 * BLOCK
 """Below, one TopK is as fast."""
 
 IMPOSSIBLE: Final = -1e9
-"""Logit of what can't be (training/model/output.py)."""
+"""Logit of a symbol that is never chosen (training/model/output.py)."""
 
 
 def replace_top(editor: GraphEditor) -> None:
@@ -55,7 +55,7 @@ def replace_top(editor: GraphEditor) -> None:
 
 
 def _fill_up(editor: GraphEditor, log_probs: ir.Value, count: int) -> None:
-    """Gives the output layer that `log_probs` come from `count` columns of what can't be."""
+    """Widens the output layer that `log_probs` come from by `count` symbols that are never chosen."""
     value = log_probs
     while (node := value.producer()) is not None and node.op_type != "Gemm":
         value = operand(node)

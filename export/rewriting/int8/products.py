@@ -2,9 +2,9 @@
 
 Shapes: K inputs, N outputs.
 
-y = x W + b becomes (codes of x) times (codes of W) in int32, exactly, and one multiplication per element after it:
-whatever order a kernel sums in, whatever rows stand beside a row, the same bits. W has one scale per output column;
-the steps of x are folded into W before, so that parts of x with different steps make one product.
+y = x W + b becomes (codes of x) times (codes of W) in int32, and one multiplication per element. Integers are summed
+exactly, so a row gets the same bits in whatever order a kernel sums and beside whatever rows. W has one scale per
+output column; the steps of x are folded into W first, so that parts of x with different steps make one product.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ class Product:
     """A product of the plain graph.
 
     Attributes:
-        name: of the matrix; where constants were folded into it, of what is made.
-        inputs: the activation.
-        matrix: [K, N].
-        bias: [N], or None.
-        output: the value it makes.
+        name: the matrix's; where constants were folded into it, the output's.
+        inputs: the activation [..., K].
+        matrix: [K, N] float32.
+        bias: [N] float32, or None.
+        output: [..., N].
     """
 
     name: str
@@ -43,7 +43,7 @@ class Product:
 
 
 def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    """Codes int8 [K, N] and one scale [N] per column, so that the largest weight of each is +-127."""
+    """Codes [K, N] int8 of a matrix [K, N], and a scale [N] float32 per column whose largest weight becomes +-127."""
     largest = np.abs(matrix).max(0)
     scales = np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
@@ -52,7 +52,7 @@ def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
 def multiply(
     editor: GraphEditor, activations: Activations, codes: Codes, matrix: Matrix, bias: Matrix | None, name: str
 ) -> ir.Value:
-    """The value x W + b of the codes of x."""
+    """The value x W + b float32 [..., N] of the codes of x, a matrix [K, N] and a bias [N]."""
     weights, scales = quantized(matrix.astype(np.float64) * codes.steps[:, None])
     added = None if bias is None else editor.add_constant(bias.astype(np.float32), f"{name}.bias")
     inputs = [
@@ -70,7 +70,7 @@ def multiply(
 
 
 def find_product(node: ir.Node | None) -> Product | None:
-    """What the node multiplies, if it is a product of an activation with a constant matrix."""
+    """The node as a product of an activation with a constant matrix; None where it is none."""
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         return None
     matrix = constant(node.inputs[1])
@@ -92,7 +92,7 @@ def find_product(node: ir.Node | None) -> Product | None:
 
 
 def replace_products(editor: GraphEditor, activations: Activations) -> dict[str, str]:
-    """Puts integers in the place of every product; two that are added up become one where their steps are fixed.
+    """Replaces every product by one of integers; two that are added become one where their steps are fixed.
 
     Returns:
         For each matrix, how its product is computed.

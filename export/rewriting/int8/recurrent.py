@@ -1,12 +1,11 @@
 """The encoder's recurrent layers in integers.
 
-Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, P
-calibration units (lstm.py), G = 4 (LSTM), 3 (GRU) or 1 (tanh) gates.
+Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, P calibration units
+(lstm.py), G = 4 (LSTM), 3 (GRU) or 1 (tanh) gates.
 
-An LSTM becomes a node of ONNX Runtime's own (lstm.py). There is none for the other cells: a Scan over the
-positions holds what a layer does at each (scan_body.py). Both directions go through the same Scan, the
-backward one over sources that were reversed within their lengths: padding then comes last in both and touches no valid
-position.
+An LSTM becomes a node of ONNX Runtime's own (lstm.py). It has none for the other cells, which become a Scan over the
+positions (scan_body.py). Both directions go through the same Scan, the backward one over sources that were reversed
+within their lengths: padding then comes last in both and touches no valid position.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from attendant.export.rewriting.int8.scan_body import CELLS, HIDDEN_STEP, ScanBo
 
 
 def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str, str]:
-    """Takes every recurrent node apart.
+    """Replaces every recurrent node by integer arithmetic.
 
     Returns:
         For each matrix, how its product is computed.
@@ -41,7 +40,7 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
 
 
 class _Layer:
-    """One recurrent node, as export/tracing/recurrent.py writes it."""
+    """One recurrent node, as export/tracing/onnx_layers.py writes it."""
 
     def __init__(self, editor: GraphEditor, activations: Activations, node: ir.Node) -> None:
         self._editor = editor
@@ -52,7 +51,7 @@ class _Layer:
         self._num_directions, _, self._hidden_size = self._recurrent.shape
 
     def _put(self, output: int, codes: ir.Value) -> None:
-        """In the place of an output of the node, as it is used: transposed and with its directions side by side."""
+        """Replaces an output of the node, from where it is transposed and its directions are laid side by side."""
         for transposed in self._node.outputs[output].consumers() if output < len(self._node.outputs) else ():
             for flattened in transposed.outputs[0].consumers():
                 assert (transposed.op_type, flattened.op_type) == ("Transpose", "Reshape")

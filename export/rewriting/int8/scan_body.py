@@ -1,4 +1,4 @@
-"""What a recurrent layer does at one position, as the body of a Scan.
+"""One position of a recurrent layer in integers, as the body of a Scan.
 
 Shapes: B sources, H hidden size of one direction, G gates (recurrent.py).
 
@@ -22,8 +22,8 @@ HIDDEN_STEP: Final = 1 / LARGEST_CODE
 class ScanBody(GraphBuilder):
     """The steps of all directions at one position.
 
-    Each direction's inputs are joined to its hidden state, both as codes, and multiplied with [W; U] at once. States
-    are, for each direction, the hidden state's codes and its values (GRU); what is scanned out are the codes.
+    Each direction's inputs are concatenated with its hidden state, both as codes, and multiplied with [W; U] at once.
+    Each direction carries its hidden state as codes, a GRU also as values; the outputs are the codes.
     """
 
     def __init__(self, operator: str, hidden_size: int) -> None:

@@ -1,10 +1,10 @@
-"""The rows' state, as int8 keeps it: a tensor per layer, and codes where nothing but products reads it.
+"""The state of rows in int8: a tensor per layer, and codes where nothing but products reads it.
 
 Shapes: R rows, L layers, H decoder size.
 
 The plain graphs keep each part of a cell's state as one tensor [R, L, H], which a step takes apart and puts together
-again. And a hidden state that only products read is quantized at the end of a step anyway: its codes are a fourth as
-large, and the next step finds them ready.
+again. A hidden state that only products read is stored as codes: they are a fourth as large, and the next step need not
+quantize it.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class RowTensor:
         layer: which layer of it; None: all of it.
         size: H.
         step: of its codes; None: it stays float32.
-        before, after: the values of the plain step that it stands for.
+        before, after: the values [R, H] of the plain step that it stands for.
     """
 
     tensor: StateTensor
@@ -53,7 +53,7 @@ class RowTensor:
 
 
 def plan_rows(step: GraphEditor, bounds: Bounds, state: Sequence[StateTensor]) -> list[RowTensor]:
-    """How the state of a plain step is kept from now on; what is not in the list stays as it is."""
+    """Decides how the rows' state is stored; state tensors that the result does not name stay as they are."""
     planned = []
     for origin in state:
         if origin.scope != "row" or origin.output is None:
@@ -70,7 +70,7 @@ def plan_rows(step: GraphEditor, bounds: Bounds, state: Sequence[StateTensor]) -
 
 
 def store_rows(encoder: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets the encoder give the first state in that form."""
+    """Makes the encoder give the first state as planned."""
     plain = {row.origin.input: encoder.output(row.origin.input) for row in planned}
     for row in planned:
         value = plain[row.origin.input]
@@ -84,7 +84,7 @@ def store_rows(encoder: GraphEditor, activations: Activations, planned: Sequence
 
 
 def read_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets a step take its state in that form; before the products are replaced."""
+    """Makes a step take its state as planned; called before products are replaced, so that they find the codes."""
     plain = {row.origin.input: step.input(row.origin.input) for row in planned}
     for row in planned:
         value = step.add_input(row.tensor.input, row.dtype, ("R", row.size))
@@ -96,7 +96,7 @@ def read_rows(step: GraphEditor, activations: Activations, planned: Sequence[Row
 
 
 def write_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets a step give its state in that form; after the products were replaced, so that codes are made once."""
+    """Makes a step give its state as planned; called after products were replaced, so that codes are made once."""
     plain = {row.origin.output: step.output(row.origin.output) for row in planned if row.origin.output is not None}
     for row in planned:
         value = row.after
@@ -142,7 +142,7 @@ def _is_multiplied_only(value: ir.Value) -> bool:
 
 
 def _taken_apart(value: ir.Value) -> dict[int, ir.Value]:
-    """Layer -> the value [R, H] that a step takes out of [R, L, H]; empty where it does something else, too."""
+    """Layer -> the value [R, H] that a step takes out of [R, L, H]; empty where the step reads that otherwise too."""
     layers: dict[int, ir.Value] = {}
     for node in value.consumers():
         layer, one = 0, value

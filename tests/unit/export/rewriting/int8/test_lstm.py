@@ -16,7 +16,7 @@ INPUTS, HIDDEN, SYMBOLS = 6, 5, 9
 
 
 def layer(num_directions: int, *, weight: float = 1.0, bias: float = 1.0) -> onnx.ModelProto:
-    """A layer over embeddings, as export/tracing/recurrent.py writes it."""
+    """A layer over embeddings, as export/tracing/onnx_layers.py writes it."""
     random = np.random.default_rng(num_directions)
 
     def uniform(bound: float, *shape: int) -> np.ndarray:
