@@ -35,6 +35,8 @@ from attendant.runtime.bundle.manifest import (
     GraphPair,
     Manifest,
     Precision,
+    SourceSide,
+    TargetSide,
 )
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.device.stepper import DeviceStepper
@@ -165,8 +167,10 @@ class _Draft:
         return Manifest(
             name=exportable.name,
             model=dict(exportable.architecture),
-            source=exportable.source_side,
-            target=exportable.target_side,
+            source=SourceSide(
+                vocabulary_size=exportable.source_tokenizer.vocabulary_size, append_eos=exportable.append_eos
+            ),
+            target=TargetSide(vocabulary_size=exportable.target_tokenizer.vocabulary_size),
             special_ids=exportable.special_ids,
             graphs=self.graphs,
             default_precision={"cpu": preferred_precision(evaluation), "cuda": "fp32"},

@@ -15,9 +15,7 @@ from attendant.runtime.bundle.manifest import (
     Limits,
     Manifest,
     Provenance,
-    SourceSide,
     SpecialIds,
-    TargetSide,
 )
 from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -66,14 +64,6 @@ class Exportable(ABC):
         Raises:
             VerificationFailed: they are not what PyTorch computes.
         """
-
-    @property
-    def source_side(self) -> SourceSide:
-        return SourceSide(vocabulary_size=self.source_tokenizer.vocabulary_size, append_eos=self.append_eos)
-
-    @property
-    def target_side(self) -> TargetSide:
-        return TargetSide(vocabulary_size=self.target_tokenizer.vocabulary_size)
 
     def encoder_sources(self) -> list[list[int]]:
         """The sources as the encoder takes them."""

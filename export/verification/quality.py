@@ -87,8 +87,7 @@ class Measurement:
         """Every metric; `plain`: the values of fp32, where there are any."""
         model = self.model_of(stepper)
         options = search_options(config, model)
-        how = f"{precision}, {describe_search(options)}"
-        count = _Counter(how, len(self.data.examples), say)
+        count = _tenths(f"{precision}, {describe_search(options)}", len(self.data.examples), say)
         decoded = decode_examples(model, self.data.examples, options, progress=count)
         found = evaluate(model, decoded, options, config.metrics, data_name=self.data.name, num_resamples=0)
         return [
@@ -104,18 +103,17 @@ class Measurement:
         ]
 
 
-class _Counter:
-    """Tells of every tenth part of the examples."""
+def _tenths(what: str, total: int, say: Say) -> Callable[[int], None]:
+    """Tells of every tenth part of `total` examples, when it is called with how many more are done."""
+    done = 0
 
-    def __init__(self, how: str, total: int, say: Say) -> None:
-        self._how, self._total, self._say = how, total, say
-        self._done = self._told = 0
+    def count(more: int) -> None:
+        nonlocal done
+        told, done = done * 10 // total, done + more
+        if done * 10 // total > told:
+            say(f"measuring {what}: {done} of {total} examples")
 
-    def __call__(self, count: int) -> None:
-        self._done += count
-        if self._done * 10 // self._total > self._told:
-            self._told = self._done * 10 // self._total
-            self._say(f"measuring {self._how}: {self._done} of {self._total} examples")
+    return count
 
 
 def measurement_of_run(
