@@ -64,8 +64,21 @@ class DecoderState:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """A state that its holder gives away to a stepper, which may write to its arrays from then on.
+
+    Neither the state nor any that shares its arrays (what it was made from by `step` and `select`) is used again. A
+    state that is not given away is a value: nothing ever changes it.
+    """
+
+    state: DecoderState
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutput:
     """What a step leaves on the host: never [R, V].
+
+    The arrays of a step whose state was given away hold until the state that the step returned is given away too.
 
     Attributes:
         candidate_ids: [R, K] the K most probable next symbols, most probable first; ties by the lower id.
@@ -81,7 +94,7 @@ class StepOutput:
 
 
 class Stepper(Protocol):
-    """A model that can be decoded step by step. A state is a value, until it is joined with others: see `concat`."""
+    """A model that can be decoded step by step. States are values, but for those that are given away: see `Taken`."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -92,7 +105,7 @@ class Stepper(Protocol):
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -109,15 +122,19 @@ class Stepper(Protocol):
             banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
         """
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         """The state of `rows` [R'] in that order: reorders, repeats, drops. A source without rows leaves."""
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
         """The rows of all states, in order; sources are padded to the widest.
 
-        It takes over the states: newcomers may be written into the first one's memory, over sources that have left.
-        Neither the states given nor what they were made from is to be used afterwards.
+        Newcomers are written into the buffers of a first state that is given away, over sources that have left.
         """
+
+
+def state_of(given: DecoderState | Taken) -> DecoderState:
+    """The state, whether it was given away or not."""
+    return given.state if isinstance(given, Taken) else given
 
 
 def common_width(lengths: Ids) -> int:

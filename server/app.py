@@ -99,7 +99,7 @@ def start_model(
     if isinstance(loaded, RemoteModel):
         host = EngineWorkers(loaded.connections, max_rows=config.max_rows, on_step=rendered.stepped)
     else:
-        engine = Engine(loaded.stepper, budget_of(config, loaded.request_seconds))
+        engine = Engine(loaded.stepper, budget_of(config, loaded.request_seconds), loaded.bundle.manifest.special_ids)
         host = EngineThread(manifest.name, engine, on_step=rendered.stepped)
     max_rows = config.workers * config.max_rows
     runner = EngineRunner(

@@ -1,25 +1,23 @@
 """What is served: each bundle with its engine, by name."""
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provider
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Violation
 from attendant.server.observability.metrics import ModelMetrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServedModel:
     """A bundle with the engine that decodes it.
 
     Attributes:
         limits: in force here: the manifest's, or what the server's options leave of them.
-        searches: those that decoding options were read as, for requests to come: most have the same ones.
     """
 
     bundle: Bundle
@@ -28,7 +26,6 @@ class ServedModel:
     limits: Limits
     runner: EngineRunner
     metrics: ModelMetrics
-    searches: dict[Hashable, BeamSearch] = field(default_factory=dict)
 
     @property
     def manifest(self) -> Manifest:

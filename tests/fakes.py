@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.stepper import DecoderState, Floats, Ids, StepOutput, select_sources
+from attendant.runtime.stepper import DecoderState, Floats, Ids, StepOutput, Taken, select_sources, state_of
 
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 MODULUS = 2_147_483_647
@@ -64,7 +64,7 @@ class FakeStepper:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -72,6 +72,7 @@ class FakeStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
+        state = state_of(given)
         self.num_steps += 1
         if self.fail_at_step is not None and self.num_steps >= self.fail_at_step:
             raise RuntimeError("the model is broken")
@@ -98,7 +99,8 @@ class FakeStepper:
         tensors = {**state.row_tensors, "history": history}
         return output, DecoderState(tensors, state.source_tensors, state.source_lengths, state.row_sources)
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(given)
         self.num_selects += 1
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         sources = slice(None) if kept is None else kept
@@ -109,7 +111,8 @@ class FakeStepper:
             row_sources,
         )
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        states = [state_of(one) for one in given]
         offsets = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             {name: np.concatenate([s.row_tensors[name] for s in states]) for name in states[0].row_tensors},

@@ -129,7 +129,7 @@ def serve_fake(
     """A model whose engine is not started yet."""
     bundle = bundle or fake_bundle()
     rendered = metrics.of_model(bundle.manifest.name)
-    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024))
+    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024), SPECIAL_IDS)
     runner = EngineRunner(
         EngineThread(bundle.manifest.name, engine, on_step=rendered.stepped),
         max_waiting=max_waiting,

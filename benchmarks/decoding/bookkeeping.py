@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.beam import BeamSearch
+
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine

@@ -11,7 +11,7 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.stepper import DeviceStepper
-from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
 
@@ -83,7 +83,7 @@ class _Autocast:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -93,7 +93,7 @@ class _Autocast:
     ) -> tuple[StepOutput, DecoderState]:
         with self._cast():
             return self._stepper.step(
-                state,
+                given,
                 previous_ids,
                 num_candidates=num_candidates,
                 forced_ids=forced_ids,
@@ -101,11 +101,11 @@ class _Autocast:
                 attention=attention,
             )
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
-        return self._stepper.select(state, rows)
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+        return self._stepper.select(given, rows)
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        return self._stepper.concat(states)
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        return self._stepper.concat(given)
 
     def _cast(self) -> torch.autocast:
         return torch.autocast(self._provider, dtype=torch.float16)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.export.verification.probes import Trace
-from attendant.runtime.decoding.beam import IMPOSSIBLE
+from attendant.runtime.decoding.candidates import IMPOSSIBLE
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:

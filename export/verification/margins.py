@@ -11,7 +11,7 @@ import numpy as np
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 
 NUM_DRAWS = 12
 """A tie between two outcomes goes unnoticed once in 2,048 times: where all draws fall on the same side."""
@@ -39,7 +39,7 @@ class NoisyStepper:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -48,7 +48,7 @@ class NoisyStepper:
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
         output, stepped = self._stepper.step(
-            state,
+            given,
             previous_ids,
             num_candidates=num_candidates + SPARE_CANDIDATES,
             forced_ids=forced_ids,
@@ -65,11 +65,11 @@ class NoisyStepper:
             attention=output.attention,
         ), stepped
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
-        return self._stepper.select(state, rows)
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+        return self._stepper.select(given, rows)
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        return self._stepper.concat(states)
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        return self._stepper.concat(given)
 
 
 def outcomes_under_noise(

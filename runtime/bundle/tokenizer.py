@@ -103,6 +103,16 @@ class Tokenizer:
             kept = [token_id for token_id in kept if token_id not in _NEVER_IN_TEXT]
         return str(self._library.decode(kept, skip_special_tokens=False))
 
+    def decode_tokens(self, tokens: Sequence[str]) -> str:
+        """The text of tokens, of which some may be in no vocabulary."""
+        decoder = self._library.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+
+    def words_of(self, text: str) -> list[str]:
+        """What stands in a text where each of its tokens does: also where the token is UNK."""
+        encoding = self._library.encode(text, add_special_tokens=False)
+        return [text[begin:end].strip() for begin, end in encoding.offsets]
+
 
 def _as_text(ids: list[int]) -> list[int]:
     """The ids of what was text; `</s>` in it is none of ours."""

@@ -1,1 +1,1 @@
-"""Search over a Stepper: options, hypotheses, strategies, and the batch that shares steps among requests."""
+"""Decoding over a Stepper: options, the search, its hypotheses, and the batch that shares steps among requests."""

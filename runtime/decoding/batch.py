@@ -2,6 +2,8 @@
 
 The server's engine, training's validation and export's verification all decode through this one class. It knows
 nothing of queues, threads or clocks beyond the one it is given.
+
+Shapes: R rows (live hypotheses of all requests), N bans (runtime/stepper.py).
 """
 
 import time
@@ -11,23 +13,30 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.beams import BeamRows
-from attendant.runtime.decoding.greedy import GreedyRows
-from attendant.runtime.decoding.row_group import Ending, RowGroup, can_share
-from attendant.runtime.decoding.search import Candidates, Search
-from attendant.runtime.stepper import NO_ID, DecoderState, Ids, StepOutput, Stepper, attention_cells
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.decoding.beam_search import BeamSearch, Ending, Entrant
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.stepper import (
+    NO_ID,
+    DecoderState,
+    Floats,
+    Ids,
+    StepOutput,
+    Stepper,
+    Taken,
+    attention_cells,
+)
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest(Generic[Key]):
-    """A source (ids as the encoder takes them, EOS included where the model wants it) and its search."""
+    """A source (ids as the encoder takes them, EOS included where the model wants it) and how it is decoded."""
 
     key: Key
     source_ids: Sequence[int]
-    search: Search
+    options: DecodingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +58,23 @@ class StepReport(Generic[Key]):
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Entry(Generic[Key]):
-    """A request that is advanced by itself.
-
-    Attributes:
-        first_row: of its rows, which stand together.
-    """
-
-    key: Key
-    search: Search
-    source_length: int
-    first_row: int
-    num_rows: int = 1
-
-
 class RunningBatch(Generic[Key]):
     """Requests in flight. Newcomers join, and the finished leave, between any two steps.
 
-    Requests of one beam size are advanced together, as arrays (row_group.py); those that are unlike others, because
-    they keep attention or are forced, by their own search, one by one.
+    Requests of one beam size are advanced together; all share each step of the model.
     """
 
-    def __init__(self, stepper: Stepper, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._stepper = stepper
+        self._special_ids = special_ids
         self._clock = clock
         # By beam size; none without requests.
-        self._groups: dict[int, RowGroup[Key]] = {}
-        self._entries: list[_Entry[Key]] = []
+        self._searches: dict[int, BeamSearch[Key]] = {}
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
-        # What is known to be 0, 1, 2, ..., as many as there are rows.
+        # The rows 0, 1, 2, ... as the array that was last found to be that.
         self._in_order: Ids = self._previous_ids
         self._cells = 0, 0
 
@@ -89,29 +84,24 @@ class RunningBatch(Generic[Key]):
 
     @property
     def keys(self) -> list[Key]:
-        shared = [key for group in self._groups.values() for key in group.keys]
-        return [*shared, *(entry.key for entry in self._entries)]
+        return [key for search in self._searches.values() for key in search.keys]
 
     def join(self, requests: Sequence[BatchRequest[Key]]) -> None:
         """Encodes newcomers and adds them behind the rows that are there."""
         if not requests:
             return
         newcomers = self._stepper.encode([request.source_ids for request in requests])
-        first = [previous for request in requests for previous in request.search.previous_ids]
-        sharing: dict[int, list[tuple[Key, BeamSearch, int]]] = {}
+        entrants: dict[int, list[Entrant[Key]]] = {}
         for row, request in enumerate(requests, self.num_rows):
-            if can_share(request.search):
-                of_size = sharing.setdefault(request.search.options.beam_size, [])
-                of_size.append((request.key, request.search, row))
-            else:
-                self._entries.append(_Entry(request.key, request.search, len(request.source_ids), row))
-        for beam_size, joining in sharing.items():
-            if beam_size not in self._groups:
-                self._groups[beam_size] = GreedyRows() if beam_size == 1 else BeamRows(beam_size)
-            keys, searches, rows = zip(*joining, strict=True)
-            self._groups[beam_size].join(keys, searches, rows)
-        previous_ids = np.concatenate([self._previous_ids, np.array(first, np.int64)])
-        self._go_on(newcomers if self._state is None else self._stepper.concat([self._state, newcomers]), previous_ids)
+            entrant = Entrant(request.key, request.options, len(request.source_ids), row)
+            entrants.setdefault(request.options.beam_size, []).append(entrant)
+        for beam_size, of_size in entrants.items():
+            if beam_size not in self._searches:
+                self._searches[beam_size] = BeamSearch(beam_size, self._special_ids)
+            self._searches[beam_size].join(of_size)
+        first = np.full(len(requests), self._special_ids.start, np.int64)
+        state = newcomers if self._state is None else self._stepper.concat([Taken(self._state), newcomers])
+        self._go_on(state, np.concatenate([self._previous_ids, first]))
 
     def step(self) -> StepReport[Key]:
         """Steps every row once and advances every search."""
@@ -119,24 +109,24 @@ class RunningBatch(Generic[Key]):
         began = self._clock()
         num_rows = self.num_rows
         useful, computed = self._cells
+        searches = list(self._searches.values())
         output, state = self._stepper.step(
-            self._state,
+            Taken(self._state),
             self._previous_ids,
-            num_candidates=self._num_candidates(),
-            forced_ids=self._forced_ids(),
-            banned_ids=self._banned_ids(),
-            attention=any(entry.search.attention for entry in self._entries),
+            num_candidates=max([search.num_candidates for search in searches]),
+            forced_ids=self._of_all_rows([search.forced_ids() for search in searches]),
+            banned_ids=self._banned_ids([search.banned_ids() for search in searches]),
+            attention=any(search.attends for search in searches),
         )
         stepped = self._clock()
-        finished = self._advance_groups(output)
-        other_rows: list[int] = []
-        other_previous: list[int] = []
-        if self._entries:
-            endings, other_rows, other_previous = self._advance_entries(output)
-            finished += endings
-        rows, previous_ids = self._joined(other_rows, other_previous)
+        finished: list[Ending[Key]] = []
+        for search in searches:
+            # Whoever is alone has all rows, in order.
+            finished += search.advance(output if len(searches) == 1 else _of_rows(output, search.rows))
+        if finished:
+            self._forget_empty()
         searched = self._clock()
-        self._keep(state, rows, previous_ids)
+        self._keep(state)
         selected = self._clock()
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
         return StepReport(finished, num_rows, useful, computed, seconds)
@@ -146,119 +136,76 @@ class RunningBatch(Generic[Key]):
         if self._state is None or keys.isdisjoint(self.keys):
             return 0
         num_rows = self.num_rows
-        for group in self._groups.values():
-            group.remove(keys)
+        for search in self._searches.values():
+            search.remove(keys)
         self._forget_empty()
-        self._entries = [entry for entry in self._entries if entry.key not in keys]
-        others = [row for entry in self._entries for row in range(entry.first_row, entry.first_row + entry.num_rows)]
-        rows = np.concatenate([*(group.rows for group in self._groups.values()), np.array(others, np.int64)])
-        self._keep(self._state, rows, self._previous_ids[rows])
-        return num_rows - len(rows)
-
-    def _num_candidates(self) -> int:
-        wanted = [group.num_candidates for group in self._groups.values()]
-        return max([*wanted, *(entry.search.num_candidates for entry in self._entries)])
-
-    def _advance_groups(self, output: StepOutput) -> list[Ending[Key]]:
-        ids, log_probs = output.candidate_ids, output.candidate_log_probs
-        finished: list[Ending[Key]] = []
-        for group in self._groups.values():
-            if len(group.rows) == len(ids):  # then they are all there are, in order
-                finished += group.advance(ids, log_probs)
-            else:
-                finished += group.advance(ids[group.rows], log_probs[group.rows])
-        if finished:
-            self._forget_empty()
-        return finished
+        rows = [search.rows for search in self._searches.values()]
+        previous_ids = self._previous_ids[np.concatenate([*rows, np.empty(0, np.int64)])]
+        self._keep(self._state, previous_ids)
+        return num_rows - self.num_rows
 
     def _forget_empty(self) -> None:
-        self._groups = {beam_size: group for beam_size, group in self._groups.items() if group.keys}
+        self._searches = {size: search for size, search in self._searches.items() if len(search.rows)}
 
-    def _joined(self, rows: list[int], previous_ids: list[int]) -> tuple[Ids, Ids]:
-        """The rows of a state that go on, and what they are fed: those of the groups, then these others."""
-        groups = self._groups.values()
-        if len(groups) == 1 and not rows:
-            (group,) = groups
-            return group.rows, group.previous_ids
-        return (
-            np.concatenate([*(group.rows for group in groups), np.array(rows, np.int64)]),
-            np.concatenate([*(group.previous_ids for group in groups), np.array(previous_ids, np.int64)]),
-        )
+    def _keep(self, state: DecoderState, previous_ids: Ids | None = None) -> None:
+        """Goes on with the rows of a state that the searches name: one search's after the other's.
 
-    def _advance_entries(self, output: StepOutput) -> tuple[list[Ending[Key]], list[int], list[int]]:
-        """Advances the other searches; returns who ended, and of the others the rows and what they are fed."""
-        # One conversion for the whole batch: walking numpy elements one by one costs more than the search.
-        ids, log_probs = output.candidate_ids.tolist(), output.candidate_log_probs.tolist()
-        forced = output.forced_log_probs.tolist()
-        finished: list[Ending[Key]] = []
-        kept: list[_Entry[Key]] = []
-        rows: list[int] = []
-        previous: list[int] = []
-        for entry in self._entries:
-            start = entry.first_row
-            end = start + entry.num_rows
-            attention = None
-            if entry.search.attention and output.attention is not None:
-                # Copied: a view would keep the whole batch's attention alive for as long as the hypothesis.
-                attention = output.attention[start:end, : entry.source_length].copy()
-            candidates = Candidates(ids[start:end], log_probs[start:end], forced[start:end], attention)
-            search = entry.search.advance(candidates)
-            if search.done:
-                finished.append((entry.key, search.hypotheses()))
-            else:
-                entry.search, entry.num_rows = search, len(search.rows)
-                kept.append(entry)
-                rows += [start + row for row in search.rows]
-                previous += search.previous_ids
-        self._entries = kept
-        return finished, rows, previous
-
-    def _keep(self, state: DecoderState, rows: Ids, previous_ids: Ids) -> None:
-        """Goes on with these rows of a state: each group's, then the others', in their order.
-
-        Whoever is alone therefore stands at rows 0, 1, 2, ... at any time.
+        Args:
+            previous_ids: what they are fed; None: what each search has chosen.
         """
+        searches = list(self._searches.values())
+        if len(searches) == 1:
+            rows, chosen = searches[0].rows, searches[0].previous_ids
+        else:
+            none = np.empty(0, np.int64)
+            rows = np.concatenate([*(search.rows for search in searches), none])
+            chosen = np.concatenate([*(search.previous_ids for search in searches), none])
+        previous_ids = chosen if previous_ids is None else previous_ids
         if (rows is self._in_order and len(rows) == state.num_rows) or np.array_equal(rows, np.arange(state.num_rows)):
             self._in_order = rows
             self._go_on(state, previous_ids)
             return
         first_row = 0
-        for group in self._groups.values():
-            group.rows = np.arange(first_row, first_row + len(group.rows))
-            first_row += len(group.rows)
-        for entry in self._entries:
-            entry.first_row = first_row
-            first_row += entry.num_rows
-        self._go_on(self._stepper.select(state, rows) if len(rows) else None, previous_ids)
+        for search in searches:
+            search.rows = np.arange(first_row, first_row + len(search.rows))
+            first_row += len(search.rows)
+        self._go_on(self._stepper.select(Taken(state), rows) if len(rows) else None, previous_ids)
 
     def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:
         if state is not None and (self._state is None or not _same_cells(self._state, state)):
             self._cells = attention_cells(state)
         self._state, self._previous_ids = state, previous_ids
 
-    def _forced_ids(self) -> Ids | None:
-        if not self._entries:
-            return None
-        forcing = [(entry, ids) for entry in self._entries if (ids := entry.search.forced_ids)]
-        if not forcing:
-            return None
-        forced = np.full(self.num_rows, NO_ID, np.int64)
-        for entry, ids in forcing:
-            forced[entry.first_row : entry.first_row + entry.num_rows] = ids
-        return forced
+    def _of_all_rows(self, of_searches: Sequence[Ids | None]) -> Ids | None:
+        """[R] of what each search says of its rows; -1 where one says nothing; None: none says anything."""
+        if len(of_searches) == 1 or all(ids is None for ids in of_searches):
+            return of_searches[0]
+        found = np.full(self.num_rows, NO_ID, np.int64)
+        for search, ids in zip(self._searches.values(), of_searches, strict=True):
+            if ids is not None:
+                found[search.rows] = ids
+        return found
 
-    def _banned_ids(self) -> Ids | None:
-        shared = [(group, found) for group in self._groups.values() if (found := group.banned_ids()) is not None]
-        bans = [(entry, ids) for entry in self._entries if (ids := entry.search.banned_ids)]
-        width = max([*(found.shape[1] for _, found in shared), *(len(ids) for _, ids in bans)], default=0)
+    def _banned_ids(self, of_searches: Sequence[Ids | None]) -> Ids | None:
+        """[R, N] as `_of_all_rows`."""
+        if len(of_searches) == 1:
+            return of_searches[0]
+        width = max([0 if ids is None else ids.shape[1] for ids in of_searches])
         if not width:
             return None
-        banned = np.full((self.num_rows, width), NO_ID, np.int64)
-        for group, found in shared:
-            banned[group.rows, : found.shape[1]] = found
-        for entry, ids in bans:
-            banned[entry.first_row : entry.first_row + entry.num_rows, : len(ids)] = ids
-        return banned
+        found = np.full((self.num_rows, width), NO_ID, np.int64)
+        for search, ids in zip(self._searches.values(), of_searches, strict=True):
+            if ids is not None:
+                found[search.rows, : ids.shape[1]] = ids
+        return found
+
+
+def _of_rows(output: StepOutput, rows: Ids) -> StepOutput:
+    """What a step said of these rows."""
+    attention: Floats | None = None if output.attention is None else output.attention[rows]
+    return StepOutput(
+        output.candidate_ids[rows], output.candidate_log_probs[rows], output.forced_log_probs[rows], attention
+    )
 
 
 def _same_cells(before: DecoderState, after: DecoderState) -> bool:

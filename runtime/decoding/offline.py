@@ -4,11 +4,8 @@ from collections.abc import Callable, Sequence
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.hypothesis import Hypothesis
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Stepper
 
 
@@ -24,13 +21,33 @@ def decode_all(
     """The hypotheses of every source, in the order given.
 
     Args:
+        sources: ids as the encoder takes them.
         options: for all sources, or one per source.
         max_rows: rows stepped together at most.
         progress: called with the number of sources that have just finished.
     """
     each = [options] * len(sources) if isinstance(options, DecodingOptions) else options
-    searches = [(BeamSearch.start(option, special_ids), option.beam_size) for option in each]
-    return _run(stepper, sources, searches, max_rows, progress)
+    # Longest first: neighbours have like lengths, so little padding, and the stragglers at the end are short.
+    waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    batch: RunningBatch[int] = RunningBatch(stepper, special_ids)
+    results: list[tuple[Hypothesis, ...]] = [()] * len(sources)
+    reserved = 0
+    while waiting or batch.num_rows:
+        # Refill in groups: each join is an encoder run and a copy of the source tensors.
+        if waiting and reserved <= max_rows * 3 // 4:
+            newcomers = []
+            while waiting and (not reserved or reserved + each[waiting[-1]].max_rows <= max_rows):
+                index = waiting.pop()
+                reserved += each[index].max_rows
+                newcomers.append(BatchRequest(index, sources[index], each[index]))
+            batch.join(newcomers)
+        report = batch.step()
+        for index, hypotheses in report.finished:
+            results[index] = hypotheses
+            reserved -= each[index].max_rows
+        if progress is not None and report.finished:
+            progress(len(report.finished))
+    return results
 
 
 def score_all(
@@ -41,37 +58,11 @@ def score_all(
     include_eos: bool = True,
     max_rows: int = 256,
 ) -> list[Hypothesis]:
-    """Log P(target | source) of every (source ids, target ids), as the hypothesis that the target is."""
-    starts = [ForcedSearch.start(tuple(target), special_ids, include_eos=include_eos) for _, target in pairs]
-    found = _run(stepper, [source for source, _ in pairs], [(search, 1) for search in starts], max_rows, None)
+    """Log P(target | source) of every (source ids, target ids), as the hypothesis that the target is.
+
+    Raises:
+        ValueError: a target is empty, and its end does not count.
+    """
+    options = [scoring_options(target, special_ids.eos, include_eos=include_eos) for _, target in pairs]
+    found = decode_all(stepper, [source for source, _ in pairs], options, special_ids, max_rows=max_rows)
     return [hypotheses[0] for hypotheses in found]
-
-
-def _run(
-    stepper: Stepper,
-    sources: Sequence[Sequence[int]],
-    searches: Sequence[tuple[Search, int]],
-    max_rows: int,
-    progress: Callable[[int], None] | None,
-) -> list[tuple[Hypothesis, ...]]:
-    # Longest first: neighbours have like lengths, so little padding, and the stragglers at the end are short.
-    waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    batch: RunningBatch[int] = RunningBatch(stepper)
-    results: list[tuple[Hypothesis, ...]] = [()] * len(sources)
-    reserved = 0
-    while waiting or batch.num_rows:
-        # Refill in groups: each join is an encoder run and a copy of the source tensors.
-        if waiting and reserved <= max_rows * 3 // 4:
-            newcomers = []
-            while waiting and (not reserved or reserved + searches[waiting[-1]][1] <= max_rows):
-                index = waiting.pop()
-                reserved += searches[index][1]
-                newcomers.append(BatchRequest(index, sources[index], searches[index][0]))
-            batch.join(newcomers)
-        report = batch.step()
-        for index, hypotheses in report.finished:
-            results[index] = hypotheses
-            reserved -= searches[index][1]
-        if progress is not None and report.finished:
-            progress(len(report.finished))
-    return results

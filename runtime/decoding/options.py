@@ -1,6 +1,34 @@
-"""How to search: the options that are built, as plain values."""
+"""How one request is decoded: the options as plain values."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from attendant.runtime.bundle.manifest import Manifest
+
+MAX_SAMPLED_CANDIDATES: Final = 256
+"""Sampling draws among at most this many of the most probable symbols: no more cross from the graph to the host."""
+
+LENGTH_MARGIN: Final = 10
+"""Tokens that the default maximum length adds to the ratio of the training split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Drawing tokens at random instead of searching for the most probable ones.
+
+    Attributes:
+        seed: the same seed and request give the same targets, whatever else is decoded beside them.
+        temperature: divides the log-probabilities; 1 samples from the model's own distribution.
+        top_k: only the k most probable symbols; 0: the MAX_SAMPLED_CANDIDATES most probable ones.
+        top_p: only the most probable symbols that together reach this probability (Holtzman et al. 2020); 1: all.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,14 +36,23 @@ class DecodingOptions:
     """Options of one request. Callers validate: here they are assumed to be in range.
 
     Attributes:
-        max_length: tokens after which a hypothesis is cut; BOS, EOS and padding don't count.
+        max_length: tokens after which a hypothesis is cut; BOS, EOS and padding don't count, a prefix does.
         beam_size: live hypotheses; 1 is greedy search.
-        num_hypotheses: hypotheses returned; at most beam_size.
+        num_hypotheses: hypotheses returned; at most beam_size, unless they are drawn or alternatives.
         length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14); 0: none.
+        coverage_penalty: GNMT's beta (Wu et al. 2016, eq. 14); 0: none. Only for models with attention.
         min_length: EOS is banned before that many tokens; at most max_length.
-        patience: search ends when patience * beam_size hypotheses have ended (Kasai et al. 2022), but not
-            before num_hypotheses have; a beam of 1 is greedy, whatever the patience.
+        patience: None: the search ends when no live hypothesis can enter the num_hypotheses best any more (Huang et
+            al. 2017). A number: when patience * beam_size hypotheses have ended (Kasai et al. 2022), but not before
+            num_hypotheses have. Greedy search ends at its first EOS either way.
+        no_repeat_ngram_size: no sequence of that many tokens occurs twice in a hypothesis; 0: no such rule.
+        repetition_penalty: divides the probability of symbols that stand in the hypothesis, for ranking; 1: none.
         suppress_unk: UNK is never generated.
+        target_prefix: ids that every hypothesis begins with; at most max_length. Bans do not apply to them.
+        scores_prefix: the prefix is all there is: what is asked for are its log-probabilities. It may end with EOS.
+        alternatives: the num_hypotheses most probable symbols after the prefix each begin a search of their own, and
+            the best hypothesis of each is returned.
+        sampling: draw num_hypotheses targets; the beam size is 1.
         attention: keep the attention weights of the hypotheses.
     """
 
@@ -23,10 +60,73 @@ class DecodingOptions:
     beam_size: int = 1
     num_hypotheses: int = 1
     length_penalty: float = 0.0
+    coverage_penalty: float = 0.0
     min_length: int = 0
-    patience: float = 1.0
+    patience: float | None = None
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
     suppress_unk: bool = False
+    target_prefix: tuple[int, ...] = ()
+    scores_prefix: bool = False
+    alternatives: bool = False
+    sampling: Sampling | None = None
     attention: bool = False
+    num_beams: int = field(init=False, default=1)
+    """Searches that the request splits into after its prefix: one, unless its hypotheses are drawn or alternatives."""
+
+    def __post_init__(self) -> None:
+        if self.alternatives or self.sampling is not None:
+            object.__setattr__(self, "num_beams", self.num_hypotheses)
+
+    @property
+    def max_rows(self) -> int:
+        """Live hypotheses that the request may come to have."""
+        return self.num_beams * self.beam_size
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether each step's attention weights must be kept, returned or not."""
+        return self.attention or self.coverage_penalty != 0
+
+    @property
+    def changes_candidates(self) -> bool:
+        """Whether anything but the model's own order decides which symbol comes next."""
+        return bool(
+            self.target_prefix or self.alternatives or self.sampling is not None or self.repetition_penalty != 1.0
+        )
+
+
+def scoring_options(
+    target_ids: Sequence[int], eos: int, *, include_eos: bool = True, attention: bool = False
+) -> DecodingOptions:
+    """What scores a given target: teacher forcing, as a search whose every symbol is forced.
+
+    Raises:
+        ValueError: there is nothing to score.
+    """
+    prefix = (*target_ids, eos) if include_eos else tuple(target_ids)
+    if not prefix:
+        raise ValueError("an empty target without EOS has no probability to speak of")
+    return DecodingOptions(max_length=len(prefix), target_prefix=prefix, scores_prefix=True, attention=attention)
+
+
+def default_max_length(manifest: Manifest, num_source_tokens: int) -> int:
+    """What an unset maximum length takes: by the bundle's defaults, never above its limit.
+
+    A fixed default comes first; else what the training split's length ratio allows; else the limit itself.
+    """
+    defaults, limit = manifest.decoding, manifest.limits.max_target_tokens
+    if defaults.max_length is not None:
+        return defaults.max_length
+    if defaults.max_length_ratio is not None:
+        return min(limit, length_by_ratio(defaults.max_length_ratio, num_source_tokens) + LENGTH_MARGIN)
+    return limit
+
+
+def length_by_ratio(ratio: float, num_source_tokens: int) -> int:
+    """Target tokens that a ratio of the source's tokens stands for; at least one."""
+    # Ratios are written in decimals: 1.1 times 10 is 11 tokens, not 11.000000000000002 rounded up.
+    return max(1, math.ceil(ratio * num_source_tokens - 1e-9))
 
 
 def length_penalty(length: int, alpha: float) -> float:

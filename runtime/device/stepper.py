@@ -24,10 +24,12 @@ from attendant.runtime.stepper import (
     DecoderState,
     Ids,
     StepOutput,
+    Taken,
     attention_layout,
     common_width,
     pad_sources,
     select_sources,
+    state_of,
 )
 
 _DEVICE = threading.RLock()
@@ -110,7 +112,7 @@ class DeviceStepper:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -118,6 +120,7 @@ class DeviceStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
+        state = state_of(given)
         num_rows, width = state.num_rows, state.source_width
         wanted = min(num_candidates, self.vocabulary_size)
         shape = self._shape(state, wanted, 0 if banned_ids is None else banned_ids.shape[1])
@@ -128,16 +131,16 @@ class DeviceStepper:
             **self._attention_layout(state, shape.queries),
         }
         with self._turn():
-            given = self._row_tensors(state)
-            if not self._rows.fits(given, shape.rows, shape.width):
+            held = self._row_tensors(state)
+            if not self._rows.fits(held, shape.rows, shape.width):
                 indices = np.arange(num_rows, dtype=np.int64)
-                given = self._rows.reordered([given], indices, shape.rows, shape.width, width)
+                held = self._rows.reordered([held], indices, shape.rows, shape.width, width)
             shared = self._held(state.source_tensors)
             if not self._sources.fits(shared, shape.sources, shape.width):
                 indices = np.arange(state.num_sources, dtype=np.int64)
                 shared = self._sources.reordered([shared], indices, shape.sources, shape.width, width)
             stepped = self._rows.take(shape.rows, shape.width, (num_rows, width))
-            outputs = self._step.run(shape, ids, shared, given, stepped)
+            outputs = self._step.run(shape, ids, shared, held, stepped)
             output = StepOutput(
                 candidate_ids=outputs[graph_io.CANDIDATE_IDS].read()[:num_rows, :wanted],
                 candidate_log_probs=outputs[graph_io.CANDIDATE_LOG_PROBS].read()[:num_rows, :wanted],
@@ -152,24 +155,25 @@ class DeviceStepper:
             )
         return output, DecoderState(stepped, shared, state.source_lengths, state.row_sources)
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
-        """The state of `rows` in that order. What stays as it is is shared with `state`, not copied."""
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+        """The state of `rows` in that order. What stays as it is is shared with `given`, not copied."""
+        state = state_of(given)
         if np.array_equal(rows, np.arange(state.num_rows)):
             return state
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         lengths = state.source_lengths if kept is None else state.source_lengths[kept]
         width = common_width(lengths)
         with self._turn():
-            given, shared = self._row_tensors(state), self._held(state.source_tensors)
-            taken = self._rows.reordered([given], rows, bucket_count(len(rows)), bucket_width(width), width)
+            held, shared = self._row_tensors(state), self._held(state.source_tensors)
+            taken = self._rows.reordered([held], rows, bucket_count(len(rows)), bucket_width(width), width)
             if kept is not None:
                 shared = self._sources.reordered([shared], kept, bucket_count(len(kept)), bucket_width(width), width)
         return DecoderState(taken, shared, lengths, row_sources)
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        joined = states[0]
-        for state in states[1:]:
-            joined = self._joined(joined, state)
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        joined = state_of(given[0])
+        for state in given[1:]:
+            joined = self._joined(joined, state_of(state))
         return joined
 
     def _joined(self, first: DecoderState, second: DecoderState) -> DecoderState:

@@ -5,14 +5,12 @@ by its name, wrapped, and every output copied. A binding knows what was handed o
 has changed since its last. While rows neither join nor leave, two bindings take turns: what the one wrote the other
 reads, so nothing changes but the ids, which are copied.
 
-What a run has written is the caller's for as long as the caller holds it: an array is written to again only when no
-one else refers to it. So a state that is kept is a value, as ever.
+What a run has written is the caller's until the caller releases it.
 """
 
-import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ MAX_BINDINGS = 4
 """Two for each of two batches that are stepped in turns."""
 
 
-class RunsInPlace:
+class BoundRuns:
     """The bindings of one session, for outputs of the shapes that were asked for last."""
 
     def __init__(self, session: Any, dtypes: Mapping[str, str], copied: Collection[str]) -> None:
@@ -44,7 +42,7 @@ class RunsInPlace:
     def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, which will have these shapes, in order."""
         for place, binding in enumerate(self._bindings):
-            if binding.shapes == shapes and binding.is_free():
+            if binding.is_free and binding.shapes == shapes:
                 if place:  # the one that has not been used for longest is given up first
                     self._bindings.insert(0, self._bindings.pop(place))
                 return binding.run(inputs)
@@ -55,9 +53,20 @@ class RunsInPlace:
         self._bindings.insert(0, _Binding(self._session, shapes, self._dtypes, self._copied))
         return self._bindings[0].run(inputs)
 
+    def release(self, arrays: Iterable[Array]) -> None:
+        """Frees the bindings that wrote these arrays; arrays that no binding wrote are ignored."""
+        released = {id(array) for array in arrays}
+        for binding in self._bindings:
+            if not binding.is_free:
+                binding.is_free = any(id(array) in released for array in binding.outputs)
+
 
 class _Binding:
-    """Outputs of fixed shapes, and the inputs of the last run."""
+    """Outputs of fixed shapes, and the inputs of the last run.
+
+    Attributes:
+        is_free: nobody needs what the last run wrote.
+    """
 
     def __init__(
         self, session: Any, shapes: Mapping[str, Shape], dtypes: Mapping[str, str], copied: frozenset[str]
@@ -68,16 +77,12 @@ class _Binding:
         self._copied = copied
         self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: _nothing)
         self._copies: dict[str, Array] = {}
-        self._outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        self.is_free = True
         self._bind_outputs()
-        # With nobody but the list, and `sys.getrefcount` itself, referring to each.
-        self._references = self._count_references()
-
-    def is_free(self) -> bool:
-        """Whether nobody but this binding refers to its outputs, not by a view either."""
-        return self._count_references() == self._references
 
     def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+        self.is_free = False
         bound = self._inputs
         for name, array in inputs.items():
             if name in self._copied:
@@ -87,10 +92,10 @@ class _Binding:
                 self._bind(name, array)
                 bound[name] = weakref.ref(array)
         self._session.run_with_iobinding(self._binding)
-        return self._outputs.copy()
+        return self.outputs.copy()
 
     def _bind_outputs(self) -> None:
-        for name, array in zip(self.shapes, self._outputs, strict=True):
+        for name, array in zip(self.shapes, self.outputs, strict=True):
             self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def _copy(self, name: str, array: Array) -> None:
@@ -104,9 +109,6 @@ class _Binding:
     def _bind(self, name: str, array: Array) -> None:
         assert array.flags.c_contiguous, f"{name} is not contiguous"
         self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-
-    def _count_references(self) -> int:
-        return sum(map(sys.getrefcount, self._outputs))
 
 
 def _nothing() -> None:

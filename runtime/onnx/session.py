@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import onnxruntime as ort
 
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.bound_runs import RunsInPlace, Shape
+from attendant.runtime.onnx.bound_runs import BoundRuns, Shape
 
 Array = NDArray[Any]
 Graph = Path | bytes
@@ -75,20 +75,28 @@ class OnnxSession:
         self.spec = spec
         self.provider: Provider = provider
         self._session = _load(spec.file, folder / spec.file, provider, num_threads, cuda_graphs=cuda_graphs)
-        self._in_place: RunsInPlace | None = None
+        self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
-            self._in_place = RunsInPlace(self._session, {one.name: one.dtype for one in spec.outputs}, copied)
+            self._bound_runs = BoundRuns(self._session, {one.name: one.dtype for one in spec.outputs}, copied)
 
-    def run(self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array], *, in_place: bool = False
+    ) -> list[Array]:
         """The named outputs, in order.
 
         Args:
-            outputs: with their shapes, where they are known: then a run like the one before costs less. Inputs that
-                are not `copied` then have to be contiguous.
+            outputs: with their shapes, where `in_place` is.
+            in_place: write to arrays that were released, if a run like the one before left any; the caller will
+                release these. Inputs that are not `copied` then have to be contiguous.
         """
-        if isinstance(outputs, Mapping) and self._in_place is not None:
-            return self._in_place.run(outputs, inputs)
+        if in_place and isinstance(outputs, Mapping) and self._bound_runs is not None:
+            return self._bound_runs.run(outputs, inputs)
         return list(self._session.run(list(outputs), inputs))
+
+    def release(self, arrays: Iterable[Array]) -> None:
+        """Lets later runs in place write to the arrays of an earlier one: these, and the others that came with them."""
+        if self._bound_runs is not None:
+            self._bound_runs.release(arrays)
 
     def differences(self) -> list[str]:
         """How the session's real inputs and outputs differ from the manifest's; one line each."""

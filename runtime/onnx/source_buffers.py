@@ -23,7 +23,7 @@ GROWTH = 1.5
 """Slots that new arrays have per source in them: room that nobody has written to takes no memory."""
 
 
-class SourceSlabs:
+class SourceBuffers:
     """Arrays [capacity, S, ...] of which the first `num_slots` are in use, or free again.
 
     Attributes:
@@ -43,13 +43,13 @@ class SourceSlabs:
         self.num_slots = 0
         capacity = int(num_sources * GROWTH)
         self.lengths: Ids = np.zeros(capacity, np.int64)
-        self._slabs = {
+        self._buffers = {
             name: np.empty(self._shape(name, tensor, capacity), tensor.dtype) for name, tensor in like.items()
         }
 
     def tensors(self) -> dict[str, Array]:
         """By name [N, S, ...], not copied."""
-        return {name: slab[: self.num_slots] for name, slab in self._slabs.items()}
+        return {name: buffer[: self.num_slots] for name, buffer in self._buffers.items()}
 
     def takes(self, num_free: int, lengths: Ids) -> bool:
         """Whether newcomers of these lengths find room, where so many slots are free."""
@@ -65,15 +65,15 @@ class SourceSlabs:
         slots = np.concatenate([free[: len(lengths)], np.arange(self.num_slots, self.num_slots + num_new)])
         self.num_slots += num_new
         for name, tensor in tensors.items():
-            slab, axis = self._slabs[name], self._axes[name]
+            buffer, axis = self._buffers[name], self._axes[name]
             if axis is None:
-                slab[slots] = tensor
+                buffer[slots] = tensor
                 continue
             width = min(self.width, tensor.shape[axis])
             before: tuple[Any, ...] = (slots, *(slice(None),) * (axis - 1))
-            slab[(*before, slice(width))] = narrowed(tensor, axis, width)
+            buffer[(*before, slice(width))] = narrowed(tensor, axis, width)
             if width < self.width:
-                slab[(*before, slice(width, None))] = 0
+                buffer[(*before, slice(width, None))] = 0
         self.lengths[slots] = lengths
         return slots
 

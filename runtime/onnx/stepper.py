@@ -17,16 +17,18 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
 from attendant.runtime.onnx.session import Array, OnnxSession, as_input
-from attendant.runtime.onnx.source_buffers import MIN_USED, SourceSlabs, joined, narrowed, used_part
+from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
 from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
     Ids,
     StepOutput,
+    Taken,
     attention_layout,
     common_width,
     pad_sources,
     sources_with_rows,
+    state_of,
 )
 
 CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
@@ -34,14 +36,14 @@ CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
 
 
 @dataclass(frozen=True, slots=True)
-class _RoomyState(DecoderState):
-    """A state whose source tensors are the beginnings of slabs; places of sources without rows are free."""
+class _BufferedState(DecoderState):
+    """A state whose source tensors are the beginnings of buffers; places of sources without rows are free."""
 
-    slabs: SourceSlabs = field(kw_only=True)
+    buffers: SourceBuffers = field(kw_only=True)
 
     @property
     def source_width(self) -> int:
-        return self.slabs.width
+        return self.buffers.width
 
 
 class OnnxStepper:
@@ -111,7 +113,7 @@ class OnnxStepper:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -119,6 +121,7 @@ class OnnxStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
+        state = state_of(given)
         num_rows = state.num_rows
         inputs: dict[str, Array] = {**state.row_tensors, **state.source_tensors}
         inputs[graph_io.PREVIOUS_IDS] = as_input(previous_ids, np.int64)
@@ -130,32 +133,36 @@ class OnnxStepper:
         if self._has_attention:
             inputs[graph_io.SOURCE_ROWS], inputs[graph_io.ROW_SLOTS] = self._layout_of(state)
         outputs = self._shapes_of(state, num_candidates, wants_attention)
-        log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs)
+        log_probs, ids, forced_log_probs, *others = self._step.run(outputs, inputs, in_place=isinstance(given, Taken))
+        self._release(given)
         output = StepOutput(ids, log_probs, forced_log_probs, others[-1] if wants_attention else None)
         row_tensors = dict(state.row_tensors)
         row_tensors.update(zip(self._next, others, strict=False))
         stays = state.source_tensors, state.source_lengths, state.row_sources, self._min_queries
-        if isinstance(state, _RoomyState):
-            return output, _RoomyState(row_tensors, *stays, slabs=state.slabs)
+        if isinstance(state, _BufferedState):
+            return output, _BufferedState(row_tensors, *stays, buffers=state.buffers)
         return output, DecoderState(row_tensors, *stays)
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         """The state of `rows` in that order. What stays as it is is shared with `state`, not copied.
 
-        Places of sources that leave stay empty until they are taken, or too many.
+        Slots of sources that leave stay empty until they are taken, or too many.
         """
+        state = state_of(given)
         if np.array_equal(rows, np.arange(state.num_rows)):
             return state
         row_sources = state.row_sources[rows]
         live = sources_with_rows(row_sources, state.num_sources)
         width = state.source_width
         if not len(rows) or used_part(state.source_lengths[live], state.num_sources, width) < MIN_USED:
-            return self._moved_together(state, rows)
+            return self._compacted(state, rows)
         row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
+        self._release(given)
         return replace(state, row_tensors=row_tensors, row_sources=row_sources)
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        """The rows of all states, in order; newcomers are written beside the sources of the first one."""
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        """The rows of all states, in order; newcomers are written beside the sources of the first one, if taken."""
+        states = [state_of(one) for one in given]
         if len(states) == 1:
             return states[0]
         first, *others = states
@@ -163,55 +170,63 @@ class OnnxStepper:
         lengths = [state.source_lengths[mask] for state, mask in zip(states, live, strict=True)]
         joining = np.concatenate(lengths[1:])
         free = np.flatnonzero(~live[0])
-        if isinstance(first, _RoomyState) and first.slabs.takes(len(free), joining):
-            slabs, slots = first.slabs, [np.arange(first.num_sources)]
+        is_taken = isinstance(given[0], Taken)
+        if is_taken and isinstance(first, _BufferedState) and first.buffers.takes(len(free), joining):
+            buffers, slots = first.buffers, [np.arange(first.num_sources)]
         else:
             every = np.concatenate(lengths)
-            slabs = self._slabs(first, len(every), common_width(every))
-            slots, free = [self._write(slabs, first, live[0])], free[:0]
+            buffers = self._new_buffers(first, len(every), common_width(every))
+            slots, free = [self._write(buffers, first, live[0])], free[:0]
         for state, mask in zip(others, live[1:], strict=True):
-            slots.append(self._write(slabs, state, mask, free))
+            slots.append(self._write(buffers, state, mask, free))
             free = free[int(mask.sum()) :]
-        return _RoomyState(
+        return _BufferedState(
             row_tensors={
-                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], slabs.width)
+                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
                 for name in self._row_names
             },
-            source_tensors=slabs.tensors(),
-            source_lengths=slabs.lengths[: slabs.num_slots].copy(),
+            source_tensors=buffers.tensors(),
+            source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
             min_queries=self._min_queries,
-            slabs=slabs,
+            buffers=buffers,
         )
 
-    def _moved_together(self, state: DecoderState, rows: Ids) -> DecoderState:
-        """The state of `rows` without free places, no wider than its widest source."""
+    def _compacted(self, state: DecoderState, rows: Ids) -> DecoderState:
+        """The state of `rows` without free slots, no wider than its widest source."""
         live = sources_with_rows(state.row_sources[rows], state.num_sources)
         width = common_width(state.source_lengths[live])
-        slabs = self._slabs(state, int(live.sum()), width)
-        slots = self._write(slabs, state, live)
-        return _RoomyState(
+        buffers = self._new_buffers(state, int(live.sum()), width)
+        slots = self._write(buffers, state, live)
+        return _BufferedState(
             row_tensors={
                 name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
                 for name, tensor in state.row_tensors.items()
             },
-            source_tensors=slabs.tensors(),
-            source_lengths=slabs.lengths[: slabs.num_slots].copy(),
+            source_tensors=buffers.tensors(),
+            source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=slots[state.row_sources[rows]],
             min_queries=self._min_queries,
-            slabs=slabs,
+            buffers=buffers,
         )
 
-    def _slabs(self, like: DecoderState, num_sources: int, width: int) -> SourceSlabs:
-        return SourceSlabs(like.source_tensors, self._position_axes, num_sources, width)
+    def _release(self, given: DecoderState | Taken) -> None:
+        """Lets the next steps write to the row tensors of a state that was given away."""
+        if isinstance(given, Taken):
+            self._step.release(given.state.row_tensors.values())
 
-    def _write(self, slabs: SourceSlabs, state: DecoderState, live: Array, free: Ids | None = None) -> Ids:
+    def _new_buffers(self, like: DecoderState, num_sources: int, width: int) -> SourceBuffers:
+        return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)
+
+    def _write(self, buffers: SourceBuffers, state: DecoderState, live: Array, free: Ids | None = None) -> Ids:
         """Writes a state's sources that have rows; returns where each stands now [number of its sources]."""
         tensors = state.source_tensors
         if not live.all():
             tensors = {name: tensor[live] for name, tensor in tensors.items()}
         slots = np.zeros(state.num_sources, np.int64)
-        slots[live] = slabs.write(tensors, state.source_lengths[live], np.empty(0, np.int64) if free is None else free)
+        slots[live] = buffers.write(
+            tensors, state.source_lengths[live], np.empty(0, np.int64) if free is None else free
+        )
         return slots
 
     def _layout_of(self, state: DecoderState) -> tuple[Ids, Ids]:

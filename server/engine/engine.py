@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.queueing.priority_queue import width_of
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
@@ -36,8 +37,8 @@ class _Running:
 class _Lane:
     """A priority's running batch, with what is counted of its steps."""
 
-    def __init__(self, stepper: Stepper, clock: Callable[[], float]) -> None:
-        self.batch: RunningBatch[int] = RunningBatch(stepper, clock)
+    def __init__(self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float]) -> None:
+        self.batch: RunningBatch[int] = RunningBatch(stepper, special_ids, clock)
         self.num_steps = 0
         self.num_row_steps = 0
         self.newcomers: list[_Running] = []
@@ -46,11 +47,13 @@ class _Lane:
 class Engine:
     """Requests in, outcomes out, one decoder step at a time."""
 
-    def __init__(self, stepper: Stepper, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stepper: Stepper, budget: Budget, special_ids: SpecialIds, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.scheduler = Scheduler(budget)
         self._clock = clock
         # Stepped apart: rows that stand still cost nothing, and keep their state.
-        self._lanes = {priority: _Lane(stepper, clock) for priority in Priority}
+        self._lanes = {priority: _Lane(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
 
@@ -82,7 +85,7 @@ class Engine:
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
-        finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
+        finished: list[Ending[int]] = []
         # Bulk work makes one call into the model at a time: whoever comes meanwhile need not wait for two.
         if lane.batch.num_rows and not (admitted and priority is Priority.BULK):
             report = lane.batch.step()
@@ -111,7 +114,7 @@ class Engine:
         """Encodes newcomers beside those that run; returns the seconds that it took."""
         lane = self._lanes[priority]
         began = self._clock()
-        lane.batch.join([BatchRequest(r.key, r.source_ids, r.search) for r in admitted])
+        lane.batch.join([BatchRequest(r.key, r.source_ids, r.options) for r in admitted])
         ended = self._clock()
         for request in admitted:
             running = _Running(request, began, ended, lane.num_steps, lane.num_row_steps)
@@ -136,9 +139,7 @@ class Engine:
                 outcomes.append((key, error))
         return sum(lane.batch.remove(gone.keys()) for lane in self._lanes.values())
 
-    def _answer(
-        self, lane: _Lane, finished: list[tuple[int, tuple[Hypothesis, ...]]], outcomes: list[tuple[int, Outcome]]
-    ) -> None:
+    def _answer(self, lane: _Lane, finished: list[Ending[int]], outcomes: list[tuple[int, Outcome]]) -> None:
         now = self._clock()
         for running in lane.newcomers:
             running.first_token = now

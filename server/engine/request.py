@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from attendant.runtime.decoding.hypothesis import Hypothesis
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.errors import AttendantError
 
 
@@ -18,12 +18,11 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """One source and its search.
+    """One source and how it is decoded.
 
     Attributes:
         key: unique within the engine's life.
         source_ids: as the encoder takes them.
-        max_rows: rows that the search may come to have; reserved from admission to the end.
         submitted: when it came, on the engine's clock.
         deadline: when its answer is worth nothing any more, on the same clock; None: never.
         priority: whom it lets go first.
@@ -31,11 +30,15 @@ class EngineRequest:
 
     key: int
     source_ids: tuple[int, ...]
-    search: Search
-    max_rows: int
+    options: DecodingOptions
     submitted: float
     deadline: float | None = None
     priority: Priority = Priority.INTERACTIVE
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that it may come to have: reserved from admission to the end."""
+        return self.options.max_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.host import EngineHost, Outcomes
 from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result
 from attendant.server.errors import AttendantError, DeadlineTooShort, Draining, EngineDead, QueueFull
@@ -49,13 +49,10 @@ class EngineRunner:
         """Starts the engine; from the event loop that will await it."""
         self._host.start(self._tell, self._die)
 
-    async def run(
-        self, source_ids: tuple[int, ...], search: Search, max_rows: int, timeout_seconds: float | None
-    ) -> Result:
+    async def run(self, source_ids: tuple[int, ...], options: DecodingOptions, timeout_seconds: float | None) -> Result:
         """Waits for an interactive request's turn and its end.
 
         Args:
-            max_rows: that the search may come to have; at most the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
 
         Raises:
@@ -65,7 +62,7 @@ class EngineRunner:
         self._refuse_at_the_door(timeout_seconds)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         deadline = None if timeout_seconds is None else self._clock() + timeout_seconds
-        key = self._submit(source_ids, search, max_rows, deadline, Priority.INTERACTIVE, partial(_resolve, future))
+        key = self._submit(source_ids, options, deadline, Priority.INTERACTIVE, partial(_resolve, future))
         try:
             outcome = await future
         except asyncio.CancelledError:
@@ -78,15 +75,13 @@ class EngineRunner:
     def submit_bulk(
         self,
         source_ids: tuple[int, ...],
-        search: Search,
-        max_rows: int,
+        options: DecodingOptions,
         deadline: float | None,
         on_outcome: Callable[[Outcome], None],
     ) -> int:
         """Takes in a bulk request, for whose room in `bulk_room` its sender has waited; returns its key.
 
         Args:
-            max_rows: that the search may come to have; at most the engine's budget.
             deadline: on the engine's clock; None: none.
             on_outcome: called once in the event loop, unless the request is cancelled.
 
@@ -94,7 +89,7 @@ class EngineRunner:
             EngineDead, Draining
         """
         self._refuse_if_ending()
-        return self._submit(source_ids, search, max_rows, deadline, Priority.BULK, on_outcome)
+        return self._submit(source_ids, options, deadline, Priority.BULK, on_outcome)
 
     def cancel(self, key: int) -> None:
         """Nobody waits for this request any more: its listener is not called, and its rows are free within a step."""
@@ -140,8 +135,7 @@ class EngineRunner:
     def _submit(
         self,
         source_ids: tuple[int, ...],
-        search: Search,
-        max_rows: int,
+        options: DecodingOptions,
         deadline: float | None,
         priority: Priority,
         on_outcome: Callable[[Outcome], None],
@@ -149,8 +143,7 @@ class EngineRunner:
         request = EngineRequest(
             key=next(self._keys),
             source_ids=source_ids,
-            search=search,
-            max_rows=max_rows,
+            options=options,
             submitted=self._clock(),
             deadline=deadline,
             priority=priority,

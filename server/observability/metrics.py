@@ -200,28 +200,28 @@ class ModelMetrics:
             self._step_rows.observe(stats.num_rows)
             self._efficiency.observe(stats.useful_cells / stats.computed_cells)
 
-    def answered(self, source_ids: Sequence[int], stats: RequestStats) -> None:
+    def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
         """A request was answered.
 
         Args:
-            source_ids: without the EOS that the bundle may append.
+            source_ids: as the encoder took them; their end symbol does not count as a token.
         """
         metrics = self._metrics
         self._observe(metrics.queue_seconds, stats.queue)
         self._observe(metrics.encode_seconds, stats.encode)
         self._observe(metrics.decode_seconds, stats.decode)
         self._observe(metrics.time_to_first_token_seconds, stats.first_token)
-        self._observe(metrics.request_source_tokens, len(source_ids))
+        self._observe(metrics.request_source_tokens, num_source_tokens)
         if stats.steps > 1:
             self._observe(metrics.inter_token_seconds, (stats.total - stats.first_token) / (stats.steps - 1))
-        self._counters[metrics.source_tokens].inc(len(source_ids))
+        self._counters[metrics.source_tokens].inc(num_source_tokens)
         self._counters[metrics.unknown_tokens].inc(source_ids.count(UNK_ID))
 
-    def generated(self, source_ids: Sequence[int], hypotheses: Sequence[Hypothesis]) -> None:
+    def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
         """What the model made of a source, best first: the quality signals."""
         metrics, best = self._metrics, hypotheses[0]
         self._observe(metrics.request_target_tokens, len(best.token_ids))
-        self._observe(metrics.length_ratio, len(best.token_ids) / len(source_ids))
+        self._observe(metrics.length_ratio, len(best.token_ids) / num_source_tokens)
         self._counters[metrics.target_tokens].inc(sum(len(one.token_ids) for one in hypotheses))
         self._counters[metrics.hit_max_length].inc(best.finish_reason is FinishReason.LENGTH)
         if best.attention is not None:

@@ -51,7 +51,10 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(framed(Refused(str(error))))
         return
     connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
-    run_worker(connection, Engine(loaded.stepper, budget_of(config, loaded.request_seconds)))
+    run_worker(
+        connection,
+        Engine(loaded.stepper, budget_of(config, loaded.request_seconds), loaded.bundle.manifest.special_ids),
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from attendant.server.models import Catalogue, ServedModel
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.call import Account, Failure
 from attendant.server.servicers.conversion import generate_fields
-from attendant.server.servicers.requests import Work, read_generate
+from attendant.server.servicers.requests import ParsedRequest, read_generate
 from attendant.server.servicers.status import abort, status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -29,7 +29,7 @@ class _Item:
     """A request of the stream, and what became of it so far.
 
     Attributes:
-        model, work: None until the request has been read.
+        model, parsed: None until the request has been read.
         key: of the engine's request; None until that has it.
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
@@ -37,7 +37,7 @@ class _Item:
     request: messages.GenerateRequest
     began: float
     model: ServedModel | None = None
-    work: Work | None = None
+    parsed: ParsedRequest | None = None
     has_room: bool = False
     key: int | None = None
     outcome: Outcome | BaseException | None = None
@@ -110,13 +110,10 @@ class BatchStream:
 
     async def _submit(self, item: _Item) -> None:
         model = item.model = self._catalogue.find(item.request.model)
-        work = item.work = read_generate(item.request, model)
+        parsed = item.parsed = read_generate(item.request, model)
         await model.runner.bulk_room.acquire()
         item.has_room = True
-        source_ids = tuple(model.bundle.source_ids(work.source_ids))
-        item.key = model.runner.submit_bulk(
-            source_ids, work.search, work.max_rows, self._deadline, partial(self._end, item)
-        )
+        item.key = model.runner.submit_bulk(parsed.source_ids, parsed.options, self._deadline, partial(self._end, item))
 
     def _end(self, item: _Item, outcome: Outcome | BaseException) -> None:
         item.outcome = outcome
@@ -131,12 +128,12 @@ class BatchStream:
         answer: messages.GenerateBatchResponse | None = None
         raised: BaseException | None = None
         if isinstance(item.outcome, Result):
-            assert item.model is not None and item.work is not None
-            model, work, result = item.model, item.work, item.outcome
+            assert item.model is not None and item.parsed is not None
+            model, parsed, result = item.model, item.parsed, item.outcome
             try:
-                model.metrics.answered(work.source_ids, result.stats)
-                model.metrics.generated(work.source_ids, result.hypotheses)
-                fields = generate_fields(item.request, model, work, result)
+                model.metrics.answered(parsed.source_ids, parsed.num_source_tokens, result.stats)
+                model.metrics.generated(parsed.num_source_tokens, result.hypotheses)
+                fields = generate_fields(item.request, model, parsed, result)
                 answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
             except Exception as error:
                 raised = error

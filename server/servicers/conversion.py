@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.options import default_max_length
+from attendant.runtime.decoding.unknowns import replace_unknowns
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import RequestStats, Result
 from attendant.server.models import ServedModel
-from attendant.server.servicers.decoding import default_max_length
-from attendant.server.servicers.requests import Work
+from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 FINISH_REASONS = {
@@ -18,28 +18,28 @@ FINISH_REASONS = {
 
 
 def generate_response(
-    request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
+    request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
 ) -> messages.GenerateResponse:
-    return messages.GenerateResponse(**generate_fields(request, model, work, result))
+    return messages.GenerateResponse(**generate_fields(request, model, parsed, result))
 
 
 def generate_fields(
-    request: messages.GenerateRequest, model: ServedModel, work: Work, result: Result
+    request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
 ) -> dict[str, Any]:
     """A GenerateResponse's fields: a message would be copied into one that it is part of, by its wire format."""
-    tokenizer, token_log_probs = model.bundle.target_tokenizer, request.output.token_log_probs
+    words = _source_words(request, model, parsed) if request.output.replace_unknowns else None
     return {
         "request_id": request.request_id,
         "model": model.name,
         "version": model.manifest.version,
-        "hypotheses": [_hypothesis(one, tokenizer, token_log_probs) for one in result.hypotheses],
-        "source_tokens": _source_tokens(model, work),
+        "hypotheses": [_hypothesis(one, model, request.output, words) for one in result.hypotheses],
+        "source_tokens": _source_tokens(model, parsed),
         "timings": _timings(result.stats),
     }
 
 
 def score_response(
-    request: messages.ScoreRequest, model: ServedModel, work: Work, result: Result
+    request: messages.ScoreRequest, model: ServedModel, parsed: ParsedRequest, result: Result
 ) -> messages.ScoreResponse:
     target = result.hypotheses[0]
     return messages.ScoreResponse(
@@ -47,7 +47,7 @@ def score_response(
         model=model.name,
         version=model.manifest.version,
         log_prob=target.log_prob,
-        source_tokens=_source_tokens(model, work),
+        source_tokens=_source_tokens(model, parsed),
         target_tokens=model.bundle.target_tokenizer.tokens_of(target.token_ids),
         token_log_probs=target.token_log_probs,
         attention=_attention(target.attention),
@@ -70,8 +70,10 @@ def model_message(model: ServedModel) -> messages.Model:
             num_hypotheses=manifest.decoding.num_hypotheses,
             length_penalty=manifest.decoding.length_penalty,
             min_length=0,
-            max_length=default_max_length(manifest),
-            patience=1.0,
+            # Of the longest source, where it depends on the source.
+            max_length=default_max_length(manifest, limits.max_source_tokens),
+            max_length_ratio=manifest.decoding.max_length_ratio,
+            patience=manifest.decoding.patience,
             suppress_unk=False,
         ),
         evaluation=[
@@ -86,20 +88,35 @@ def model_message(model: ServedModel) -> messages.Model:
     )
 
 
-def _hypothesis(hypothesis: Hypothesis, tokenizer: Tokenizer, token_log_probs: bool) -> dict[str, Any]:
+def _hypothesis(
+    hypothesis: Hypothesis, model: ServedModel, output: messages.OutputOptions, source_words: list[str] | None
+) -> dict[str, Any]:
+    tokenizer = model.bundle.target_tokenizer
+    if source_words is None:
+        tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
+    else:
+        tokens, text = replace_unknowns(hypothesis, source_words, tokenizer)
     return {
-        "text": tokenizer.decode(hypothesis.token_ids),
-        "tokens": tokenizer.tokens_of(hypothesis.token_ids),
+        "text": text,
+        "tokens": tokens,
         "score": hypothesis.score,
         "log_prob": hypothesis.log_prob,
-        "token_log_probs": hypothesis.token_log_probs if token_log_probs else (),
-        "attention": _attention(hypothesis.attention),
+        "token_log_probs": hypothesis.token_log_probs if output.token_log_probs else (),
+        "attention": _attention(hypothesis.attention if output.attention else None),
         "finish_reason": FINISH_REASONS[hypothesis.finish_reason],
     }
 
 
-def _source_tokens(model: ServedModel, work: Work) -> list[str]:
-    return model.bundle.source_tokenizer.tokens_of(model.bundle.source_ids(work.source_ids))
+def _source_tokens(model: ServedModel, parsed: ParsedRequest) -> list[str]:
+    return model.bundle.source_tokenizer.tokens_of(parsed.source_ids)
+
+
+def _source_words(request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest) -> list[str]:
+    """What stands at each position of the source, its end not among them."""
+    tokenizer = model.bundle.source_tokenizer
+    if request.WhichOneof("source") == "text":
+        return tokenizer.words_of(request.text)
+    return tokenizer.tokens_of(parsed.source_ids)[: len(request.tokens.tokens)]
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:

@@ -1,34 +1,30 @@
-"""Requests as work for an engine, or everything that is wrong with them, told together."""
+"""Requests as the engine takes them, or everything that is wrong with them, told together."""
 
 from dataclasses import dataclass
 
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.models import ServedModel
 from attendant.server.servicers.decoding import read_decoding
 from attendant.server.servicers.symbols import read_text, read_tokens
-from attendant.server.servicers.violations import NOT_BUILT, Violations, check_request_id
+from attendant.server.servicers.violations import Violations, check_request_id
 from attendant_client.v1 import seq2seq_pb2 as messages
-
-MAX_SEARCHES_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ParsedRequest:
     """What a request asks of its model.
 
     Attributes:
-        source_ids: without the EOS that the bundle may append.
-        max_rows: rows that the search may come to have.
+        source_ids: as the encoder takes them, the end symbol included where the model wants it.
+        num_source_tokens: of the source itself.
     """
 
     source_ids: tuple[int, ...]
-    search: Search
-    max_rows: int
+    num_source_tokens: int
+    options: DecodingOptions
 
 
-def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work:
+def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:
     """Checks a request against its model's limits.
 
     Raises:
@@ -45,35 +41,14 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Work
         case _:
             source_ids = []
             violations.say("source", "unset", "text or tokens")
-    search = _search_of(request, model, violations)
+    options = read_decoding(request.decoding, request.output, model, len(source_ids), violations)
     _check_output(request.output, model, violations)
     violations.raise_if_any()
-    return Work(source_ids=tuple(source_ids), search=search, max_rows=search.options.beam_size)
+    assert options is not None, "options without a violation are there"
+    return _parsed(source_ids, options, model)
 
 
-def _search_of(request: messages.GenerateRequest, model: ServedModel, violations: Violations) -> BeamSearch:
-    """The search that a request's options ask for, as it begins. It is a value, so requests may share it."""
-    asked = request.decoding.SerializeToString(), request.output.attention
-    search = model.searches.get(asked)
-    if search is None:
-        found = Violations()
-        options = read_decoding(
-            request.decoding,
-            attention=request.output.attention,
-            manifest=model.manifest,
-            limits=model.limits,
-            violations=found,
-        )
-        search = BeamSearch.start(options, model.manifest.special_ids)
-        violations.found += found.found
-        if not found.found:
-            if len(model.searches) >= MAX_SEARCHES_KEPT:
-                model.searches.clear()
-            model.searches[asked] = search
-    return search
-
-
-def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
+def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
     """Checks a request against its model's limits.
 
     Raises:
@@ -105,15 +80,21 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> Work:
             target_ids = []
             violations.say("target", "unset", "target_text or target_tokens")
     _check_output(request.output, model, violations)
+    if request.output.replace_unknowns:
+        violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
     violations.raise_if_any()
-    search = ForcedSearch.start(
-        tuple(target_ids), model.manifest.special_ids, include_eos=include_eos, attention=request.output.attention
+    options = scoring_options(
+        target_ids, model.manifest.special_ids.eos, include_eos=include_eos, attention=request.output.attention
     )
-    return Work(source_ids=tuple(source_ids), search=search, max_rows=1)
+    return _parsed(source_ids, options, model)
+
+
+def _parsed(source_ids: list[int], options: DecodingOptions, model: ServedModel) -> ParsedRequest:
+    encoded = tuple(model.bundle.source_ids(source_ids))
+    return ParsedRequest(source_ids=encoded, num_source_tokens=len(source_ids), options=options)
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:
-    if output.attention and not model.has_attention:
-        violations.add("output.attention", True, "false: this model has no attention")
-    if output.replace_unknowns:
-        violations.add("output.replace_unknowns", True, f"false: {NOT_BUILT}")
+    for name in ("attention", "replace_unknowns"):
+        if getattr(output, name) and not model.has_attention:
+            violations.add(f"output.{name}", True, "false: this model has no attention")

@@ -13,7 +13,7 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.call import Account, Answering
 from attendant.server.servicers.conversion import generate_response, model_message, score_response
-from attendant.server.servicers.requests import Work, read_generate, read_score
+from attendant.server.servicers.requests import ParsedRequest, read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -36,10 +36,10 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
             model = self._catalogue.find(request.model)
-            work = read_generate(request, model)
-            result = await _run(work, model, context)
-            model.metrics.generated(work.source_ids, result.hypotheses)
-            return generate_response(request, model, work, result)
+            parsed = read_generate(request, model)
+            result = await _run(parsed, model, context)
+            model.metrics.generated(parsed.num_source_tokens, result.hypotheses)
+            return generate_response(request, model, parsed, result)
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -59,8 +59,8 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
             model = self._catalogue.find(request.model)
-            work = read_score(request, model)
-            return score_response(request, model, work, await _run(work, model, context))
+            parsed = read_score(request, model)
+            return score_response(request, model, parsed, await _run(parsed, model, context))
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
@@ -76,9 +76,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         return Answering(self._accounts[method], request_id, model, context)
 
 
-async def _run(work: Work, model: ServedModel, context: Context) -> Result:
-    result = await model.runner.run(
-        tuple(model.bundle.source_ids(work.source_ids)), work.search, work.max_rows, context.time_remaining()
-    )
-    model.metrics.answered(work.source_ids, result.stats)
+async def _run(parsed: ParsedRequest, model: ServedModel, context: Context) -> Result:
+    result = await model.runner.run(parsed.source_ids, parsed.options, context.time_remaining())
+    model.metrics.answered(parsed.source_ids, parsed.num_source_tokens, result.stats)
     return result

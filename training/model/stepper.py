@@ -14,9 +14,11 @@ from attendant.runtime.stepper import (
     DecoderState,
     Ids,
     StepOutput,
+    Taken,
     attention_layout,
     pad_sources,
     select_sources,
+    state_of,
 )
 from attendant.training.model import Seq2Seq
 from attendant.training.model.candidates import candidates
@@ -44,7 +46,7 @@ class TorchStepper:
 
     def step(
         self,
-        state: DecoderState,
+        given: DecoderState | Taken,
         previous_ids: Ids,
         *,
         num_candidates: int,
@@ -52,6 +54,7 @@ class TorchStepper:
         banned_ids: Ids | None = None,
         attention: bool = False,
     ) -> tuple[StepOutput, DecoderState]:
+        state = state_of(given)
         num_rows = state.num_rows
         forced = np.full(num_rows, NO_ID, np.int64) if forced_ids is None else forced_ids
         banned = np.empty((num_rows, 0), np.int64) if banned_ids is None else banned_ids
@@ -75,7 +78,8 @@ class TorchStepper:
         )
         return output, DecoderState(rows, state.source_tensors, state.source_lengths, state.row_sources)
 
-    def select(self, state: DecoderState, rows: Ids) -> DecoderState:
+    def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
+        state = state_of(given)
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         row_tensors = _take(state.row_tensors, self._tensor(rows))
         if kept is None:
@@ -83,7 +87,8 @@ class TorchStepper:
         source_tensors = _take(state.source_tensors, self._tensor(kept))
         return DecoderState(row_tensors, source_tensors, state.source_lengths[kept], row_sources)
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        states = [state_of(one) for one in given]
         first_source = np.cumsum([0, *(state.num_sources for state in states[:-1])])
         return DecoderState(
             row_tensors={

@@ -1,7 +1,7 @@
 """What a server and its worker processes say to each other, and how it is pickled.
 
 Each request crosses twice, so it counts: a dataclass is pickled by its name and its fields, with calls into Python for
-every one. Here all values cross as plain tuples, and searches, which requests share, as bytes that are made and read
+every one. Here all values cross as plain tuples, and options, which requests share, as bytes that are made and read
 once.
 """
 
@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.search import Search
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.host import Outcomes
 from attendant.server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepStats
 
-MAX_SEARCHES_KEPT: Final = 256
+MAX_OPTIONS_KEPT: Final = 256
 
 RESULT_STATS: Final = tuple(one.name for one in fields(RequestStats))
 STEP_STATS: Final = tuple(one.name for one in fields(StepStats) if one.name != "priority")
@@ -66,15 +66,14 @@ def _report(outcomes: list[tuple[int, Any]], stats: list[tuple[Any, ...]], *coun
 
 
 def _request_fields(request: EngineRequest) -> tuple[Any, ...]:
-    search, times = _pickled(request.search), (request.submitted, request.deadline)
-    return request.key, request.source_ids, search, request.max_rows, *times, int(request.priority)
+    options, times = _pickled(request.options), (request.submitted, request.deadline)
+    return request.key, request.source_ids, options, *times, int(request.priority)
 
 
 def _request(
     key: int,
     source_ids: tuple[int, ...],
-    search: bytes,
-    max_rows: int,
+    options: bytes,
     submitted: float,
     deadline: float | None,
     priority: int,
@@ -82,23 +81,22 @@ def _request(
     return EngineRequest(
         key=key,
         source_ids=source_ids,
-        search=_search(search),
-        max_rows=max_rows,
+        options=_options(options),
         submitted=submitted,
         deadline=deadline,
         priority=Priority(priority),
     )
 
 
-@lru_cache(maxsize=MAX_SEARCHES_KEPT)
-def _pickled(search: Search) -> bytes:
-    return pickle.dumps(search, protocol=pickle.HIGHEST_PROTOCOL)
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _pickled(options: DecodingOptions) -> bytes:
+    return pickle.dumps(options, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-@lru_cache(maxsize=MAX_SEARCHES_KEPT)
-def _search(pickled: bytes) -> Search:
-    search: Search = pickle.loads(pickled)
-    return search
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _options(pickled: bytes) -> DecodingOptions:
+    options: DecodingOptions = pickle.loads(pickled)
+    return options
 
 
 def _outcome_fields(outcome: Outcome) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
@@ -21,7 +20,6 @@ from benchmarks.serving.overhead import empty_service
 from benchmarks.serving.processes import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.served import Served, ServedSystem, ServerFailed, mean_between
-from tests.fakes import SPECIAL_IDS
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -70,8 +68,7 @@ def test_nobody_joins_a_batch_that_runs() -> None:
 
 
 def request(key: int) -> EngineRequest:
-    search = BeamSearch.start(DecodingOptions(max_length=4), SPECIAL_IDS)
-    return EngineRequest(key=key, source_ids=(4, 3), search=search, max_rows=1, submitted=0.0)
+    return EngineRequest(key=key, source_ids=(4, 3), options=DecodingOptions(max_length=4), submitted=0.0)
 
 
 def tiny_server(bundle: Path, payloads: Path, *program: str) -> ServedSystem:

@@ -1,15 +1,18 @@
 """Searches written the slow and obvious way, to hold the fast ones against: every prefix is run again from its first
-symbol, nothing is selected, shared or resumed."""
+symbol, nothing is selected, shared or resumed, and every option is read off its definition."""
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from attendant.runtime.decoding.options import DecodingOptions
+import numpy as np
+
+from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
 
 EOS = SPECIAL_IDS.eos
+BANNED = -1e8
 
 
 @dataclass(frozen=True)
@@ -20,73 +23,220 @@ class Found:
     score: float
 
 
-def next_log_probs(
-    stepper: FakeStepper, source: Sequence[int], prefix: Sequence[int], options: DecodingOptions
-) -> list[float]:
-    """[V] after a prefix, run from the start, with the bans of the options."""
+@dataclass(frozen=True)
+class Partial:
+    """A hypothesis that lives: its tokens, what the model gives each, and the sum that it is ranked by."""
+
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    total: float = 0.0
+
+
+def history_of(source: Sequence[int], prefix: Sequence[int]) -> int:
     history = 1
     for symbol in [*source, SPECIAL_IDS.start, *prefix]:
         history = absorb(history, symbol)
-    logits = logits_of(history, stepper.vocabulary_size, stepper.spread)
-    if len(prefix) < options.min_length:
-        logits[EOS] = -1e9
-    if options.suppress_unk:
-        logits[SPECIAL_IDS.unk] = -1e9
+    return history
+
+
+def next_log_probs(
+    stepper: FakeStepper, source: Sequence[int], prefix: Sequence[int], options: DecodingOptions
+) -> list[float]:
+    """[V] after a prefix, run from the start, with the bans of the options; none while a prefix is forced."""
+    logits = logits_of(history_of(source, prefix), stepper.vocabulary_size, stepper.spread)
+    if len(prefix) >= len(options.target_prefix):
+        if len(prefix) < options.min_length:
+            logits[EOS] = -1e9
+        if options.suppress_unk:
+            logits[SPECIAL_IDS.unk] = -1e9
+        for symbol in range(stepper.vocabulary_size):
+            if repeats_an_ngram([*prefix, symbol], options.no_repeat_ngram_size):
+                logits[symbol] = -1e9
     return [float(x) for x in log_softmax(logits)]
 
 
-def penalized(log_probs: Sequence[float], alpha: float) -> float:
-    return sum(log_probs) / ((5 + len(log_probs)) / 6) ** alpha
+def repeats_an_ngram(tokens: Sequence[int], size: int) -> bool:
+    """Whether the last n-gram stands in the tokens before, too."""
+    if not size or len(tokens) < size:
+        return False
+    ngrams = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
+    return ngrams[-1] in ngrams[:-1]
 
 
-def naive_beam(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
-    """Beam search by its definition: pool, order, split into ended and living, until enough have ended."""
+def ranking(log_probs: Sequence[float], tokens: Sequence[int], options: DecodingOptions) -> list[float]:
+    """[V] the log-probabilities as the search ranks them."""
+    return [
+        value - math.log(options.repetition_penalty) if symbol in tokens else value
+        for symbol, value in enumerate(log_probs)
+    ]
+
+
+def penalized(total: float, num_summands: int, alpha: float) -> float:
+    return total / ((5 + num_summands) / 6) ** alpha
+
+
+def coverage(stepper: FakeStepper, source: Sequence[int], tokens: Sequence[int], num_summands: int) -> float:
+    """The sum over positions of log min(attention, 1), from the fake's own rule: one position a step."""
+    had = [0.0] * len(source)
+    for length in range(num_summands):
+        had[history_of(source, tokens[:length]) % len(source)] += 1.0
+    return sum(math.log(min(max(one, 1e-10), 1.0)) for one in had)
+
+
+def score(
+    stepper: FakeStepper, source: Sequence[int], partial: Partial, num_summands: int, options: DecodingOptions
+) -> float:
+    value = penalized(partial.total, num_summands, options.length_penalty)
+    if options.coverage_penalty:
+        value += options.coverage_penalty * coverage(stepper, source, partial.tokens, num_summands)
+    return value
+
+
+def naive_decode(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
+    """All that a request is answered with, best first."""
+    if options.num_beams == 1 and options.sampling is None and not options.alternatives:
+        return naive_beam(stepper, source, options)
+    found: list[Found] = []
+    if options.sampling is not None:
+        for number in range(options.num_hypotheses):
+            found.append(naive_draw(stepper, source, options, number))
+    else:
+        log_probs = next_log_probs(stepper, source, options.target_prefix, options)
+        order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
+        possible = [symbol for symbol in order if log_probs[symbol] > BANNED]
+        for symbol in possible[: options.num_hypotheses]:
+            found += naive_beam(stepper, source, replace(options, num_hypotheses=1), first=symbol)
+    return sorted(found, key=lambda one: -one.score)
+
+
+def ranked(log_probs: Sequence[float], options: DecodingOptions) -> list[float]:
+    return ranking(log_probs, options.target_prefix, options)
+
+
+def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, number: int) -> Found:
+    """One target, drawn symbol by symbol."""
+    sampling = options.sampling
+    assert sampling is not None
+    random = np.random.Generator(np.random.Philox(key=[sampling.seed, number]))
+    partial = Partial()
+    while True:
+        log_probs = next_log_probs(stepper, source, partial.tokens, options)
+        values = ranking(log_probs, partial.tokens, options)
+        if len(partial.tokens) < len(options.target_prefix):
+            symbol = options.target_prefix[len(partial.tokens)]
+            values = log_probs
+        else:
+            order = sorted((s for s in range(len(values)) if values[s] > BANNED), key=lambda s: -values[s])
+            order = order[: sampling.top_k or MAX_SAMPLED_CANDIDATES]
+            weights = [math.exp((values[s] - values[order[0]]) / sampling.temperature) for s in order]
+            kept, reached = 0, 0.0
+            while kept < len(order) and reached < sampling.top_p * sum(weights):
+                reached += weights[kept]
+                kept += 1
+            if sampling.top_p >= 1:
+                kept = len(order)
+            point, symbol = random.random() * sum(weights[:kept]), order[kept - 1]
+            for place in range(kept):
+                if point < sum(weights[: place + 1]):
+                    symbol = order[place]
+                    break
+        if symbol != EOS and len(partial.tokens) == options.max_length:
+            length = len(partial.tokens)
+            return Found(partial.tokens, partial.log_probs, False, score(stepper, source, partial, length, options))
+        summands = (*partial.log_probs, log_probs[symbol])
+        partial = replace(partial, log_probs=summands, total=partial.total + values[symbol])
+        if symbol == EOS:
+            return Found(partial.tokens, summands, True, score(stepper, source, partial, len(summands), options))
+        partial = replace(partial, tokens=(*partial.tokens, symbol))
+
+
+def naive_beam(
+    stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, first: int | None = None
+) -> list[Found]:
+    """Beam search by its definition: pool, order, split into ended and living, until nothing more can matter.
+
+    Args:
+        first: the symbol after the prefix, where it is given.
+    """
     k = options.beam_size
-    living: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())]
+    living = [Partial()]
     ended: list[Found] = []
-    needed = max(math.ceil(options.patience * k), options.num_hypotheses) if k > 1 else 1  # 1 is greedy
-    while living and len(ended) < needed:
-        distributions = [next_log_probs(stepper, source, prefix, options) for prefix, _ in living]
-        if len(living[0][0]) == options.max_length:
-            for (prefix, lps), log_probs in zip(living, distributions, strict=True):
-                if max(range(len(log_probs)), key=lambda i: log_probs[i]) == EOS:
-                    summands = (*lps, log_probs[EOS])
-                    ended.append(Found(prefix, summands, True, penalized(summands, options.length_penalty)))
+
+    def end(partial: Partial, by_eos: bool) -> None:
+        value = score(stepper, source, partial, len(partial.log_probs), options)
+        ended.append(Found(partial.tokens, partial.log_probs, by_eos, value))
+
+    while living and not enough(ended, living, options):
+        distributions = [next_log_probs(stepper, source, one.tokens, options) for one in living]
+        orders = [ranking(d, one.tokens, options) for d, one in zip(distributions, living, strict=True)]
+        length = len(living[0].tokens)
+        for row, log_probs in enumerate(distributions):
+            forced = options.target_prefix[length] if length < len(options.target_prefix) else None
+            forced = first if length == len(options.target_prefix) and first is not None else forced
+            if forced is not None:
+                value = log_probs[forced] if length < len(options.target_prefix) else orders[row][forced]
+                orders[row] = [-math.inf] * len(log_probs)
+                orders[row][forced] = value
+        if length == options.max_length:
+            for partial, log_probs, values in zip(living, distributions, orders, strict=True):
+                if max(range(len(values)), key=lambda i: values[i]) == EOS and values[EOS] > BANNED:
+                    summands = (*partial.log_probs, log_probs[EOS])
+                    end(replace(partial, log_probs=summands, total=partial.total + values[EOS]), True)
                 else:
-                    ended.append(Found(prefix, lps, False, penalized(lps, options.length_penalty)))
+                    end(partial, False)
             break
         pool = [
-            (sum(lps) + log_probs[symbol], row, symbol)
-            for row, ((_, lps), log_probs) in enumerate(zip(living, distributions, strict=True))
-            for symbol in range(stepper.vocabulary_size)
-            if log_probs[symbol] > -1e8
+            (partial.total + values[symbol], row, symbol)
+            for row, (partial, values) in enumerate(zip(living, orders, strict=True))
+            for symbol in sorted(range(stepper.vocabulary_size), key=lambda s: -values[s])
+            if values[symbol] > BANNED
         ]
         pool.sort(key=lambda entry: -entry[0])
-        following = []
-        for place, (_, row, symbol) in enumerate(pool):
-            prefix, lps = living[row]
-            summands = (*lps, distributions[row][symbol])
+        following: list[Partial] = []
+        for place, (total, row, symbol) in enumerate(pool):
+            partial = living[row]
+            longer = Partial((*partial.tokens, symbol), (*partial.log_probs, distributions[row][symbol]), total)
             if symbol != EOS and len(following) < k:
-                following.append(((*prefix, symbol), summands))
+                following.append(longer)
             if symbol == EOS and place < k:
-                ended.append(Found(prefix, summands, True, penalized(summands, options.length_penalty)))
+                end(replace(longer, tokens=partial.tokens), True)
+                if k == 1:  # greedy
+                    following = []
+                    break
+        if not pool and not ended:
+            end(living[0], False)
         living = following
+        if options.scores_prefix and living and len(living[0].tokens) == len(options.target_prefix):
+            end(living[0], False)
+            break
     ended.sort(key=lambda found: -found.score)
     return ended[: options.num_hypotheses]
 
 
-def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> Found:
-    """The best of every target that ends within max_length, by its score."""
+def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingOptions) -> bool:
+    """Whether the search may stop."""
+    if options.beam_size == 1:
+        return bool(ended)
+    if options.patience is not None:
+        return len(ended) >= max(math.ceil(options.patience * options.beam_size - 1e-5), options.num_hypotheses)
+    if len(ended) < options.num_hypotheses:
+        return False
+    nth = sorted([found.score for found in ended], reverse=True)[options.num_hypotheses - 1]
+    # No live one can do better than to lose nothing until its maximum length.
+    return all(penalized(one.total, options.max_length + 1, options.length_penalty) <= nth for one in living)
+
+
+def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
+    """The n best of all targets that there are: those that end, and those that are cut at the maximum length."""
     symbols = [s for s in range(stepper.vocabulary_size) if s not in (SPECIAL_IDS.pad, SPECIAL_IDS.bos, EOS)]
-    best = None
+    everything = []
     for length in range(options.max_length + 1):
         for tokens in itertools.product(symbols, repeat=length):
-            log_probs = tuple(
-                next_log_probs(stepper, source, tokens[:place], options)[symbol]
-                for place, symbol in enumerate([*tokens, EOS])
-            )
-            found = Found(tokens, log_probs, True, penalized(log_probs, options.length_penalty))
-            if best is None or found.score > best.score:
-                best = found
-    assert best is not None
-    return best
+            steps = [next_log_probs(stepper, source, tokens[:place], options) for place in range(length + 1)]
+            summands = [step[symbol] for step, symbol in zip(steps, [*tokens, EOS], strict=True)]
+            is_cut = length == options.max_length and max(steps[-1]) != steps[-1][EOS]
+            counted = tuple(summands[:-1] if is_cut else summands)
+            value = score(stepper, source, Partial(tokens, counted, sum(counted)), len(counted), options)
+            everything.append(Found(tokens, counted, not is_cut, value))
+    everything.sort(key=lambda found: -found.score)
+    return everything[: options.num_hypotheses]

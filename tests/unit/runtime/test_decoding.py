@@ -1,4 +1,4 @@
-"""Searches and the running batch against their naive twins, on a model that notices every wrong row."""
+"""The search and the running batch against their naive twins, on a model that notices every wrong row."""
 
 import random
 from dataclasses import replace
@@ -7,62 +7,96 @@ import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.offline import decode_all, score_all
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.decoding.search import Candidates
+from attendant.runtime.decoding.options import DecodingOptions, Sampling
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.unit.runtime.naive import best_by_brute_force, naive_beam, next_log_probs
+from tests.unit.runtime.naive import best_by_brute_force, naive_decode, next_log_probs
+
+SYMBOLS = [1, 4, 5, 6, 7]
 
 
 def random_source(rng: random.Random) -> list[int]:
     return [rng.randrange(4, 40) for _ in range(rng.randrange(1, 9))]
 
 
-def random_options(rng: random.Random, beam_size: int) -> DecodingOptions:
+def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> DecodingOptions:
+    """Any options that go together; each of the rarer ones with probability `special`."""
+
+    def rarely(value: object, otherwise: object) -> object:
+        return value if rng.random() < special else otherwise
+
     max_length = rng.randrange(0, 9)
+    sampling = Sampling(
+        seed=rng.randrange(2**64),
+        temperature=rng.choice([0.5, 1.0, 2.0]),
+        top_k=rng.choice([0, 2, 4]),
+        top_p=rng.choice([1.0, 0.9, 0.5]),
+    )
+    draws = rng.random() < special
+    alternatives = not draws and rng.random() < special
+    prefix = tuple(rng.choice(SYMBOLS) for _ in range(rng.randrange(0, max_length + 1)))
     return DecodingOptions(
-        beam_size=beam_size,
-        num_hypotheses=rng.randrange(1, beam_size + 1),
+        beam_size=1 if draws else beam_size,
+        num_hypotheses=rng.randrange(1, 5) if draws or alternatives else rng.randrange(1, beam_size + 1),
         length_penalty=rng.choice([0.0, 0.6, 1.0]),
-        min_length=rng.randrange(0, max_length + 1) if rng.random() < 0.4 else 0,
+        coverage_penalty=rarely(0.2, 0.0),
+        min_length=rarely(rng.randrange(0, max_length + 1), 0),
         max_length=max_length,
-        patience=rng.choice([0.5, 1.0, 2.0]),
-        suppress_unk=rng.random() < 0.3,
-        attention=rng.random() < 0.3,
+        patience=rng.choice([None, None, 0.5, 1.0, 2.0]),
+        no_repeat_ngram_size=rarely(rng.randrange(1, 4), 0),
+        repetition_penalty=rarely(rng.choice([1.1, 3.0]), 1.0),
+        suppress_unk=rarely(True, False),
+        target_prefix=rarely(prefix, ()),
+        alternatives=alternatives,
+        sampling=sampling if draws else None,
+        attention=rarely(True, False),
     )
 
 
-def test_beam_search_is_the_naive_one() -> None:
+@pytest.mark.parametrize("special", [0.0, 0.3, 0.7], ids=["plain", "some", "many"])
+def test_every_option_is_the_naive_one(special: float) -> None:
     """400 random requests, decoded in one shared batch of 16 rows, against a search that shares nothing."""
     rng = random.Random(7)
     stepper = FakeStepper(vocabulary_size=8)
     sources = [random_source(rng) for _ in range(400)]
-    options = [random_options(rng, rng.randrange(1, 5)) for _ in sources]
+    options = [random_options(rng, rng.randrange(1, 5), special) for _ in sources]
     found = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
     for source, option, hypotheses in zip(sources, options, found, strict=True):
-        expected = naive_beam(stepper, source, option)
+        expected = naive_decode(stepper, source, option)
         assert [h.token_ids for h in hypotheses] == [e.tokens for e in expected], option
-        assert [h.token_log_probs for h in hypotheses] == [e.log_probs for e in expected]
+        assert [h.token_log_probs for h in hypotheses] == [e.log_probs for e in expected], option
         assert [h.finish_reason is FinishReason.EOS for h in hypotheses] == [e.ended for e in expected]
-        assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-12)
+        assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-9)
         assert [h.log_prob for h in hypotheses] == pytest.approx([sum(e.log_probs) for e in expected], rel=1e-12)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_beam_that_holds_everything_finds_the_best(alpha: float) -> None:
-    """3 symbols and EOS, up to 3 tokens: 40 targets, all of which a beam of 64 with patience to match keeps."""
-    stepper = FakeStepper(vocabulary_size=7)
+@pytest.mark.parametrize("num_hypotheses", [1, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, num_hypotheses: int) -> None:
+    """4 symbols and EOS, up to 3 tokens: 85 targets, all of which a beam of 125 holds. The search stops by itself."""
+    stepper = FakeStepper(vocabulary_size=8)
     for seed in range(12):
-        options = DecodingOptions(beam_size=64, max_length=3, length_penalty=alpha, patience=4.0)
-        (best,) = decode_all(stepper, [[seed + 4, 5]], options, SPECIAL_IDS)[0]
+        options = DecodingOptions(
+            beam_size=125, max_length=3, length_penalty=alpha, num_hypotheses=num_hypotheses, suppress_unk=True
+        )
+        found = decode_all(stepper, [[seed + 4, 5]], options, SPECIAL_IDS)[0]
         expected = best_by_brute_force(stepper, [seed + 4, 5], options)
-        if best.finish_reason is FinishReason.EOS:
-            assert best.token_ids == expected.tokens
-            assert best.score == pytest.approx(expected.score, rel=1e-6)
-        else:
-            assert best.score > expected.score
+        assert [h.token_ids for h in found] == [e.tokens for e in expected]
+        assert [h.finish_reason is FinishReason.EOS for h in found] == [e.ended for e in expected]
+        assert [h.score for h in found] == pytest.approx([e.score for e in expected], rel=1e-6)
+
+
+def test_a_beam_goes_on_while_a_live_hypothesis_is_more_probable_than_those_that_ended() -> None:
+    """A beam that stops at its k-th ended hypothesis answers with improbable short ones, as patience 1 does."""
+    stepper = FakeStepper(vocabulary_size=8, spread=4.0)
+    better = 0
+    for seed in range(200):
+        options = DecodingOptions(beam_size=4, max_length=12)
+        found, impatient = decode_all(stepper, [[seed + 4]] * 2, [options, replace(options, patience=1.0)], SPECIAL_IDS)
+        assert found[0].score >= impatient[0].score
+        better += found[0].score > impatient[0].score
+    assert better
 
 
 def test_beam_one_is_argmax() -> None:
@@ -85,11 +119,11 @@ def test_arrivals_and_removals_at_random_change_nobodys_answer() -> None:
     stepper = FakeStepper(vocabulary_size=8)
     sources = {key: random_source(rng) for key in range(60)}
     options = {key: random_options(rng, rng.randrange(1, 5)) for key in sources}
-    batch: RunningBatch[int] = RunningBatch(stepper)
+    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
     waiting, removed, results = list(sources), set(), {}
     while waiting or batch.keys:
         arriving = [waiting.pop() for _ in range(min(rng.randrange(0, 5), len(waiting)))]
-        batch.join([BatchRequest(key, sources[key], BeamSearch.start(options[key], SPECIAL_IDS)) for key in arriving])
+        batch.join([BatchRequest(key, sources[key], options[key]) for key in arriving])
         if batch.keys and rng.random() < 0.15:
             gone = {rng.choice(batch.keys)}
             removed |= gone
@@ -113,47 +147,13 @@ def assert_same(got: tuple[Hypothesis, ...], expected: tuple[Hypothesis, ...]) -
 
 
 def test_removing_everything_leaves_an_empty_batch_that_goes_on() -> None:
-    batch: RunningBatch[str] = RunningBatch(FakeStepper())
-    start = BeamSearch.start(DecodingOptions(max_length=3), SPECIAL_IDS)
+    batch: RunningBatch[str] = RunningBatch(FakeStepper(), SPECIAL_IDS)
+    start = DecodingOptions(max_length=3)
     batch.join([BatchRequest("a", [4], start)])
     batch.remove({"a", "unknown"})
     assert (batch.num_rows, batch.keys) == (0, [])
     batch.join([BatchRequest("b", [5], start)])
     assert batch.keys == ["b"]
-
-
-def test_searches_are_values() -> None:
-    search = BeamSearch.start(DecodingOptions(beam_size=2, max_length=4), SPECIAL_IDS)
-    candidates = Candidates([[5, 3, 4]], [[-0.5, -1.0, -2.0]], [0.0], None)
-    before = repr(search)
-    assert search.advance(candidates) == search.advance(candidates)
-    assert repr(search) == before
-
-
-def test_an_ended_hypothesis_costs_no_live_one_its_place() -> None:
-    search = BeamSearch.start(DecodingOptions(beam_size=2, max_length=4), SPECIAL_IDS)
-    after = search.advance(Candidates([[3, 5, 4]], [[-0.1, -3.0, -4.0]], [0.0], None))
-    assert len(after.ended) == 1
-    assert after.previous_ids == (5, 4)
-    assert not after.done
-
-
-def test_an_improbable_end_does_not_end_a_hypothesis() -> None:
-    """EOS behind the first k of the pool is neither an end nor a live hypothesis."""
-    search = BeamSearch.start(DecodingOptions(beam_size=2, max_length=4), SPECIAL_IDS)
-    after = search.advance(Candidates([[5, 4, 3]], [[-0.1, -3.0, -4.0]], [0.0], None))
-    assert not after.ended
-    assert after.previous_ids == (5, 4)
-
-
-def test_at_the_limit_an_end_counts_as_an_end() -> None:
-    """max_length doesn't count EOS: a target of exactly that many tokens still ends by EOS."""
-    options = DecodingOptions(max_length=1)
-    after = BeamSearch.start(options, SPECIAL_IDS).advance(Candidates([[5]], [[-0.5]], [0.0], None))
-    (ended,) = after.advance(Candidates([[3]], [[-0.25]], [0.0], None)).hypotheses()
-    assert (ended.token_ids, ended.token_log_probs, ended.finish_reason) == ((5,), (-0.5, -0.25), FinishReason.EOS)
-    (cut,) = after.advance(Candidates([[6]], [[-0.25]], [0.0], None)).hypotheses()
-    assert (cut.token_ids, cut.token_log_probs, cut.finish_reason) == ((5,), (-0.5,), FinishReason.LENGTH)
 
 
 def test_attention_has_a_row_per_summand_and_a_column_per_source_symbol() -> None:
@@ -186,18 +186,18 @@ def test_scoring_reproduces_the_decoder() -> None:
 
 def test_greedy_rows_are_not_copied_while_nothing_changes() -> None:
     stepper = FakeStepper()
-    batch: RunningBatch[int] = RunningBatch(stepper)
+    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
     options = DecodingOptions(max_length=5, min_length=5)
-    batch.join([BatchRequest(key, [key + 4], BeamSearch.start(options, SPECIAL_IDS)) for key in range(4)])
+    batch.join([BatchRequest(key, [key + 4], options) for key in range(4)])
     for _ in range(5):
         batch.step()
     assert stepper.num_selects == 0
 
 
 def test_the_report_counts_padding() -> None:
-    batch: RunningBatch[int] = RunningBatch(FakeStepper())
+    batch: RunningBatch[int] = RunningBatch(FakeStepper(), SPECIAL_IDS)
     options = DecodingOptions(max_length=5, min_length=5)
-    batch.join([BatchRequest(n, [4] * n, BeamSearch.start(options, SPECIAL_IDS)) for n in (3, 12)])
+    batch.join([BatchRequest(n, [4] * n, options) for n in (3, 12)])
     report = batch.step()
     assert (report.num_rows, report.useful_cells, report.computed_cells) == (2, 15, 2 * 2 * 16)
     assert report.seconds.keys() == {"step", "search", "select"}

@@ -2,21 +2,17 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.offline import decode_all, score_all
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.decoding.search import Candidates
-from attendant.runtime.stepper import DecoderState
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
+from attendant.runtime.stepper import DecoderState, Taken
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.unit.runtime.naive import naive_beam
+from tests.unit.runtime.naive import naive_decode
 
 
 class Widest(FakeStepper):
@@ -24,8 +20,8 @@ class Widest(FakeStepper):
 
     max_rows = 0
 
-    def concat(self, states: Sequence[DecoderState]) -> DecoderState:
-        state = super().concat(states)
+    def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
+        state = super().concat(given)
         self.max_rows = max(self.max_rows, state.num_rows)
         return state
 
@@ -33,9 +29,9 @@ class Widest(FakeStepper):
         self.max_rows = max(self.max_rows, len(sources))
         return super().encode(sources)
 
-    def select(self, state: DecoderState, rows: np.ndarray) -> DecoderState:
+    def select(self, given: DecoderState | Taken, rows: np.ndarray) -> DecoderState:
         self.max_rows = max(self.max_rows, len(rows))
-        return super().select(state, rows)
+        return super().select(given, rows)
 
 
 @pytest.mark.parametrize("vocabulary_size", [5, 6, 8])
@@ -48,14 +44,7 @@ def test_ties_and_tiny_vocabularies(vocabulary_size: int) -> None:
                 beam_size=beam_size, num_hypotheses=beam_size, max_length=3, min_length=min_length, suppress_unk=True
             )
             found = decode_all(stepper, [[4, 5]], options, SPECIAL_IDS)[0]
-            assert [h.token_ids for h in found] == [f.tokens for f in naive_beam(stepper, [4, 5], options)]
-
-
-def test_of_equal_candidates_the_lower_row_goes_first() -> None:
-    search = BeamSearch.start(DecodingOptions(beam_size=2, max_length=4), SPECIAL_IDS)
-    search = search.advance(Candidates([[5, 4, 6]], [[-1.0, -1.0, -2.0]], [0.0], None))
-    search = search.advance(Candidates([[7, 6, 5]] * 2, [[-1.0, -2.0, -3.0]] * 2, [0.0] * 2, None))
-    assert (search.rows, search.previous_ids) == ((0, 1), (7, 7))
+            assert [h.token_ids for h in found] == [f.tokens for f in naive_decode(stepper, [4, 5], options)]
 
 
 def test_forced_targets_share_steps_with_beams() -> None:
@@ -64,11 +53,11 @@ def test_forced_targets_share_steps_with_beams() -> None:
     options = DecodingOptions(beam_size=3, num_hypotheses=2, max_length=6, min_length=1, suppress_unk=True)
     sources = [[rng.randrange(4, 40) for _ in range(rng.randrange(1, 9))] for _ in range(40)]
     targets = [tuple(rng.choice([1, 4, 5, 6, 7]) for _ in range(rng.randrange(6))) for _ in sources]
-    batch: RunningBatch[tuple[str, int]] = RunningBatch(stepper)
+    batch: RunningBatch[tuple[str, int]] = RunningBatch(stepper, SPECIAL_IDS)
     results: dict[tuple[str, int], tuple[Hypothesis, ...]] = {}
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        scored = ForcedSearch.start(target, SPECIAL_IDS)
-        batch.join([BatchRequest(("beam", index), source, BeamSearch.start(options, SPECIAL_IDS))])
+        scored = scoring_options(target, SPECIAL_IDS.eos)
+        batch.join([BatchRequest(("beam", index), source, options)])
         batch.join([BatchRequest(("score", index), source, scored)])
         results.update(batch.step().finished)
     while batch.keys:
@@ -76,7 +65,7 @@ def test_forced_targets_share_steps_with_beams() -> None:
     alone = score_all(stepper, list(zip(sources, targets, strict=True)), SPECIAL_IDS, max_rows=1)
     for index, source in enumerate(sources):
         assert results["score", index] == (alone[index],)
-        expected = naive_beam(stepper, source, options)
+        expected = naive_decode(stepper, source, options)
         assert [h.token_log_probs for h in results["beam", index]] == [f.log_probs for f in expected]
 
 
@@ -87,29 +76,16 @@ def test_attention_follows_its_hypothesis_through_the_beam() -> None:
     for seed in range(20):
         source = [seed + 4, 5, 9, 6, 7, 8, 4]
         for hypothesis in decode_all(stepper, [source], options, SPECIAL_IDS)[0]:
-            batch: RunningBatch[int] = RunningBatch(stepper)
-            batch.join([BatchRequest(0, source, ForcedSearch.start(hypothesis.token_ids, SPECIAL_IDS, attention=True))])
+            batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+            batch.join(
+                [BatchRequest(0, source, scoring_options(hypothesis.token_ids, SPECIAL_IDS.eos, attention=True))]
+            )
             finished: list[tuple[int, tuple[Hypothesis, ...]]] = []
             while not finished:
                 finished = batch.step().finished
             forced = finished[0][1][0].attention
             assert hypothesis.attention is not None and forced is not None
             np.testing.assert_array_equal(hypothesis.attention, forced[: len(hypothesis.attention)])
-
-
-def test_beam_one_ends_where_it_is_greedy_whatever_the_patience() -> None:
-    search = BeamSearch.start(DecodingOptions(max_length=4, patience=2.0), SPECIAL_IDS)
-    assert search.advance(Candidates([[3, 5]], [[-0.1, -3.0]], [0.0], None)).done
-
-
-def test_patience_of_single_precision_counts_as_written() -> None:
-    """1.1 arrives over the wire as 1.10000002: times 10 that is 11 hypotheses, not 12."""
-    ending = Candidates([[3, 5, 4]], [[-1.0, -1.5, -20.0]], [0.0], None)
-    options = DecodingOptions(beam_size=10, max_length=9, patience=float(np.float32(1.1)))
-    start = BeamSearch.start(options, SPECIAL_IDS)
-    (ended,) = start.advance(ending).ended
-    assert not replace(start, ended=(ended,) * 9).advance(ending).done
-    assert replace(start, ended=(ended,) * 10).advance(ending).done
 
 
 def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
@@ -125,20 +101,20 @@ def test_rows_stay_within_the_limit_and_progress_counts_sources() -> None:
 def test_requests_of_one_kind_leave_and_join_among_others(beam_sizes: tuple[int, ...], attention_every: int) -> None:
     """Each kind's rows stand together; nobody's answer depends on that."""
     stepper = FakeStepper(vocabulary_size=8)
-    batch: RunningBatch[int] = RunningBatch(stepper)
+    batch: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
     options = [
         DecodingOptions(max_length=6, beam_size=beam_sizes[key % len(beam_sizes)], attention=key % attention_every == 0)
         for key in range(40)
     ]
     results: dict[int, tuple[Hypothesis, ...]] = {}
     for key, option in enumerate(options):
-        batch.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        batch.join([BatchRequest(key, [key + 4, 7], option)])
         results.update(batch.step().finished)
     while batch.keys:
         results.update(batch.step().finished)
     for key, option in enumerate(options):
-        alone: RunningBatch[int] = RunningBatch(stepper)
-        alone.join([BatchRequest(key, [key + 4, 7], BeamSearch.start(option, SPECIAL_IDS))])
+        alone: RunningBatch[int] = RunningBatch(stepper, SPECIAL_IDS)
+        alone.join([BatchRequest(key, [key + 4, 7], option)])
         expected: dict[int, tuple[Hypothesis, ...]] = {}
         while alone.keys:
             expected.update(alone.step().finished)

@@ -10,7 +10,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Taken
 
 SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 12), 3]
 
@@ -59,7 +59,7 @@ def test_those_that_stay_are_not_copied_when_others_leave_and_join(tiny_stepper:
     stayed = tiny_stepper.select(many, ids(0, 1, 2, 4, 5, 6, 7))
     assert stayed.source_tensors is many.source_tensors
     newcomers = tiny_stepper.encode([SHORT, LONG])
-    rejoined = tiny_stepper.concat([stayed, newcomers])
+    rejoined = tiny_stepper.concat([Taken(stayed), newcomers])
     assert np.shares_memory(rejoined.source_tensors["memory"], memory)
     assert rejoined.row_sources.tolist() == [0, 1, 2, 4, 5, 6, 7, 3, 8]
     assert rejoined.source_lengths[[3, 8]].tolist() == newcomers.source_lengths.tolist()
@@ -81,7 +81,7 @@ def test_steps_over_free_and_taken_places_give_the_same_bits(tiny_stepper: OnnxS
     had_free_places = False
     for _ in range(40):
         following = rng.integers(4, 14, len(rows))
-        output, state = tiny_stepper.step(state, following, num_candidates=4, attention=True)
+        output, state = tiny_stepper.step(Taken(state), following, num_candidates=4, attention=True)
         had_free_places |= len(set(state.row_sources.tolist())) < state.num_sources
         assert output.attention is not None
         for row in rng.choice(len(rows), 2):
@@ -94,10 +94,10 @@ def test_steps_over_free_and_taken_places_give_the_same_bits(tiny_stepper: OnnxS
         rows = [(source, [*history, int(symbol)]) for (source, history), symbol in zip(rows, following, strict=True)]
         kept = np.sort(rng.choice(len(rows), max(1, int(len(rows) * rng.uniform(0.6, 1.2))), replace=True))
         kept = kept[[len(rows[row][1]) < 8 for row in kept]]
-        state, rows = tiny_stepper.select(state, kept), [rows[row] for row in kept]
+        state, rows = tiny_stepper.select(Taken(state), kept), [rows[row] for row in kept]
         sources = [SHORT + [3] * int(rng.integers(20)) for _ in range(int(rng.integers(1, 4)))]
         newcomers = tiny_stepper.encode(sources)
-        state = tiny_stepper.concat([state, newcomers]) if rows else newcomers
+        state = tiny_stepper.concat([Taken(state), newcomers]) if rows else newcomers
         rows += [(source, []) for source in sources]
     assert had_free_places
 
@@ -109,11 +109,13 @@ def alone(stepper: OnnxStepper, source: list[int], history: list[int]) -> StepOu
     return output
 
 
-def test_nothing_but_the_room_of_sources_that_left_is_written_to(tiny_stepper: OnnxStepper) -> None:
+def test_a_state_that_is_not_given_away_is_never_written_to(tiny_stepper: OnnxStepper) -> None:
     state = tiny_stepper.encode([SHORT, LONG])
     kept = {name: tensor.copy() for name, tensor in {**state.row_tensors, **state.source_tensors}.items()}
     _, stepped = tiny_stepper.step(state, ids(2, 2), num_candidates=3)
-    tiny_stepper.concat([tiny_stepper.select(stepped, ids(1, 1)), state])
+    joined = tiny_stepper.concat([tiny_stepper.select(stepped, ids(1, 1)), state])
+    again = tiny_stepper.concat([tiny_stepper.select(joined, ids(0, 2)), tiny_stepper.encode([SHORT])])
+    assert not np.shares_memory(again.source_tensors["memory"], joined.source_tensors["memory"])
     for name, tensor in {**state.row_tensors, **state.source_tensors}.items():
         assert np.array_equal(tensor, kept[name])
     assert not np.array_equal(stepped.row_tensors["hidden"], state.row_tensors["hidden"])

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState
@@ -42,7 +41,7 @@ class Desk:
     def __init__(self, max_rows: int = 8, max_source_positions: int = 1000) -> None:
         self.stepper = TimedStepper()
         budget = Budget(max_rows=max_rows, max_source_positions=max_source_positions)
-        self.engine = Engine(self.stepper, budget, lambda: self.stepper.now)
+        self.engine = Engine(self.stepper, budget, SPECIAL_IDS, lambda: self.stepper.now)
         self.outcomes: dict[int, Outcome] = {}
 
     def submit(
@@ -55,8 +54,7 @@ class Desk:
         request = EngineRequest(
             key=key,
             source_ids=source(key),
-            search=BeamSearch.start(wanted, SPECIAL_IDS),
-            max_rows=wanted.beam_size,
+            options=wanted,
             submitted=self.stepper.now,
             deadline=deadline,
             priority=priority,

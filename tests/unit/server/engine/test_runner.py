@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
@@ -22,8 +21,7 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
-    search = BeamSearch.start(wanted, SPECIAL_IDS)
-    return asyncio.create_task(runner.run((4, 5, 3), search, wanted.beam_size, timeout))
+    return asyncio.create_task(runner.run((4, 5, 3), wanted, timeout))
 
 
 @asynccontextmanager
@@ -31,7 +29,7 @@ async def running(
     stepper: FakeStepper, *, max_rows: int = 4, max_waiting: int = 10, on_death: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
     stats: list[StepStats] = []
-    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000))
+    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
     host = EngineThread("test", engine, on_step=stats.append)
     runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
     runner.start()
@@ -186,8 +184,7 @@ async def test_stopping_tells_those_that_are_still_in() -> None:
 async def test_bulk_work_is_told_by_call_and_may_be_cancelled() -> None:
     stepper, told = GatedStepper(7), []
     async with running(stepper) as (runner, _):
-        search = BeamSearch.start(LONG, SPECIAL_IDS)
-        keys = [runner.submit_bulk((4, 5, 3), search, 1, None, told.append) for _ in range(3)]
+        keys = [runner.submit_bulk((4, 5, 3), LONG, None, told.append) for _ in range(3)]
         await stepper.arrival()
         runner.cancel(keys[0])
         runner.cancel(keys[0])
@@ -200,10 +197,9 @@ async def test_bulk_work_is_told_by_call_and_may_be_cancelled() -> None:
 async def test_a_full_queue_of_bulk_work_refuses_nobody() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1, max_waiting=1) as (runner, _):
-        search = BeamSearch.start(LONG, SPECIAL_IDS)
         told: list[Any] = []
         for _ in range(9):
-            runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
         await stepper.arrival()
         task = ask(runner)
         stepper.open()
@@ -214,13 +210,12 @@ async def test_a_full_queue_of_bulk_work_refuses_nobody() -> None:
 async def test_draining_refuses_bulk_work_and_waits_for_what_is_in() -> None:
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
-        search = BeamSearch.start(LONG, SPECIAL_IDS)
         told: list[Any] = []
-        runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+        runner.submit_bulk((4, 5, 3), LONG, None, told.append)
         await stepper.arrival()
         runner.drain()
         with pytest.raises(Draining):
-            runner.submit_bulk((4, 5, 3), search, 1, None, told.append)
+            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
         finished = asyncio.create_task(runner.finished())
         stepper.open()
         await asyncio.wait_for(finished, 20)

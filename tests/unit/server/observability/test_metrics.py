@@ -86,8 +86,8 @@ def exercise(metrics: Metrics) -> None:
     )
     model.set_ready(True)
     model.stepped(STEP)
-    model.answered((4, 5, 1, 4), STATS)
-    model.generated((4, 5, 1, 4), [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)])
+    model.answered((4, 5, 1, 4, 3), 4, STATS)
+    model.generated(4, [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)])
     metrics.ended(model="m", method="Generate", code="OK", seconds=0.75)
     metrics.rejected.labels("m", "queue_full").inc()
 
@@ -159,7 +159,7 @@ def test_an_answer(metrics: Metrics) -> None:
 
 
 def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) -> None:
-    metrics.of_model("m").generated((4, 5), [hypothesis(2)])
+    metrics.of_model("m").generated(2, [hypothesis(2)])
     assert value(metrics, "attention_entropy_ratio_count") == 0
     assert value(metrics, "coverage_deficit_ratio_count") == 0
     exercise(metrics)

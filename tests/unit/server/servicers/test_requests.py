@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
-from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.server.errors import InvalidArgument
 from attendant.server.models import ServedModel
 from attendant.server.observability.metrics import Metrics
@@ -30,9 +28,7 @@ def options_of(decoding: Decoding | None = None, attention: bool = False, **how:
     request = messages.GenerateRequest(
         text="abc", decoding=decoding, output=messages.OutputOptions(attention=attention)
     )
-    search = read_generate(request, model(**how)).search
-    assert isinstance(search, BeamSearch)
-    return search.options
+    return read_generate(request, model(**how)).options
 
 
 def refused(read: Callable[[Any, ServedModel], Any], request: Any, served: ServedModel | None = None) -> dict[str, str]:
@@ -100,11 +96,13 @@ RANGES = "is {}, must be {}"
         ("patience", -1.0, "more than 0 and at most 10"),
         ("patience", math.nan, "more than 0 and at most 10"),
         ("patience", math.inf, "more than 0 and at most 10"),
-        ("coverage_penalty", 0.25, "0 or unset: not available in this version"),
-        ("coverage_penalty", math.nan, "0 or unset: not available in this version"),
-        ("no_repeat_ngram_size", 3, "0 or unset: not available in this version"),
-        ("repetition_penalty", 1.5, "1 or unset: not available in this version"),
-        ("repetition_penalty", 0.0, "1 or unset: not available in this version"),
+        ("coverage_penalty", -1.0, "0 to 10"),
+        ("coverage_penalty", math.nan, "0 to 10"),
+        ("no_repeat_ngram_size", 21, "0 to 20"),
+        ("repetition_penalty", 0.5, "1 to 10"),
+        ("repetition_penalty", math.inf, "1 to 10"),
+        ("min_length_ratio", 0.0, "more than 0 and at most 100"),
+        ("max_length_ratio", math.nan, "more than 0 and at most 100"),
     ],
 )
 def test_a_number_out_of_range(field: str, value: float, limit: str) -> None:
@@ -126,31 +124,106 @@ def test_no_beam_is_wider_than_the_engine() -> None:
     assert refused_decoding(Decoding(beam_size=4), max_rows=3) == {"decoding.beam_size": "is 4, must be 1 to 3"}
 
 
+def test_every_option_that_is_set_is_taken() -> None:
+    given = Decoding(
+        beam_size=2,
+        coverage_penalty=0.2,
+        no_repeat_ngram_size=3,
+        repetition_penalty=1.2,
+        target_prefix=messages.Tokens(tokens=["AA", "B"]),
+        alternatives=True,
+        num_hypotheses=3,
+    )
+    assert options_of(given) == DecodingOptions(
+        beam_size=2,
+        length_penalty=0.6,
+        coverage_penalty=0.2,
+        no_repeat_ngram_size=3,
+        repetition_penalty=1.2,
+        target_prefix=(4, 5),
+        alternatives=True,
+        num_hypotheses=3,
+        max_length=20,
+    )
+
+
+def test_lengths_by_ratio() -> None:
+    """The source has 3 tokens. The stricter of both counts."""
+    assert options_of(Decoding(max_length_ratio=1.1)).max_length == 4
+    assert options_of(Decoding(max_length_ratio=1.1, max_length=3)).max_length == 3
+    assert options_of(Decoding(max_length_ratio=50)).max_length == 20, "the model's own limit"
+    assert options_of(Decoding(min_length_ratio=1, min_length=2)).min_length == 3
+    assert refused_decoding(Decoding(min_length_ratio=2, max_length=5)) == {
+        "decoding.min_length_ratio": "is 2, 6 tokens of this source, must be 0 to 5 tokens, and at most max_length"
+    }
+    assert options_of(max_length=None, max_length_ratio=1.5).max_length == 5 + 10, "the bundle's default"
+    assert options_of(Decoding(max_length=7), max_length=None, max_length_ratio=1.5).max_length == 7
+
+
+def test_sampling() -> None:
+    given = messages.SamplingOptions(temperature=0.7, top_k=5, top_p=0.9, seed=2**64 - 1)
+    options = options_of(Decoding(sampling=given, num_hypotheses=3))
+    assert options.sampling == Sampling(seed=2**64 - 1, temperature=0.7, top_k=5, top_p=0.9)
+    assert (options.beam_size, options.num_hypotheses, options.max_rows) == (1, 3, 3), "the bundle's beam is for beams"
+    seeds = {options_of(Decoding(sampling=messages.SamplingOptions())).sampling for _ in range(3)}
+    assert len(seeds) == 3, "without a seed every answer is another one"
+
+
 @pytest.mark.parametrize(
-    "neutral",
+    ("given", "found"),
     [
-        Decoding(coverage_penalty=0, no_repeat_ngram_size=0, repetition_penalty=1),
-        Decoding(target_prefix=messages.Tokens()),
+        (
+            Decoding(sampling=messages.SamplingOptions(temperature=0, top_k=257, top_p=0)),
+            {
+                "decoding.sampling.temperature": "is 0, must be more than 0 and at most 10",
+                "decoding.sampling.top_k": "is 257, must be 0 to 256",
+                "decoding.sampling.top_p": "is 0, must be more than 0 and at most 1",
+            },
+        ),
+        (
+            Decoding(sampling=messages.SamplingOptions(), beam_size=2),
+            {"decoding.beam_size": "is 2, must be 1 or unset: sampling searches no beam"},
+        ),
+        (
+            Decoding(sampling=messages.SamplingOptions(), alternatives=True),
+            {"decoding.alternatives": "is true, must be false or unset: draws differ by themselves"},
+        ),
+        (
+            Decoding(alternatives=True, beam_size=4, num_hypotheses=2),
+            {
+                "decoding.num_hypotheses": "is 2, must be 1 to 1, and 6 live hypotheses at most: alternatives have "
+                "beam_size each"
+            },
+        ),
+        (
+            Decoding(target_prefix=messages.Tokens(tokens=["AA", "zz"])),
+            {"decoding.target_prefix.tokens[1]": "is 'zz', must be in the vocabulary"},
+        ),
+        (
+            Decoding(target_prefix=messages.Tokens(tokens=["AA"] * 4), max_length=3),
+            {"decoding.target_prefix.tokens": "is 4 tokens long, must be 0 to 3 tokens long"},
+        ),
     ],
 )
-def test_an_option_that_is_not_built_may_be_neutral(neutral: Decoding) -> None:
-    assert options_of(neutral) == options_of()
+def test_options_that_do_not_go_together(given: Decoding, found: dict[str, str]) -> None:
+    assert refused_decoding(given) == found
 
 
-def test_options_that_are_not_built() -> None:
-    unavailable = "not available in this version"
-    assert refused_decoding(Decoding(sampling=messages.SamplingOptions())) == {
-        "decoding.sampling": f"is set, must be unset: {unavailable}"
-    }
-    assert refused_decoding(Decoding(target_prefix=messages.Tokens(tokens=["AA"]))) == {
-        "decoding.target_prefix": f"is 1 token long, must be empty or unset: {unavailable}"
-    }
+def test_unknowns_are_replaced_by_attention() -> None:
     request = messages.GenerateRequest(text="abc", output=messages.OutputOptions(replace_unknowns=True))
-    assert refused(read_generate, request) == {"output.replace_unknowns": f"is true, must be false: {unavailable}"}
+    assert read_generate(request, model()).options.attention
+    assert refused(read_generate, request, model(attention=False)) == {
+        "output.replace_unknowns": "is true, must be false: this model has no attention"
+    }
+    penalized = messages.GenerateRequest(text="abc", decoding=Decoding(coverage_penalty=0.1))
+    assert refused(read_generate, penalized, model(attention=False)) == {
+        "decoding.coverage_penalty": "is 0.1, must be 0: this model has no attention"
+    }
 
 
 def test_every_decoding_option_is_read_or_refused() -> None:
     """A field that is added to the proto and forgotten here would be ignored without a word."""
+    values = {"min_length": 1, "suppress_unk": True, "num_hypotheses": 2, "alternatives": True}
     for field in Decoding.DESCRIPTOR.fields:
         given = Decoding()
         if field.message_type is not None:
@@ -158,7 +231,11 @@ def test_every_decoding_option_is_read_or_refused() -> None:
             if field.name == "target_prefix":
                 given.target_prefix.tokens.append("AA")
         else:
-            setattr(given, field.name, {"min_length": 1, "suppress_unk": True, "num_hypotheses": 2}.get(field.name, 3))
+            setattr(
+                given,
+                field.name,
+                values.get(field.name, 3),
+            )
         try:
             assert options_of(given) != options_of(), f"{field.name} changes nothing"
         except InvalidArgument as error:
@@ -173,14 +250,14 @@ def test_a_text_without_tokens(text: str) -> None:
 
 
 def test_the_longest_text() -> None:
-    assert len(read_generate(messages.GenerateRequest(text="a" * 12), model()).source_ids) == 12, "EOS is not counted"
+    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).num_source_tokens == 12, "EOS is not counted"
     assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
         "text": "is 13 tokens long, must be 1 to 12 tokens long"
     }
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:
-    assert read_generate(messages.GenerateRequest(text="a!"), model()).source_ids == (4, 1)
+    assert read_generate(messages.GenerateRequest(text="a!"), model()).source_ids == (4, 1, 3)
 
 
 def tokens(*given: str) -> messages.GenerateRequest:
@@ -188,8 +265,8 @@ def tokens(*given: str) -> messages.GenerateRequest:
 
 
 def test_tokens() -> None:
-    assert read_generate(tokens("b", "a"), model()).source_ids == (5, 4)
-    assert read_generate(tokens("<unk>"), model()).source_ids == (1,)
+    assert read_generate(tokens("b", "a"), model()).source_ids == (5, 4, 3)
+    assert read_generate(tokens("<unk>"), model()).source_ids == (1, 3)
     limit = "must be 1 to 12 tokens long"
     assert refused(read_generate, tokens()) == {"tokens.tokens": f"is 0 tokens long, {limit}"}
     assert refused(read_generate, tokens(*"a" * 13)) == {"tokens.tokens": f"is 13 tokens long, {limit}"}
@@ -235,10 +312,10 @@ def test_all_violations_are_told_together() -> None:
             min_length=50,
             max_length=0,
             patience=-1,
-            no_repeat_ngram_size=2,
-            repetition_penalty=2,
-            target_prefix=messages.Tokens(tokens=["AA"]),
-            sampling=messages.SamplingOptions(),
+            no_repeat_ngram_size=99,
+            repetition_penalty=0.5,
+            target_prefix=messages.Tokens(tokens=["zz"]),
+            sampling=messages.SamplingOptions(temperature=0),
         ),
         output=messages.OutputOptions(replace_unknowns=True, attention=True),
     )
@@ -261,8 +338,11 @@ def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
             patience=-1e30,
             no_repeat_ngram_size=2**32 - 1,
             repetition_penalty=1e30,
-            target_prefix=messages.Tokens(tokens=["AA"]),
-            sampling=messages.SamplingOptions(),
+            target_prefix=messages.Tokens(tokens=["\U0001f600" * 100] * 12),
+            sampling=messages.SamplingOptions(temperature=-1e30, top_k=2**32 - 1, top_p=1e30),
+            min_length_ratio=1e30,
+            max_length_ratio=-1e30,
+            alternatives=True,
         ),
         output=messages.OutputOptions(replace_unknowns=True),
     )
@@ -278,13 +358,12 @@ def score(**fields: Any) -> messages.ScoreRequest:
 
 
 def test_a_score() -> None:
-    work = read_score(score(), model())
-    assert isinstance(work.search, ForcedSearch)
-    assert (work.source_ids, work.search.symbols, work.max_rows) == ((4, 5, 6), (4, 5, 3), 1)
-    without = read_score(score(include_eos=False), model()).search
-    assert isinstance(without, ForcedSearch) and without.symbols == (4, 5)
-    empty = read_score(score(target_text=""), model()).search
-    assert isinstance(empty, ForcedSearch) and empty.symbols == (3,), "the end alone has a probability"
+    parsed = read_score(score(), model())
+    assert (parsed.source_ids, parsed.options) == ((4, 5, 6, 3), scoring_options((4, 5), 3))
+    without = read_score(score(include_eos=False), model()).options
+    assert without == scoring_options((4, 5), 3, include_eos=False)
+    empty = read_score(score(target_text=""), model()).options
+    assert empty.target_prefix == (3,), "the end alone has a probability"
 
 
 def test_what_a_score_refuses() -> None:

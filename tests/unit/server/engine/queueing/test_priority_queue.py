@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.priority_queue import MAX_OVERTAKEN, WINDOW, Lane, width_of
 from attendant.server.engine.request import EngineRequest
-from tests.fakes import SPECIAL_IDS
-
-SEARCH = BeamSearch.start(DecodingOptions(max_length=5), SPECIAL_IDS)
 
 
 def request(key: int, rows: int = 1, length: int = 3) -> EngineRequest:
-    return EngineRequest(key=key, source_ids=(5,) * length, search=SEARCH, max_rows=rows, submitted=0.0)
+    return EngineRequest(
+        key=key, source_ids=(5,) * length, options=DecodingOptions(max_length=5, beam_size=rows), submitted=0.0
+    )
 
 
 def lane_of(*requests: EngineRequest) -> Lane:

@@ -1,18 +1,17 @@
 """Priorities, deadlines, and the two lanes together; admission itself is in test_priority_queue.py."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
-from tests.fakes import SPECIAL_IDS
 
-SEARCH = BeamSearch.start(DecodingOptions(max_length=5), SPECIAL_IDS)
+OPTIONS = DecodingOptions(max_length=5)
 INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
 
 
@@ -22,8 +21,7 @@ def request(
     return EngineRequest(
         key=key,
         source_ids=(5,) * length,
-        search=SEARCH,
-        max_rows=rows,
+        options=replace(OPTIONS, beam_size=rows),
         submitted=0.0,
         deadline=deadline,
         priority=priority,

@@ -5,17 +5,12 @@ import pickle
 import numpy as np
 import pytest
 
-from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.beam import BeamSearch
-from attendant.runtime.decoding.forced import ForcedSearch
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.decoding.search import Search
-from attendant.server.engine.remote.messages import MAX_SEARCHES_KEPT, Orders, Report
+from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
+from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Orders, Report
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
-SPECIAL_IDS = SpecialIds(pad=0, unk=1, bos=2, eos=3, start=2)
 STATS = RequestStats(queue=0.1, encode=0.2, decode=0.3, first_token=0.4, total=0.5, steps=7, mean_batch_rows=2.5)
 STEP = StepStats(
     priority=Priority.BULK,
@@ -28,13 +23,13 @@ STEP = StepStats(
 )
 
 
-def request(key: int, search: Search, **others: object) -> EngineRequest:
-    facts = {"source_ids": (4, 5, 3), "max_rows": 2, "submitted": 1.5} | others
-    return EngineRequest(key=key, search=search, **facts)  # type: ignore[arg-type]
+def request(key: int, options: DecodingOptions, **others: object) -> EngineRequest:
+    facts = {"source_ids": (4, 5, 3), "submitted": 1.5} | others
+    return EngineRequest(key=key, options=options, **facts)  # type: ignore[arg-type]
 
 
-def beam(max_length: int) -> BeamSearch:
-    return BeamSearch.start(DecodingOptions(max_length=max_length, beam_size=2), SPECIAL_IDS)
+def beam(max_length: int) -> DecodingOptions:
+    return DecodingOptions(max_length=max_length, beam_size=2)
 
 
 def arrived(message: object) -> object:
@@ -42,22 +37,23 @@ def arrived(message: object) -> object:
 
 
 def test_orders_arrive_as_they_were() -> None:
-    forced = ForcedSearch.start((4, 5), SPECIAL_IDS, include_eos=True, attention=False)
+    forced = scoring_options((4, 5), 3)
+    drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
     orders = Orders(
-        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, beam(10))], [7, 8]
+        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)], [7, 8]
     )
     assert arrived(orders) == orders
 
 
-def test_requests_of_one_search_share_it_where_they_arrive() -> None:
-    search = beam(9)
-    first, second = arrived(Orders([request(1, search)])), arrived(Orders([request(2, search)]))
+def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
+    options = beam(9)
+    first, second = arrived(Orders([request(1, options)])), arrived(Orders([request(2, options)]))
     assert isinstance(first, Orders) and isinstance(second, Orders)
-    assert first.requests[0].search is second.requests[0].search
+    assert first.requests[0].options is second.requests[0].options
 
 
-def test_more_searches_than_are_kept_arrive_as_they_were() -> None:
-    orders = Orders([request(number, beam(number + 1)) for number in range(2 * MAX_SEARCHES_KEPT)])
+def test_more_options_than_are_kept_arrive_as_they_were() -> None:
+    orders = Orders([request(number, beam(number + 1)) for number in range(2 * MAX_OPTIONS_KEPT)])
     assert arrived(orders) == orders
 
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from attendant.runtime.decoding.beam import BeamSearch
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
@@ -28,7 +27,7 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 def work(connection: socket.socket, stepper: FakeStepper, max_rows: int) -> None:
     """A worker's life, as in server/process/worker_main.py: a failed step ends it."""
     with connection, suppress(RuntimeError, OSError):
-        run_worker(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000)))
+        run_worker(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS))
 
 
 @asynccontextmanager
@@ -59,9 +58,7 @@ async def running(
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
-    return asyncio.create_task(
-        runner.run((4, 5, 3), BeamSearch.start(wanted, SPECIAL_IDS), wanted.beam_size, timeout_seconds=None)
-    )
+    return asyncio.create_task(runner.run((4, 5, 3), wanted, timeout_seconds=None))
 
 
 async def ended(*tasks: "asyncio.Task[Result]") -> list[Result | BaseException]:
@@ -89,7 +86,7 @@ async def test_bulk_and_interactive_by_the_same_door() -> None:
     async with running(FakeStepper(), FakeStepper()) as (runner, stats):
         told: list[object] = []
         for _ in range(12):
-            runner.submit_bulk((4, 5, 3), BeamSearch.start(LONG, SPECIAL_IDS), 1, None, told.append)
+            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
         assert isinstance((await ended(ask(runner)))[0], Result)
         await eventually(lambda: len(told) == 12)
         assert {one.priority for one in stats} == set(Priority)
@@ -160,9 +157,7 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         source = (4,) * 5000
         told: list[object] = []
         for _ in range(200):  # several times what a socket holds
-            runner.submit_bulk(
-                source, BeamSearch.start(DecodingOptions(max_length=1), SPECIAL_IDS), 1, None, told.append
-            )
+            runner.submit_bulk(source, DecodingOptions(max_length=1), None, told.append)
             await asyncio.sleep(0)
         stepper.open()
         assert isinstance((await ended(task))[0], Result)

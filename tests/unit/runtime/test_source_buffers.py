@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.source_buffers import SourceSlabs, joined, used_part
+from attendant.runtime.onnx.source_buffers import SourceBuffers, joined, used_part
 from attendant.runtime.stepper import Ids
 
 AXES = {"memory": 1, "keys": 2, "summary": None}
@@ -21,60 +21,60 @@ def sources(*marks: int, width: int = 8) -> tuple[dict[str, np.ndarray], Ids]:
     return tensors, np.full(len(marks), width, np.int64)
 
 
-def slabs_with(*marks: int, width: int = 8, num_sources: int | None = None) -> SourceSlabs:
+def buffers_with(*marks: int, width: int = 8, num_sources: int | None = None) -> SourceBuffers:
     tensors, lengths = sources(*marks)
-    slabs = SourceSlabs(tensors, AXES, num_sources or len(marks), width)
-    assert slabs.write(tensors, lengths, NOBODY).tolist() == list(range(len(marks)))
-    return slabs
+    buffers = SourceBuffers(tensors, AXES, num_sources or len(marks), width)
+    assert buffers.write(tensors, lengths, NOBODY).tolist() == list(range(len(marks)))
+    return buffers
 
 
-def marks_of(slabs: SourceSlabs) -> list[float]:
-    tensors = slabs.tensors()
+def marks_of(buffers: SourceBuffers) -> list[float]:
+    tensors = buffers.tensors()
     first: list[float] = tensors["memory"][:, 0, 0].tolist()
     assert first == tensors["keys"][:, 0, 0].tolist() == tensors["summary"][:, 0].tolist()
     return first
 
 
 def test_newcomers_take_free_slots_and_then_the_room_behind_the_last() -> None:
-    slabs = slabs_with(1, 2, 3, 4)
-    before = slabs.tensors()["memory"]
+    buffers = buffers_with(1, 2, 3, 4)
+    before = buffers.tensors()["memory"]
     tensors, lengths = sources(5, 6, 7)
-    assert slabs.takes(2, lengths)
-    assert slabs.write(tensors, lengths, np.array([1, 2])).tolist() == [1, 2, 4]
-    assert marks_of(slabs) == [1, 5, 6, 4, 7]
-    assert np.shares_memory(before, slabs.tensors()["memory"])
+    assert buffers.takes(2, lengths)
+    assert buffers.write(tensors, lengths, np.array([1, 2])).tolist() == [1, 2, 4]
+    assert marks_of(buffers) == [1, 5, 6, 4, 7]
+    assert np.shares_memory(before, buffers.tensors()["memory"])
 
 
 def test_free_slots_that_nobody_needs_stay_free() -> None:
-    slabs = slabs_with(1, 2, 3)
-    assert slabs.write(*sources(9), np.array([0, 2])).tolist() == [0]
-    assert marks_of(slabs) == [9, 2, 3]
+    buffers = buffers_with(1, 2, 3)
+    assert buffers.write(*sources(9), np.array([0, 2])).tolist() == [0]
+    assert marks_of(buffers) == [9, 2, 3]
 
 
 def test_what_is_passed_on_is_contiguous_and_not_copied() -> None:
-    slabs = slabs_with(1, 2)
-    for name, tensor in slabs.tensors().items():
+    buffers = buffers_with(1, 2)
+    for name, tensor in buffers.tensors().items():
         assert tensor.flags.c_contiguous, name
-        assert np.shares_memory(tensor, slabs.tensors()[name])
+        assert np.shares_memory(tensor, buffers.tensors()[name])
 
 
 def test_a_narrow_newcomer_leaves_nothing_of_a_wide_one() -> None:
-    slabs = slabs_with(1, 2, width=16)
+    buffers = buffers_with(1, 2, width=16)
     wide, lengths = sources(3, 4, width=16)
-    slabs.write(wide, lengths, np.array([0, 1]))
-    slabs.write(*sources(5), np.array([1]))
-    tensors = slabs.tensors()
+    buffers.write(wide, lengths, np.array([0, 1]))
+    buffers.write(*sources(5), np.array([1]))
+    tensors = buffers.tensors()
     assert (tensors["memory"][1, :8] == 5).all() and (tensors["memory"][1, 8:] == 0).all()
     assert (tensors["keys"][1, :, :8] == 5).all() and (tensors["keys"][1, :, 8:] == 0).all()
     assert (tensors["memory"][0] == 3).all()
 
 
 def test_there_is_no_room_for_too_many_or_too_long_ones() -> None:
-    slabs = slabs_with(1, 2, 3, 4)  # room for six
-    assert slabs.takes(0, np.array([8, 8]))
-    assert not slabs.takes(0, np.array([8, 8, 8]))
-    assert slabs.takes(1, np.array([8, 8, 8]))
-    assert not slabs.takes(4, np.array([9]))
+    buffers = buffers_with(1, 2, 3, 4)  # room for six
+    assert buffers.takes(0, np.array([8, 8]))
+    assert not buffers.takes(0, np.array([8, 8, 8]))
+    assert buffers.takes(1, np.array([8, 8, 8]))
+    assert not buffers.takes(4, np.array([9]))
 
 
 @pytest.mark.parametrize(
