@@ -30,6 +30,7 @@ def recheck(
 
     Raises:
         BundleRefused: a file is not what the manifest says.
+        UserError: the run is not the one that the bundle was exported from, or the provider is not there.
         VerificationFailed: a golden example, or PyTorch, differs.
     """
     bundle = open_bundle(path)

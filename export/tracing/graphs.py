@@ -33,7 +33,7 @@ MAX_GRAPH_BYTES = 2**31 - 1
 
 
 class EncoderGraph(nn.Module):
-    """source_ids [B, S], source_lengths [B] -> the state tensors, in order."""
+    """Ids [B, S] int64 and lengths [B] int64 of sources -> the state tensors, in order."""
 
     def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
         super().__init__()

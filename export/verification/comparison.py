@@ -13,7 +13,10 @@ from attendant.runtime.decoding.candidates import IMPOSSIBLE
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
-    """The largest |a - b| / max(1, |b|); infinite where the shapes differ or either is not a number."""
+    """The largest |a - b| / max(1, |b|), a `value` and b its `reference`, of any shape and dtype.
+
+    It is infinite where the shapes differ or either has something that is no number.
+    """
     if value.shape != reference.shape:
         return float("inf")
     if not value.size:

@@ -23,7 +23,7 @@ from attendant.runtime.stepper import DecoderState, Ids, Stepper
 
 Array = NDArray[Any]
 Trace = Mapping[str, Array]
-"""What one source gave: tensor -> its values at valid positions and own rows."""
+"""What a stepper gives for one source: e.g. "step 1/log_probs" -> values at valid positions and rows."""
 
 MAX_BANNED = 3
 
@@ -33,9 +33,9 @@ class ProbeStep:
     """One step of a source's rows.
 
     Attributes:
-        rows: [R] which of the source's rows, before the step, go on: reordered, repeated, dropped.
-        previous_ids, forced_ids: [R]; -1 forces none.
-        banned_ids: [R, N], -1 is padding.
+        rows: [R] int64, which of the source's rows, before the step, go on: reordered, repeated, dropped.
+        previous_ids, forced_ids: [R] int64; -1 forces none.
+        banned_ids: [R, N] int64, -1 is padding.
     """
 
     rows: Ids

@@ -98,13 +98,13 @@ CELLS: Final[Mapping[str, Callable[[ScanBody, ir.Value], ir.Value]]] = {"GRU": _
 
 
 def stacked(operator: str, weights: Matrix, recurrent: Matrix, biases: Matrix) -> tuple[Matrix, Matrix]:
-    """One matrix [I + H, N] and one bias [N] for a direction's two products.
+    """One matrix [I + H, N] float64 and one bias [N] float32 for a direction's two products.
 
     A GRU's reset gate multiplies only the recurrent half of its candidate: the halves stay apart, N = 4 H.
 
     Args:
-        weights: [I, G H], its activation's steps folded in; recurrent: [H, G H], likewise.
-        biases: [2 G H] of both, as the ONNX node has them.
+        weights: [I, G H] float64, its activation's steps folded in; recurrent: [H, G H], likewise.
+        biases: [2 G H] float32 of both, as the ONNX node has them.
     """
     of_inputs, of_hidden = np.split(biases, 2)
     if operator != "GRU":
