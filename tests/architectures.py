@@ -31,14 +31,13 @@ def architectures() -> dict[str, ModelConfig]:
     return found
 
 
-def covering(cases: Mapping[str, Iterable[tuple[str, Any]]], strength: int = 2) -> list[str]:
-    """Names of few cases in which all choices meet that meet in any of them; those with most that is new come first.
+def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
+    """Pairwise cover: names of few cases in which every two choices meet that meet in any; most telling ones first.
 
     Args:
         cases: name -> (option, value) of each of its choices.
-        strength: how many choices are to meet: 2 is pairwise cover.
     """
-    meetings = {name: set(itertools.combinations(sorted(own, key=str), strength)) for name, own in cases.items()}
+    meetings = {name: set(itertools.combinations(sorted(own, key=str), 2)) for name, own in cases.items()}
     wanted = set[Any]().union(*meetings.values())
     chosen = []
     while wanted:
