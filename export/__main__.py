@@ -3,7 +3,7 @@
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -64,10 +64,22 @@ def _export_parser() -> argparse.ArgumentParser:
     measuring.add_argument(
         "--data",
         metavar="FILE.tsv",
-        help="what int8 is measured against fp32 on: source, tab, target (default: a run's test part)",
+        help="what int8 is measured against fp32 on, and beams against greedy search: source, tab, target (default: "
+        "a run's test split)",
     )
     measuring.add_argument(
         "--skip-evaluation", action="store_true", help="don't measure; servers then take int8 only when told to"
+    )
+    defaults = parser.add_argument_group(
+        "decoding defaults", "what unset options of a request take (default: the run's [evaluation], or the bundle's)"
+    )
+    defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
+    defaults.add_argument("--length-penalty", metavar="A", type=_in_range(0, 10), help="GNMT's alpha, 0 to 10")
+    defaults.add_argument(
+        "--patience",
+        metavar="P",
+        type=_in_range(0.01, 10),
+        help="a beam ends when P times its size have ended, 0.01 to 10",
     )
     parser.add_argument("--name", help="what requests call the model (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
@@ -101,6 +113,17 @@ def _precisions(text: str) -> tuple[str, ...]:
     if "fp32" not in names:
         raise argparse.ArgumentTypeError(f"{text} is made of the fp32 graphs and verified by them: write fp32,{text}")
     return names
+
+
+def _in_range(low: float, high: float) -> Callable[[str], float]:
+    def parsed(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not {low:g} to {high:g}")
+        return value
+
+    parsed.__name__ = "number"  # what argparse calls it where it is none
+    return parsed
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:

@@ -4,19 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from attendant.export.graph_files import write_pair
 from attendant.export.origins.exportable import Exportable
 from attendant.export.publication import published
 from attendant.export.rewriting.fp16.conversion import convert
 from attendant.export.rewriting.int8.quantization import quantize
-from attendant.export.tracing.traced import TracedPair
-from attendant.export.verification.certification import Say, say_nothing
-from attendant.export.verification.fp16 import certify_half
+from attendant.export.status import Say, say_nothing
+from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.verification.certification import certify_rewritten
 from attendant.export.verification.golden import NUM_TRIED, choose_golden
-from attendant.export.verification.int8 import certify
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
 from attendant.export.verification.quality import preferred_precision
@@ -36,6 +35,8 @@ from attendant.runtime.bundle.manifest import (
     GraphPair,
     Manifest,
     Precision,
+    SourceSide,
+    TargetSide,
 )
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.device.stepper import DeviceStepper
@@ -44,6 +45,8 @@ from attendant.runtime.files import sha256_of
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
+
+REWRITERS: Final[dict[Precision, Callable[[TracedPair], RewrittenPair]]] = {"int8": quantize, "fp16": convert}
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -68,7 +71,7 @@ def write_bundle(
     Raises:
         UserError: `output` is occupied, or the model is too large.
         VerificationFailed: the graphs, or the golden examples, are not what the reference computes, or int8 depends on
-            a request's company. Nothing is left behind.
+            a request's batch-mates. Nothing is left behind.
     """
     with published(output, force=force) as folder:
         _Draft(exportable, folder, plan, say).write(precisions, measure)
@@ -97,14 +100,15 @@ class _Draft:
             (self.folder / name).write_text(tokenizer.to_text(), encoding="utf-8")
         self.say("making the graphs of the encoder and the decoder step")
         plain = self.exportable.graphs()
-        steppers: dict[Precision, OnnxStepper] = {"fp32": self._add("fp32", plain)}
-        self.certificates += self.exportable.certify(self._manifest(), steppers["fp32"], plan=self.plan, say=self.say)
-        self._choose_golden(steppers["fp32"])
-        if "int8" in precisions:
-            steppers["int8"] = self._add_int8(plain, steppers["fp32"])
-            self._choose_golden(steppers["int8"])
-        if "fp16" in precisions:
-            self._choose_golden(self._add_fp16(plain, steppers["fp32"]))
+        reference = self._add("fp32", plain)
+        self.certificates += self.exportable.certify(self._manifest(), reference, plan=self.plan, say=self.say)
+        self._choose_golden(reference)
+        steppers: dict[Precision, Stepper] = {"fp32": reference}
+        for precision in REWRITERS:
+            if precision in precisions:
+                steppers[precision] = self._add_rewritten(precision, plain, reference)
+        # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
+        steppers.pop("fp16", None)
         (self.folder / GOLDEN_NAME).write_text(golden_text(tuple(self.golden)), encoding="utf-8")
         measured = () if measure is None else measure(steppers)
         again = {(one.metric, one.protocol) for one in measured}
@@ -112,46 +116,27 @@ class _Draft:
         manifest = self._manifest((*kept, *measured), _entries(self.folder)).signed()
         (self.folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
 
-    def _add_int8(self, plain: TracedPair, reference: OnnxStepper) -> OnnxStepper:
-        self.say("quantizing to int8")
-        quantized = quantize(plain)
-        stepper = self._add("int8", quantized.graphs)
+    def _add_rewritten(self, precision: Precision, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
+        """Rewrites, loads and certifies the graphs of another precision."""
+        self.say(f"rewriting to {precision}")
+        rewritten = REWRITERS[precision](plain)
+        stepper: BundleStepper = self._add(precision, rewritten.graphs)
+        if precision == "fp16":
+            # On a GPU where there is one.
+            with suppress(UserError):
+                stepper = DeviceStepper(self._draft_bundle(), precision, "cuda")
+        sources = self.exportable.encoder_sources()
         self.certificates.append(
-            certify(
-                self._manifest(),
-                stepper,
-                reference,
-                quantized.arithmetic,
-                self.exportable.encoder_sources(),
-                plan=self.plan,
-                say=self.say,
+            certify_rewritten(
+                self._manifest(), stepper, reference, rewritten.arithmetic, sources, plan=self.plan, say=self.say
             )
         )
-        return stepper
-
-    def _add_fp16(self, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
-        """On a GPU where there is one. On the CPU it is too slow to be measured, and its quality would be another's."""
-        self.say("converting to fp16")
-        half = convert(plain)
-        stepper: BundleStepper = self._add("fp16", half.graphs)
-        with suppress(UserError):
-            stepper = DeviceStepper(self._draft_bundle(), "fp16", "cuda")
-        self.certificates.append(
-            certify_half(
-                self._manifest(),
-                stepper,
-                reference,
-                half.arithmetic,
-                self.exportable.encoder_sources(),
-                plan=self.plan,
-                say=self.say,
-            )
-        )
+        self._choose_golden(stepper)
         return stepper
 
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
         """Writes the graphs and loads them."""
-        self.graphs[precision] = write_pair(self.folder, precision, pair)
+        self.graphs[precision] = pair.write(self.folder, precision)
         return OnnxStepper(self._draft_bundle(), precision)
 
     def _draft_bundle(self) -> Bundle:
@@ -182,8 +167,10 @@ class _Draft:
         return Manifest(
             name=exportable.name,
             model=dict(exportable.architecture),
-            source=exportable.source_side,
-            target=exportable.target_side,
+            source=SourceSide(
+                vocabulary_size=exportable.source_tokenizer.vocabulary_size, append_eos=exportable.append_eos
+            ),
+            target=TargetSide(vocabulary_size=exportable.target_tokenizer.vocabulary_size),
             special_ids=exportable.special_ids,
             graphs=self.graphs,
             default_precision={"cpu": preferred_precision(evaluation), "cuda": "fp32"},

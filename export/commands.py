@@ -1,12 +1,10 @@
 """The three commands of `python -m export`, once their command line is read."""
 
 import argparse
-import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
-
-from rich.console import Console
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.inspection import describe
@@ -14,6 +12,7 @@ from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_run import bundle_name, exportable_run
 from attendant.export.recheck import recheck
+from attendant.export.status import Status
 from attendant.export.verification.quality import (
     Measurement,
     losses,
@@ -22,7 +21,7 @@ from attendant.export.verification.quality import (
     too_costly,
 )
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, Evaluation, Manifest
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, DecodingDefaults, Evaluation, Manifest
 from attendant.runtime.errors import UserError
 from attendant.training.run.loading import load_run
 
@@ -30,6 +29,7 @@ from attendant.training.run.loading import load_run
 def export(options: argparse.Namespace) -> None:
     """Publishes a bundle and prints what it is, a line per precision."""
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
+    advice: list[str] = []
     with Status() as status:
         exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
         bundle = write_bundle(
@@ -37,32 +37,49 @@ def export(options: argparse.Namespace) -> None:
             options.output,
             precisions=options.precision,
             force=options.force,
-            measure=None if measurement is None else measurement.taking(status.say),
+            measure=None if measurement is None else partial(measurement.take, say=status.say, advise=advice.append),
             say=status.say,
         )
     print(f"{options.output}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples")
-    print("\n".join(_summaries(bundle.manifest)))
+    print("\n".join([*_summaries(bundle.manifest), *advice]))
 
 
 def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
     run = load_run(options.origin, options.checkpoint or "best")
-    measurement = measurement_of_run(run, options.data) if _measures(options) else None
-    return exportable_run(run, options.name), measurement
+    exportable = _with_decoding(exportable_run(run, options.name), options)
+    if not _measures(options, exportable.decoding):
+        return exportable, None
+    required = "int8" in options.precision
+    return exportable, measurement_of_run(run, options.data, exportable.decoding, required=required)
 
 
 def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
     if options.checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
-    bundle = open_bundle(options.origin)
     name = None if options.name is None else bundle_name(options.name, "")
-    measured = _measures(options) and options.data is not None
-    measurement = measurement_of_bundle(options.origin, options.data) if measured else None
-    return exportable_bundle(bundle, name), measurement
+    exportable = _with_decoding(exportable_bundle(open_bundle(options.origin), name), options)
+    if options.data is None or not _measures(options, exportable.decoding):
+        return exportable, None
+    return exportable, measurement_of_bundle(options.origin, options.data, exportable.decoding)
 
 
-def _measures(options: argparse.Namespace) -> bool:
-    """fp32 alone costs nothing."""
-    return "int8" in options.precision and not options.skip_evaluation
+def _with_decoding(exportable: Exportable, options: argparse.Namespace) -> Exportable:
+    """With the decoding defaults that the command line gives, instead of the origin's.
+
+    Raises:
+        UserError: a beam beyond the bundle's limits.
+    """
+    given = {name: getattr(options, name) for name in ("beam_size", "length_penalty", "patience")}
+    decoding = exportable.decoding.model_copy(update={name: one for name, one in given.items() if one is not None})
+    if not exportable.decoding.num_hypotheses <= decoding.beam_size <= exportable.limits.max_beam_size:
+        least, most = exportable.decoding.num_hypotheses, exportable.limits.max_beam_size
+        raise UserError(f"--beam-size {decoding.beam_size}: this model's beams have {least} to {most} hypotheses")
+    return replace(exportable, decoding=decoding)
+
+
+def _measures(options: argparse.Namespace, decoding: DecodingDefaults) -> bool:
+    """int8 can cost quality, and so can beams."""
+    return not options.skip_evaluation and ("int8" in options.precision or decoding.beam_size > 1)
 
 
 def _summaries(manifest: Manifest) -> Iterator[str]:
@@ -108,27 +125,3 @@ COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
     "verify": verify,
     "inspect": inspect,
 }
-
-
-class Status(contextlib.AbstractContextManager["Status"]):
-    """What is going on: one changing line on a terminal, one line per stage elsewhere."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._status = console.status("") if console.is_terminal else None
-
-    def __enter__(self) -> "Status":
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def say(self, line: str) -> None:
-        """Tells the stage that begins."""
-        if self._status is not None:
-            self._status.update(line)
-        else:
-            print(f"export: {line}", file=sys.stderr, flush=True)

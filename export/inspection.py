@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attendant.export.verification.certification import listed
+from attendant.export.verification.grid import listed
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, TensorSpec
 
@@ -59,10 +59,8 @@ def _model_lines(manifest: Manifest) -> Iterator[str]:
         f"  limits          {limits.max_source_tokens} source tokens, {limits.max_target_tokens} target tokens, "
         f"beam {limits.max_beam_size}, {limits.max_num_hypotheses} hypotheses"
     )
-    yield (
-        f"  defaults        beam_size {decoding.beam_size}, num_hypotheses {decoding.num_hypotheses}, "
-        f"length_penalty {decoding.length_penalty:g}"
-    )
+    defaults = decoding.model_dump(exclude_none=True)
+    yield f"  defaults        {', '.join(f'{name} {value:g}' for name, value in defaults.items())}"
 
 
 def _certificate_lines(certificate: Certificate) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all: it is written aside, and renamed when all of it holds."""
+"""Publishes a folder whole or not at all: it is written aside, and renamed when everything in it was verified."""
 
 import contextlib
 import os

@@ -1,12 +1,11 @@
 """Checks a published bundle again, on this host."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_run import exportable_run
-from attendant.export.verification.certification import Say, say_nothing, verify
-from attendant.export.verification.int8 import certify
+from attendant.export.status import Say, say_nothing
+from attendant.export.verification.certification import certify_rewritten, certify_traced
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Certificate, Provider
 from attendant.runtime.bundle_stepper import BundleStepper
@@ -31,6 +30,7 @@ def recheck(
 
     Raises:
         BundleRefused: a file is not what the manifest says.
+        UserError: the run is not the one that the bundle was exported from, or the provider is not there.
         VerificationFailed: a golden example, or PyTorch, differs.
     """
     bundle = open_bundle(path)
@@ -52,32 +52,23 @@ def recheck(
         if run is not None and precision == "fp32":
             held.append(f"{precision} on {provider}: {_compare(bundle, stepper, run, say)}")
         if run is not None and precision == "int8":
-            held.append(f"{precision} on {provider}: {_compare_int8(bundle, stepper, say)}")
+            # With the fp32 graphs, which were compared with PyTorch before.
+            sources = exportable_bundle(bundle).encoder_sources()
+            found = certify_rewritten(bundle.manifest, stepper, OnnxStepper(bundle), {}, sources, say=say)
+            held.append(f"{precision} on {provider}: {_agreement(found)} to fp32's; the same bits alone and in batches")
     return held
 
 
 def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say: Say) -> str:
-    exportable = exportable_run(load_run(*run), bundle.manifest.name)
-    _refuse_other_model(bundle, exportable.model.state_tensors(), exportable.provenance.checkpoint, run[0])
-    found = verify(bundle.manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
+    manifest, exportable = bundle.manifest, exportable_run(load_run(*run), bundle.manifest.name)
+    ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
+    if exportable.model.state_tensors() != manifest.graphs["fp32"].state or ours != theirs:
+        # A bundle of other weights would differ in every number; this says so in one line.
+        raise UserError(f"{run[0]} holds the weights {ours}, the bundle was exported from {theirs}: name its run")
+    found = certify_traced(manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
     ties = f", {found.tokens.num_excused} differ by a tie"
     return f"{_agreement(found)} to PyTorch's{ties}; largest error {max(found.errors.values()):.1e}"
 
 
-def _compare_int8(bundle: Bundle, stepper: BundleStepper, say: Say) -> str:
-    """With the fp32 graphs, which were compared with PyTorch before."""
-    exportable = exportable_bundle(bundle)
-    reference = OnnxStepper(bundle, "fp32")
-    found = certify(bundle.manifest, stepper, reference, {}, exportable.encoder_sources(), say=say)
-    return f"{_agreement(found)} to fp32's; the same bits alone and in batches"
-
-
 def _agreement(found: Certificate) -> str:
     return f"{found.tokens.num_identical} of {found.tokens.num_compared} decodings identical"
-
-
-def _refuse_other_model(bundle: Bundle, state: Sequence[object], checkpoint: str, run: Path) -> None:
-    """A bundle of other weights would differ in every number; this says so in one line."""
-    exported = bundle.manifest.provenance.checkpoint
-    if tuple(state) != bundle.manifest.graphs["fp32"].state or checkpoint != exported:
-        raise UserError(f"{run} holds the weights {checkpoint}, the bundle was exported from {exported}: name its run")

@@ -1,7 +1,7 @@
 """Small architectures for tests that must hold for all of them."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,6 +29,21 @@ def architectures() -> dict[str, ModelConfig]:
             continue
         found[name] = config
     return found
+
+
+def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
+    """Pairwise cover: names of few cases in which every two choices meet that meet in any; most telling ones first.
+
+    Args:
+        cases: name -> (option, value) of each of its choices.
+    """
+    meetings = {name: set(itertools.combinations(sorted(own, key=str), 2)) for name, own in cases.items()}
+    wanted = set[Any]().union(*meetings.values())
+    chosen = []
+    while wanted:
+        chosen.append(max(meetings, key=lambda name: len(meetings[name] & wanted)))
+        wanted -= meetings.pop(chosen[-1])
+    return chosen
 
 
 def _inner_choices() -> Iterator[dict[str, Any]]:

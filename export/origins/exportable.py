@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attendant.export.status import Say
 from attendant.export.tracing.traced import TracedPair
-from attendant.export.verification.certification import Say
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import (
     Certificate,
@@ -15,9 +15,7 @@ from attendant.runtime.bundle.manifest import (
     Limits,
     Manifest,
     Provenance,
-    SourceSide,
     SpecialIds,
-    TargetSide,
 )
 from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -25,7 +23,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exportable(ABC):
-    """All that a bundle says of itself, but for its graphs of other precisions than fp32.
+    """Everything that a bundle says of itself, except its graphs of other precisions than fp32.
 
     Attributes:
         name: the bundle's, by which requests name the model.
@@ -66,14 +64,6 @@ class Exportable(ABC):
         Raises:
             VerificationFailed: they are not what PyTorch computes.
         """
-
-    @property
-    def source_side(self) -> SourceSide:
-        return SourceSide(vocabulary_size=self.source_tokenizer.vocabulary_size, append_eos=self.append_eos)
-
-    @property
-    def target_side(self) -> TargetSide:
-        return TargetSide(vocabulary_size=self.target_tokenizer.vocabulary_size)
 
     def encoder_sources(self) -> list[list[int]]:
         """The sources as the encoder takes them."""

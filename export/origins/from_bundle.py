@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 
 from attendant.export.origins.exportable import Exportable
+from attendant.export.status import Say
 from attendant.export.tracing.traced import TracedGraph, TracedPair
-from attendant.export.verification.certification import Say
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, SpecialIds

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendant.export.origins.exportable import Exportable
+from attendant.export.status import Say
 from attendant.export.tracing.graphs import trace_graphs
 from attendant.export.tracing.traced import TracedPair
-from attendant.export.verification.certification import Say, verify
+from attendant.export.verification.certification import certify_traced
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import Certificate, Manifest, SpecialIds
 from attendant.runtime.bundle.tokenizer import special_ids
@@ -37,4 +38,4 @@ class ExportableModel(Exportable):
     def certify(
         self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
     ) -> tuple[Certificate, ...]:
-        return (verify(manifest, stepper, self.model, self.encoder_sources(), plan=plan, say=say),)
+        return (certify_traced(manifest, stepper, self.model, self.encoder_sources(), plan=plan, say=say),)

@@ -49,7 +49,12 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
             max_beam_size=max_beam_size,
             max_num_hypotheses=max_beam_size,
         ),
-        decoding=DecodingDefaults(beam_size=beam_size, length_penalty=recipe.evaluation.length_penalty),
+        decoding=DecodingDefaults(
+            beam_size=beam_size,
+            length_penalty=recipe.evaluation.length_penalty,
+            patience=getattr(recipe.evaluation, "patience", None),
+            max_length_ratio=getattr(run, "max_length_ratio", None),
+        ),
         provenance=Provenance(
             commit=run.commit,
             created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,140 +1,146 @@
-"""How large the values of a graph can become, whatever the input: what fixes a scale for good.
+"""How large the values of a graph can become, whatever the input.
 
 tanh, sigmoid and softmax are bounded, and so are hidden states, means of them and embeddings (a table of constants).
-A value with a known bound needs no look at the row to be quantized. Values without one (cell states, projections)
-are left to a scale per row.
+int8 quantizes a bounded value in fixed steps, and one without a bound (cell states, projections) by a scale per row;
+fp16 keeps in fp32 what could overflow.
 
 A bound is the largest |x| of each feature (the last axis): a scalar where all have the same, else [K].
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import TypeVar
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.rewriting.graph import GraphEditor, attribute
+from attendant.export.rewriting.graph import constant, given, made_by
+from attendant.runtime.bundle.manifest import StateTensor
 
 Bound = NDArray[np.float64]
 """[] or [K]."""
 
-PRESERVING = frozenset({"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements"})
-"""They move values about: the largest of all features holds wherever those come to stand."""
+BOUNDED_BY_ONE = frozenset({"Tanh", "Sigmoid", "Softmax", "LSTM", "GRU", "RNN"})
+"""Also recurrent layers: their hidden states start from zero. The cell states of an LSTM are not bounded."""
+
+MOVING = frozenset(
+    {"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements", "Gather", "Transpose"}
+)
+"""They move the values of their first input about: the largest of all features holds wherever those come to stand."""
+
+COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "Add": sum,
+    "Sub": sum,
+    "Mul": prod,
+    "Concat": max,
+    "Max": max,
+    "Where": max,
+}
+"""How the bounds of a node's inputs make its output's."""
 
 
 class Bounds:
-    """The bounds of a graph's values, worked out when asked for.
+    """The bounds of a graph's values, worked out in one pass over its nodes.
 
     Args:
         inputs: the bounds of the graph's own inputs, where they are known.
     """
 
-    def __init__(self, editor: GraphEditor, inputs: Mapping[str, Bound] | None = None) -> None:
-        self._editor = editor
-        self._known: dict[str, Bound | None] = dict(inputs or {})
+    def __init__(self, graph: ir.Graph, inputs: Mapping[str, Bound]) -> None:
+        self._known: dict[ir.Value, Bound] = {}
+        for value in graph.inputs:
+            self._note(value, inputs.get(value.name or ""))
+        for value in graph.initializers.values():
+            self._note(value, _of_constant(value))
+        for node in graph:
+            for value in node.outputs:
+                self._note(value, _of_constant(value) if constant(value) is not None else self._of_output(node, value))
 
-    def of(self, value: str) -> Bound | None:
-        """The bound of a value; None: it has none that could be told from the graph."""
-        if value not in self._known:
-            self._known[value] = self._work_out(value)
-        return self._known[value]
+    def of(self, value: ir.Value | None) -> Bound | None:
+        """The bound of a value, [] or [K] float64; None: the graph tells none."""
+        return None if value is None else self._known.get(value)
 
-    def _work_out(self, value: str) -> Bound | None:
-        constant = self._editor.constant(value)
-        if constant is not None:
-            if constant.dtype.kind != "f" or not constant.size:
-                return None
-            flat = np.abs(constant.astype(np.float64)).reshape(-1, constant.shape[-1] if constant.ndim else 1)
-            return _simplified(flat.max(0))
-        node = self._editor.producer(value)
-        if node is None:
-            return None
-        if node.op_type in PRESERVING:
-            return _largest(self.of(node.input[0]))
-        rule = RULES.get(node.op_type)
-        return None if rule is None else rule(self, self._editor, node, value)
+    def largest(self, value: ir.Value | None) -> float | None:
+        """The largest of all features."""
+        bound = self.of(value)
+        return None if bound is None else float(bound.max())
 
+    def _note(self, value: ir.Value, bound: Bound | float | None) -> None:
+        if bound is not None:
+            self._known[value] = np.asarray(bound, np.float64)
 
-def _one(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    """tanh, sigmoid, probabilities; the hidden states of recurrent layers that start from zero (not their cells)."""
-    cells = {*node.output[2:]} if node.op_type == "LSTM" else set()
-    return None if value in cells else np.array(1.0)
-
-
-def _concat(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    parts = [bounds.of(name) for name in node.input]
-    if any(part is None for part in parts):
+    def _of_output(self, node: ir.Node, value: ir.Value) -> Bound | float | None:
+        if node.op_type in BOUNDED_BY_ONE:
+            return None if node.op_type == "LSTM" and value in node.outputs[2:] else 1.0
+        if node.op_type in MOVING:
+            return self.of(node.inputs[0]) if _keeps_features(node) else self.largest(node.inputs[0])
+        if node.op_type in ("MatMul", "Gemm"):
+            return self._of_product(node)
+        if node.op_type in COMBINING:
+            mixed = self._mixture(node) if node.op_type == "Add" else None
+            return self._combined(node) if mixed is None else mixed
         return None
-    known = [part for part in parts if part is not None]
-    scalars = [_largest(part) for part in known]
-    largest = np.max([scalar for scalar in scalars if scalar is not None])
-    return np.array(largest)
+
+    def _combined(self, node: ir.Node) -> float | None:
+        parts = [self.largest(one) for one in given(node)[-2 if node.op_type == "Where" else 0 :]]
+        known = [part for part in parts if part is not None]
+        return COMBINING[node.op_type](known) if len(known) == len(parts) else None
+
+    def _of_product(self, node: ir.Node) -> Bound | float | None:
+        """A mean of the memory under attention weights is no larger than the memory."""
+        return self.largest(node.inputs[1]) if made_by(node.inputs[0], "Softmax") is not None else None
+
+    def _mixture(self, node: ir.Node) -> float | None:
+        """A + z (b - a) with z in [0, 1] lies between a and b (GRU)."""
+        for a, product in (node.inputs, reversed(node.inputs)):
+            mul = made_by(product, "Mul")
+            for z, difference in (mul.inputs, reversed(mul.inputs)) if mul is not None else ():
+                sub = made_by(difference, "Sub")
+                if sub is not None and sub.inputs[1] is a and made_by(z, "Sigmoid") is not None:
+                    one, other = self.largest(a), self.largest(sub.inputs[0])
+                    return None if one is None or other is None else max(one, other)
+        return None
 
 
-def _gather(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    bound = bounds.of(node.input[0])
-    table = editor.constant(node.input[0])
-    keeps_features = attribute(node, "axis", 0) == 0 and (table is None or table.ndim == 2)
-    return bound if keeps_features else _largest(bound)
+AnyBounds = TypeVar("AnyBounds", bound=Bounds)
 
 
-def _transpose(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    bound, order = bounds.of(node.input[0]), attribute(node, "perm")
-    return bound if order is not None and order[-1] == len(order) - 1 else _largest(bound)
+def step_bounds(
+    kind: type[AnyBounds], encoder: ir.Graph, step: ir.Graph, state: Sequence[StateTensor]
+) -> tuple[AnyBounds, AnyBounds]:
+    """The bounds of both graphs, given that a step's state came from the encoder or from any number of steps before."""
+    first = kind(encoder, {})
+    firsts = {value.name: first.of(value) for value in encoder.outputs}
+    known = {tensor.input: bound for tensor in state if (bound := firsts[tensor.input]) is not None}
+    while True:
+        found, following = kind(step, known), dict(known)
+        afters = {value.name: found.largest(value) for value in step.outputs}
+        for tensor in state:
+            if tensor.output is not None and tensor.input in known:
+                after, before = afters[tensor.output], float(known[tensor.input].max())
+                if after is None or after > max(before, 1.0):
+                    # It grows from step to step.
+                    del following[tensor.input]
+                else:
+                    following[tensor.input] = np.asarray(max(before, after))
+        if all(name in following and np.all(following[name] == bound) for name, bound in known.items()):
+            return first, found
+        known = following
 
 
-def _mul(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    first, second = (_largest(bounds.of(name)) for name in node.input)
-    return None if first is None or second is None else first * second
+def _of_constant(value: ir.Value) -> Bound | None:
+    values = constant(value)
+    if values is None or values.dtype.kind != "f" or not values.size:
+        return None
+    features = np.abs(values.astype(np.float64)).reshape(-1, values.shape[-1] if values.ndim else 1).max(0)
+    return np.asarray(features[0]) if (features == features[0]).all() else features
 
 
-def _add(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    if node.op_type == "Add" and (mixed := _mixture(bounds, editor, node)) is not None:
-        return mixed
-    first, second = (_largest(bounds.of(name)) for name in node.input)
-    return None if first is None or second is None else first + second
-
-
-def _mixture(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto) -> Bound | None:
-    """A + z (b - a) with z in [0, 1] lies between a and b (GRU)."""
-    for a, product in (node.input, reversed(node.input)):
-        mul = editor.made_by(product, "Mul")
-        for z, difference in (mul.input, reversed(mul.input)) if mul is not None else ():
-            sub = editor.made_by(difference, "Sub")
-            if sub is not None and sub.input[1] == a and editor.made_by(z, "Sigmoid") is not None:
-                one, other = _largest(bounds.of(a)), _largest(bounds.of(sub.input[0]))
-                return None if one is None or other is None else np.maximum(one, other)
-    return None
-
-
-def _either(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    first, second = (_largest(bounds.of(name)) for name in node.input[-2:])
-    return None if first is None or second is None else np.maximum(first, second)
-
-
-def _matmul(bounds: Bounds, editor: GraphEditor, node: onnx.NodeProto, value: str) -> Bound | None:
-    """A mean of the memory under attention weights is no larger than the memory."""
-    return _largest(bounds.of(node.input[1])) if editor.made_by(node.input[0], "Softmax") is not None else None
-
-
-RULES: Mapping[str, Callable[[Bounds, GraphEditor, onnx.NodeProto, str], Bound | None]] = {
-    **dict.fromkeys(("Tanh", "Sigmoid", "Softmax", "LSTM", "GRU", "RNN"), _one),
-    "Concat": _concat,
-    "Gather": _gather,
-    "Transpose": _transpose,
-    "Mul": _mul,
-    "Add": _add,
-    "Sub": _add,
-    "Where": _either,
-    "Max": _either,
-    "MatMul": _matmul,
-}
-
-
-def _largest(bound: Any) -> Bound | None:
-    return None if bound is None else np.array(np.max(bound))
-
-
-def _simplified(bound: Bound) -> Bound:
-    return np.array(bound[0]) if (bound == bound[0]).all() else bound
+def _keeps_features(node: ir.Node) -> bool:
+    """Whether what moves values about leaves the last axis as it is."""
+    if node.op_type == "Transpose":
+        order = node.attributes.get_ints("perm", ())
+        return bool(order) and order[-1] == len(order) - 1
+    table = constant(node.inputs[0])
+    return node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 and (table is None or table.ndim == 2)

@@ -7,6 +7,7 @@ encoding shows the shapes.
 """
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attendant.export.tracing.finishing import finish
-from attendant.export.tracing.recurrent import with_onnx_layers
+from attendant.export.tracing.finishing import finished
+from attendant.export.tracing.onnx_layers import with_onnx_layers
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
@@ -32,7 +33,7 @@ MAX_GRAPH_BYTES = 2**31 - 1
 
 
 class EncoderGraph(nn.Module):
-    """source_ids [B, S], source_lengths [B] -> the state tensors, in order."""
+    """Ids [B, S] int64 and lengths [B] int64 of sources -> the state tensors, in order."""
 
     def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
         super().__init__()
@@ -91,15 +92,13 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
     _refuse_too_large(model)
     state = model.state_tensors()
     traced = with_onnx_layers(model)
-    specs = state_specs(model, state)
-    examples = _encode_example(model, state, EXAMPLE_WIDTH)
-    sources = (_example_ids(EXAMPLE_WIDTH), _example_lengths(EXAMPLE_WIDTH))
+    specs, examples = _state_examples(model, state)
     encoder = _export(
         EncoderGraph(traced, state),
-        sources,
+        _example_sources(EXAMPLE_WIDTH),
         graph_io.ENCODER_INPUTS,
         # In the encoder every source still has one row.
-        [_renamed(spec, spec.name, {"R": "B"}) for spec in specs],
+        [TensorSpec(name=spec.name, dtype=spec.dtype, shape=("B", *spec.shape[1:])) for spec in specs],
     )
     has_attention = any(tensor.scope == "source" for tensor in state)
     inputs, outputs = graph_io.step_inputs(has_attention), graph_io.step_outputs(has_attention)
@@ -112,25 +111,31 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
             torch.full((EXAMPLE_ROWS,), -1),
             torch.full((EXAMPLE_ROWS, EXAMPLE_BANS), -1),
         ),
-        # The number of candidates is no input of the traced module: surgery makes it one.
+        # The number of candidates is no input of the traced module: finishing makes it one.
         [inputs[0], *specs, *inputs[1:-1]],
-        [*outputs, *_stepped(specs, state)],
+        [
+            *outputs,
+            *(
+                TensorSpec(name=tensor.output, dtype=spec.dtype, shape=spec.shape)
+                for spec, tensor in zip(specs, state, strict=True)
+                if tensor.output is not None
+            ),
+        ],
         num_candidates=inputs[-1],
     )
     return TracedPair(encoder=encoder, decoder_step=decoder_step, state=state, min_queries=MIN_QUERIES_PER_SOURCE)
 
 
-def _stepped(specs: Sequence[TensorSpec], state: Sequence[StateTensor]) -> list[TensorSpec]:
-    """The state tensors as the step returns them."""
-    pairs = zip(specs, state, strict=True)
-    return [_renamed(spec, tensor.output, {}) for spec, tensor in pairs if tensor.output is not None]
+def _state_examples(model: Seq2Seq, state: Sequence[StateTensor]) -> tuple[list[TensorSpec], tuple[Tensor, ...]]:
+    """The state tensors' specifications as the step takes them, and examples of them.
 
-
-def state_specs(model: Seq2Seq, state: Sequence[StateTensor]) -> list[TensorSpec]:
-    """The state tensors' specifications as the step takes them; encoding at two widths shows which axes are S."""
-    narrow = _encode_example(model, state, EXAMPLE_WIDTH)
-    wide = _encode_example(model, state, 2 * EXAMPLE_WIDTH)
-    return [
+    Encoding at two widths shows which axes are S.
+    """
+    graph = EncoderGraph(copy.deepcopy(model), state).eval()
+    with torch.no_grad():
+        narrow: tuple[Tensor, ...] = graph(*_example_sources(EXAMPLE_WIDTH))
+        wide = graph(*_example_sources(2 * EXAMPLE_WIDTH))
+    specs = [
         TensorSpec(
             name=tensor.input,
             dtype=str(one.dtype).removeprefix("torch."),
@@ -141,6 +146,7 @@ def state_specs(model: Seq2Seq, state: Sequence[StateTensor]) -> list[TensorSpec
         )
         for tensor, one, two in zip(state, narrow, wide, strict=True)
     ]
+    return specs, narrow
 
 
 def _export(
@@ -170,11 +176,7 @@ def _export(
             verbose=False,
         )
     assert program is not None, "the dynamo exporter returns a program"
-    proto = program.model_proto
-    finish(proto, inputs, outputs, num_candidates)
-    opset = next(entry.version for entry in proto.opset_import if entry.domain == "")
-    all_inputs = (*inputs, *([num_candidates] if num_candidates is not None else []))
-    return TracedGraph(model=proto, opset=opset, inputs=all_inputs, outputs=tuple(outputs))
+    return finished(program.model, inputs, outputs, num_candidates)
 
 
 @contextlib.contextmanager
@@ -199,27 +201,10 @@ def _refuse_too_large(model: Seq2Seq) -> None:
         )
 
 
-def _example_ids(width: int) -> Tensor:
-    return torch.zeros(EXAMPLE_SOURCES, width, dtype=torch.int64)
-
-
-def _example_lengths(width: int) -> Tensor:
-    return torch.tensor([width, width // 2, 1])
-
-
-def _encode_example(model: Seq2Seq, state: Sequence[StateTensor], width: int) -> tuple[Tensor, ...]:
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        tensors: tuple[Tensor, ...] = EncoderGraph(model, state)(_example_ids(width), _example_lengths(width))
-    model.train(was_training)
-    return tensors
+def _example_sources(width: int) -> tuple[Tensor, Tensor]:
+    """Ids [B, S] and lengths [B] int64."""
+    return torch.zeros(EXAMPLE_SOURCES, width, dtype=torch.int64), torch.tensor([width, width // 2, 1])
 
 
 def _rows(example: Tensor) -> Tensor:
     return example[:1].expand(EXAMPLE_ROWS, *example.shape[1:]).contiguous()
-
-
-def _renamed(spec: TensorSpec, name: str, dimensions: dict[str, str]) -> TensorSpec:
-    shape = tuple(dimensions.get(size, size) if isinstance(size, str) else size for size in spec.shape)
-    return TensorSpec(name=name, dtype=spec.dtype, shape=shape)

@@ -1,44 +1,39 @@
-"""The certificate: what the graphs of a bundle were held against, and how well they held.
+"""The certificate: what the graphs of a bundle were compared with, how well they agreed, and what is refused.
 
-They are run by the very stepper and decoded by the very search that serve; PyTorch is the reference.
+The graphs are run by the very stepper and decoded by the very search that serve. PyTorch is the reference of the fp32
+graphs; the fp32 graphs are that of int8 and fp16.
 """
 
 import copy
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
-from attendant.export.verification.comparison import Agreement
-from attendant.export.verification.decodings import compare_decodings
+from attendant.export.status import Say, say_nothing
+from attendant.export.verification.comparison import Agreement, distance, first_step_lines
+from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import (
+    FIRST_STEP_TOLERANCE,
     FULL_PLAN,
+    INT8_DISTANCE,
     ROUNDING_MULTIPLE,
-    SCORE_TOLERANCE,
     TOLERANCE,
     VerificationPlan,
 )
-from attendant.export.verification.probes import Script, Trace, play, random_source, write_scripts
-from attendant.runtime.bundle.graph_io import position_axis
-from attendant.runtime.bundle.manifest import Certificate, Grid, Manifest, TokenAgreement
+from attendant.export.verification.probes import Trace
+from attendant.runtime.bundle.manifest import Certificate, Manifest, Precision
 from attendant.runtime.bundle_stepper import BundleStepper
-from attendant.runtime.errors import VerificationFailed
-from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
 
-Say = Callable[[str], None]
-"""Tells the user what goes on, in one line."""
+NOT_RUN: Final = (
+    "not run on CUDA when it was exported: what is certified is the graph on the CPU, where onnxruntime computes in "
+    "fp32 between conversions"
+)
 
 
-def say_nothing(line: str) -> None:
-    """For callers without a screen."""
-
-
-def verify(
+def certify_traced(
     manifest: Manifest,
     stepper: BundleStepper,
     model: Seq2Seq,
@@ -47,7 +42,7 @@ def verify(
     plan: VerificationPlan = FULL_PLAN,
     say: Say = say_nothing,
 ) -> Certificate:
-    """Compares the graphs with PyTorch over the plan's grid.
+    """Compares the fp32 graphs with PyTorch over the plan's grid.
 
     Args:
         manifest: of the bundle that `stepper` runs; its certificates are not looked at.
@@ -57,17 +52,13 @@ def verify(
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
     """
-    random = np.random.default_rng(0)
-    reference, exact = TorchStepper(model), TorchStepper(copy.deepcopy(model).double())
-    # On other providers company may change the last bits; the certificate then says so.
+    grid = GridComparison(manifest, stepper, TorchStepper(model), real_sources, name="PyTorch", plan=plan, say=say)
+    # On other providers batch-mates may change the last bits; the certificate then says so.
     must_be_invariant = stepper.provider == "cpu"
-    scripts = write_scripts(plan, manifest, real_sources, random)
-    positional = positional_tensors(manifest, stepper)
-    say(f"playing {len(scripts)} sources in PyTorch")
-    expected = play(reference, scripts, positional)
-    agreement = compare_steps(plan, stepper, scripts, expected, positional, random, say)
+    agreement = grid.compare_steps(from_expected=True)
     rounding = Agreement()
-    rounding.compare(expected, play(exact, scripts, positional, expected), "in one batch")
+    exact = grid.trace(TorchStepper(copy.deepcopy(model).double()), started_from=grid.expected)
+    rounding.compare(grid.expected, exact, "in one batch")
 
     def allowed(name: str) -> float:
         # Forced log-probabilities are a few of the log-probabilities, seen from another output of the graph.
@@ -75,141 +66,75 @@ def verify(
         own = rounding.errors[seen].error if seen in rounding.errors else 0.0
         return max(TOLERANCE, ROUNDING_MULTIPLE * own)
 
-    if lines := agreement.differences(allowed, must_be_invariant=must_be_invariant):
-        # Decodings would only repeat it, at length.
-        raise VerificationFailed(refusal(stepper), lines)
-    say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
-    sources = decoded_sources(plan, manifest, real_sources, random)
-    report = compare_decodings(plan, manifest, stepper, reference, sources, allowed("step/log_probs"))
-    lines = [*report.token_lines, *(report.company_lines if must_be_invariant else ())]
-    if lines:
-        raise VerificationFailed(refusal(stepper), lines)
-    return certificate(
-        plan,
-        stepper,
-        agreement,
-        report.tokens,
-        reference="pytorch",
-        tolerance=TOLERANCE,
-        batch_invariant=not (agreement.variations or report.company_lines),
-        reference_errors=rounding.largest_errors(),
+    # Decodings would only repeat, at length, what differs here.
+    grid.refuse(agreement.differences(allowed, must_be_invariant=must_be_invariant))
+    report = grid.compare_decodings(allowed("step/log_probs"))
+    grid.refuse([*report.token_lines, *(report.batch_lines if must_be_invariant else ())])
+    return grid.certificate(
+        agreement, report, reference="pytorch", tolerance=TOLERANCE, reference_errors=rounding.largest_errors()
     )
 
 
-def certificate(
-    plan: VerificationPlan,
+def certify_rewritten(
+    manifest: Manifest,
     stepper: BundleStepper,
-    agreement: Agreement,
-    tokens: TokenAgreement,
+    reference: BundleStepper,
+    arithmetic: Mapping[str, str],
+    real_sources: Sequence[Sequence[int]],
     *,
-    reference: Literal["pytorch", "fp32"],
-    tolerance: float,
-    batch_invariant: bool,
-    reference_errors: Mapping[str, float] = MappingProxyType({}),
-    arithmetic: Mapping[str, str] = MappingProxyType({}),
+    plan: VerificationPlan = FULL_PLAN,
+    say: Say = say_nothing,
 ) -> Certificate:
-    """What was found of a stepper's graphs on this host, over the plan's grid; see Certificate for the rest."""
-    return Certificate(
-        precision=stepper.precision,
-        provider=stepper.provider,
-        runtime_version=RUNTIME_VERSION,
-        host=host_description(),
-        reference=reference,
-        grid=grid_of(plan),
-        tolerance=tolerance,
-        errors=dict(agreement.largest_errors()),
-        reference_errors=dict(reference_errors),
-        arithmetic=dict(arithmetic),
-        tokens=tokens,
-        batch_invariant=batch_invariant,
-        score_tolerance=SCORE_TOLERANCE[stepper.precision],
-    )
+    """Compares the int8 or fp16 graphs with the fp32 graphs over the plan's grid.
 
-
-def positional_tensors(manifest: Manifest, stepper: BundleStepper) -> dict[str, int]:
-    """Of the state tensors that have one, the axis of source positions."""
-    graphs = manifest.graphs[stepper.precision]
-    state = {tensor.input for tensor in graphs.state}
-    specs = graphs.decoder_step.inputs
-    axes = {spec.name: position_axis(spec) for spec in specs if spec.name in state}
-    return {name: axis for name, axis in axes.items() if axis is not None}
-
-
-def compare_steps(
-    plan: VerificationPlan,
-    stepper: BundleStepper,
-    scripts: Sequence[Script],
-    expected: Sequence[Trace],
-    positional: Mapping[str, int],
-    random: np.random.Generator,
-    say: Say,
-    stored: frozenset[str] = frozenset(),
-    *,
-    guided: bool = True,
-) -> Agreement:
-    """Plays every script alone and in batches of every size, against the reference's traces.
+    How far off they are is told, tensor by tensor, and not refused before the rewrite must be wrong: what it costs is
+    measured on a test set. int8 must besides give every source the same bits alone and in any batch: its sums are
+    exact. fp16 is for GPUs. Where there is none the CPU runs it, in fp32 between conversions. That shows a wrong
+    rewrite, a value beyond fp16 and what rounding the stored tensors costs, and the certificate says that CUDA's
+    kernels have not been seen.
 
     Args:
-        stored: tensors that the two store differently: only what comes of them is compared.
-        guided: every step starts from the reference's row tensors; see `play`.
+        manifest: of the bundle that both run.
+        stepper: of int8 or fp16, on the provider that there is.
+        reference: of fp32.
+        arithmetic: what the rewrite did; see RewrittenPair.
+        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
+
+    Raises:
+        VerificationFailed: log-probabilities are off by more than rounding explains, something is no number, or a
+            source got other bits in int8 beside batch-mates.
     """
-    references = _without(expected, stored)
-    say("playing each source alone")
-    alone = [
-        play(stepper, [script], positional, [guide] if guided else None)[0]
-        for script, guide in zip(scripts, expected, strict=True)
-    ]
-    agreement = Agreement()
-    agreement.compare(_without(alone, stored), references, "alone")
-    for size in plan.batch_sizes:
-        say(f"playing batches of {size}")
-        chosen = [int(index) for index in random.permutation(len(scripts))[:size]]
-        guides = [expected[index] for index in chosen]
-        traces = play(stepper, [scripts[index] for index in chosen], positional, guides if guided else None)
-        where = f"in a batch of {size}"
-        agreement.compare(_without(traces, stored), [references[index] for index in chosen], where)
-        agreement.compare_bits(traces, [alone[index] for index in chosen], where)
-    return agreement
-
-
-def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
-    return [{key: values for key, values in trace.items() if key.partition("/")[2] not in names} for trace in traces]
-
-
-def grid_of(plan: VerificationPlan) -> Grid:
-    """What a certificate says of the plan."""
-    return Grid(
-        batch_sizes=plan.batch_sizes,
-        source_lengths=tuple(sorted(plan.source_lengths)),
-        beam_sizes=plan.beam_sizes,
-        num_steps=plan.num_steps,
+    precision = stepper.precision
+    is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]
+    grid = GridComparison(manifest, stepper, reference, real_sources, name="fp32", plan=plan, say=say)
+    stored = _stored_differently(manifest, precision) if is_int8 else frozenset()
+    agreement = grid.compare_steps(stored, from_expected=False)
+    found = grid.trace(stepper)
+    lines = first_step_lines(found, grid.expected, tolerance)
+    lines += [f"{name}: no number" for name, error in agreement.largest_errors().items() if not np.isfinite(error)]
+    if is_int8:
+        lines += [*_far_off(found, grid.expected), *agreement.variation_lines()]
+    grid.refuse(lines)
+    report = grid.compare_decodings()
+    grid.refuse(report.batch_lines if is_int8 else ())
+    unseen = {"CUDA": NOT_RUN} if (precision, stepper.provider) == ("fp16", "cpu") else {}
+    return grid.certificate(
+        agreement, report, reference="fp32", tolerance=tolerance, arithmetic={**arithmetic, **unseen}
     )
 
 
-def decoded_sources(
-    plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
-) -> list[list[int]]:
-    """Real sources where there are enough, three of four; random ones for the rest."""
-    taken = [list(source) for source in real_sources[: plan.num_decoded * 3 // 4]]
-    lengths = random.choice(np.array(plan.source_lengths), plan.num_decoded - len(taken))
-    return [*taken, *(random_source(manifest, int(length), random) for length in lengths)]
+def _far_off(found: Sequence[Trace], expected: Sequence[Trace]) -> list[str]:
+    """One line per tensor of the teacher-forced steps that is further from fp32's than rounding explains."""
+    names = [name for name in ("log_probs", "attention") if f"step 1/{name}" in expected[0]]
+    distances = {name: distance(name, found, expected) for name in names}
+    return [
+        f"step/{name}: {one:.2g} of the distance between sources away from fp32; allowed is {INT8_DISTANCE:g}"
+        for name, one in distances.items()
+        if not one <= INT8_DISTANCE
+    ]
 
 
-def refusal(stepper: BundleStepper) -> str:
-    """The headline over what differs."""
-    return f"the {stepper.precision} graphs on {stepper.provider} are refused"
-
-
-def listed(numbers: Sequence[object]) -> str:
-    return ", ".join(str(number) for number in numbers)
-
-
-def host_description() -> str:
-    """The kind of machine, not its name: "x86_64, <processor>"."""
-    processor = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return ", ".join(part for part in (platform.machine(), processor) if part)
+def _stored_differently(manifest: Manifest, precision: Precision) -> frozenset[str]:
+    """The tensors that only one of the precisions has, or that it stores otherwise than fp32."""
+    ours, theirs = ({*manifest.graphs[one].decoder_step.inputs} for one in (precision, "fp32"))
+    return frozenset(spec.name for spec in ours ^ theirs)

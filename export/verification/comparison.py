@@ -1,4 +1,4 @@
-"""How far what the graphs gave is from what PyTorch gave, and whether company changed a bit of it."""
+"""How far the traces of a stepper are from its reference's, and whether batch-mates changed a bit of them."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,10 @@ from attendant.runtime.decoding.candidates import IMPOSSIBLE
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
-    """The largest |a - b| / max(1, |b|); infinite where the shapes differ or either is not a number."""
+    """The largest |a - b| / max(1, |b|), a `value` and b its `reference`, of any shape and dtype.
+
+    It is infinite where the shapes differ or either has something that is no number.
+    """
     if value.shape != reference.shape:
         return float("inf")
     if not value.size:
@@ -37,14 +40,14 @@ class Agreement:
 
     Attributes:
         errors: tensor, all steps together -> its worst.
-        variations: tensor -> the first place where company changed its bits.
+        variations: tensor -> the first place where batch-mates changed its bits.
     """
 
     errors: dict[str, Worst] = field(default_factory=dict)
     variations: dict[str, str] = field(default_factory=dict)
 
     def compare(self, traces: Sequence[Trace], references: Sequence[Trace], where: str) -> None:
-        """Holds each source's trace against PyTorch's."""
+        """Compares each source's trace with the reference's."""
         for trace, reference in zip(traces, references, strict=True):
             for key in trace.keys() | reference.keys():
                 name = tensor_name(key)
@@ -54,7 +57,7 @@ class Agreement:
                     self.errors[name] = Worst(error, f"{key.partition('/')[0]}, {where}")
 
     def compare_bits(self, traces: Sequence[Trace], alone: Sequence[Trace], where: str) -> None:
-        """Holds each source's trace against the one it gave alone."""
+        """Compares each source's trace, bit for bit, with the one that it gave alone."""
         for trace, single in zip(traces, alone, strict=True):
             for key, values in trace.items():
                 if not np.array_equal(values, single[key]):
@@ -75,20 +78,17 @@ class Agreement:
     def variation_lines(self) -> list[str]:
         """One line per tensor that depends on the batch."""
         return [
-            f"{name}: not the same bits alone and in company ({where})"
+            f"{name}: not the same bits alone and with batch-mates ({where})"
             for name, where in sorted(self.variations.items())
         ]
 
 
-def _begun(traces: Sequence[Trace]) -> list[Trace]:
-    """The log-probabilities of the first step alone: what a recurrence makes of rounding later is no fault."""
-    return [{"step 1/log_probs": trace["step 1/log_probs"]} for trace in traces]
-
-
 def first_step_lines(traces: Sequence[Trace], references: Sequence[Trace], tolerance: float) -> list[str]:
     """A line where the first step's log-probabilities are further off than that; see `Agreement.differences`."""
-    first = Agreement()
-    first.compare(_begun(traces), _begun(references), "in one batch")
+    # Later log-probabilities have rounding in them that the recurrence has amplified.
+    key, first = "step 1/log_probs", Agreement()
+    ours, theirs = ([{key: trace[key]} for trace in one] for one in (traces, references))
+    first.compare(ours, theirs, "in one batch")
     return first.differences(lambda name: tolerance, must_be_invariant=False)
 
 
@@ -96,12 +96,12 @@ def distance(name: str, traces: Sequence[Trace], references: Sequence[Trace]) ->
     """How far the traces are from the references, as a share of how far these are from each other.
 
     The mean difference between a source's values and its reference's, over that between the references of neighbouring
-    sources, of the step where that is largest. Rounding leaves it small at every step, whatever the model; a graph that
-    computes something else comes near to 1.
+    sources, of the step where that is largest. Rounding leaves it small at every step of any model; a wrong graph comes
+    near to 1.
 
     Args:
-        name: of a tensor of every step, [R, ...] of each source; what only one of two has, and what can't be, is left
-            out.
+        name: of a tensor of every step, [R, ...] of each source; features that only one of two sources has, and
+            impossible symbols, are left out.
     """
     moments = dict.fromkeys(key for trace in references for key in trace if key.partition("/")[2] == name)
     largest = 0.0

@@ -1,4 +1,4 @@
-"""Chooses the golden examples: sources whose every decision keeps its outcome on any host."""
+"""Chooses the golden examples: sources whose decoding has margins so clear that it is the same on any host."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -13,8 +13,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 
 MARGIN: Final[Mapping[Precision, float]] = {"fp32": 1e-3, "int8": 2e-2, "fp16": 5e-2}
-"""Half-width of the noise on every log-probability that must not change an example's tokens: far more than what two
-hosts differ by."""
+"""An example's tokens must not change when every log-probability moves by up to this: far more than hosts differ by."""
 
 NUM_TRIED = 32
 NUM_KEPT = 12
@@ -22,7 +21,7 @@ NUM_KEPT = 12
 
 GOLDEN_BEAM_SIZE = 4
 MAX_LENGTHS = (64, 16, 4)
-"""Shorter ones where no longer one is clear: a model that has learned little is unsure at every symbol."""
+"""Tried in turn: a model that has learned little has no clear margins over many symbols."""
 
 
 def choose_golden(

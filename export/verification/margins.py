@@ -1,7 +1,7 @@
 """Which decisions of a search have a clear margin: those that noise on every log-probability does not change.
 
-Asking so needs to know nothing of the search: greedy, beams and whatever comes later are asked alike, and all of a
-search's decisions are covered, from the choice of the rows to when it ends.
+This treats the search as a black box. So it works for every option, and covers every decision, from the choice of rows
+to the end of the search.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 
 NUM_DRAWS = 12
-"""Two outcomes that are equally near survive so many draws together once in 4,096 times."""
+"""A tie between two outcomes goes unnoticed once in 2,048 times: where all draws fall on the same side."""
 
 SPARE_CANDIDATES = 4
-"""Candidates beyond those asked for, which the noise may lift among them."""
+"""Further candidates, since the noise may lift one of them among those asked for."""
 
 TokenIds = tuple[int, ...]
 

@@ -1,9 +1,9 @@
-"""Scripts that any stepper can play: sources, and what their rows are fed at each teacher-forced step.
+"""Teacher-forced probes: sources, what their rows are fed at each step, and the trace that a stepper gives of them.
 
 Shapes: R rows of one source, S source positions, V target vocabulary, N bans.
 
-A script says everything about one source, so that the same script can be played alone and in any company, by the
-graphs and by PyTorch, and what each gave for it can be compared.
+A probe says everything about one source. So the same probe can be traced alone and beside any batch-mates, by the
+graphs and by PyTorch, and the traces be compared.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from attendant.runtime.stepper import DecoderState, Ids, Stepper
 
 Array = NDArray[Any]
 Trace = Mapping[str, Array]
-"""What one source gave: tensor -> its values at valid positions and own rows."""
+"""What a stepper gives for one source: e.g. "step 1/log_probs" -> values at valid positions and rows."""
 
 MAX_BANNED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedStep:
+class ProbeStep:
     """One step of a source's rows.
 
     Attributes:
-        rows: [R] which of the source's rows, before the step, go on: reordered, repeated, dropped.
-        previous_ids, forced_ids: [R]; -1 forces none.
-        banned_ids: [R, N], -1 is padding.
+        rows: [R] int64, which of the source's rows, before the step, go on: reordered, repeated, dropped.
+        previous_ids, forced_ids: [R] int64; -1 forces none.
+        banned_ids: [R, N] int64, -1 is padding.
     """
 
     rows: Ids
@@ -45,21 +45,23 @@ class ScriptedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Probe:
+    """A source and its teacher-forced steps."""
+
     source: Sequence[int]
-    steps: tuple[ScriptedStep, ...]
+    steps: tuple[ProbeStep, ...]
 
 
-def write_scripts(
+def write_probes(
     plan: VerificationPlan, manifest: Manifest, real_sources: Sequence[Sequence[int]], random: np.random.Generator
-) -> list[Script]:
-    """As many scripts as the largest batch needs: lengths and beams in turn, symbols at random.
+) -> list[Probe]:
+    """As many probes as the largest batch needs: lengths and beams in turn, symbols at random.
 
     Args:
-        real_sources: sources of the run's own data; every other script whose length one of them has takes it.
+        real_sources: sources of the run's own data; every other probe whose length one of them has takes it.
     """
     count = max(plan.batch_sizes)
-    scripts = []
+    probes = []
     by_length = {len(source): source for source in real_sources}
     for number in range(count):
         length = plan.source_lengths[number % len(plan.source_lengths)]
@@ -67,8 +69,8 @@ def write_scripts(
         if source is None:
             source = random_source(manifest, length, random)
         beam_size = plan.beam_sizes[number % len(plan.beam_sizes)]
-        scripts.append(Script(source=source, steps=_write_steps(plan, manifest, beam_size, random)))
-    return scripts
+        probes.append(Probe(source=source, steps=_write_steps(plan, manifest, beam_size, random)))
+    return probes
 
 
 def random_source(manifest: Manifest, length: int, random: np.random.Generator) -> list[int]:
@@ -82,7 +84,7 @@ def random_source(manifest: Manifest, length: int, random: np.random.Generator) 
 
 def _write_steps(
     plan: VerificationPlan, manifest: Manifest, beam_size: int, random: np.random.Generator
-) -> tuple[ScriptedStep, ...]:
+) -> tuple[ProbeStep, ...]:
     vocabulary_size, steps, num_rows = manifest.target.vocabulary_size, [], 1
     for number in range(plan.num_steps):
         rows = random.integers(0, num_rows, beam_size) if number else np.zeros(1, np.int64)
@@ -90,7 +92,7 @@ def _write_steps(
         start = np.full(num_rows, manifest.special_ids.start)
         banned = random.integers(-1, vocabulary_size, (num_rows, random.integers(1, MAX_BANNED + 1)))
         steps.append(
-            ScriptedStep(
+            ProbeStep(
                 rows=rows,
                 previous_ids=random.integers(len(SPECIAL_TOKENS), vocabulary_size, num_rows) if number else start,
                 forced_ids=random.integers(-1, vocabulary_size, num_rows),
@@ -100,34 +102,34 @@ def _write_steps(
     return tuple(steps)
 
 
-def play(
+def trace_probes(
     stepper: Stepper,
-    scripts: Sequence[Script],
+    probes: Sequence[Probe],
     positional: Mapping[str, int],
-    guides: Sequence[Trace] | None = None,
+    started_from: Sequence[Trace] | None = None,
 ) -> list[Trace]:
-    """Plays scripts together.
+    """Steps probes together.
 
     Args:
         positional: of the state tensors that have one, the axis of the source's positions.
-        guides: another stepper's traces of the same scripts; every step then starts from that one's row tensors, so
-            that a step's own error is seen and not what a chaotic recurrence makes of the errors before it. (How those
-            add up is seen by the decodings.)
+        started_from: another stepper's traces of the same probes, from whose row tensors every step then starts. So a
+            step's own error is seen, and not what a chaotic recurrence makes of the errors before it. (How those add
+            up is seen by the decodings.)
 
     Returns:
-        One trace per script, in order.
+        One trace per probe, in order.
     """
-    traces: list[dict[str, Array]] = [{} for _ in scripts]
-    state = stepper.encode([script.source for script in scripts])
+    traces: list[dict[str, Array]] = [{} for _ in probes]
+    state = stepper.encode([probe.source for probe in probes])
     for name, tensor in _arrays(state.source_tensors).items():
         for trace, values, length in zip(traces, tensor, state.source_lengths, strict=True):
             # Of one source, so an axis less.
             trace[f"encoder/{name}"] = narrowed(values, positional[name] - 1, length) if name in positional else values
     _record_rows(traces, "encoder", state, _arrays(state.row_tensors), positional)
-    for number in range(len(scripts[0].steps)):
-        steps = [script.steps[number] for script in scripts]
-        if guides is not None:
-            state = _guided(state, guides, f"step {number}" if number else "encoder", positional)
+    for number in range(len(probes[0].steps)):
+        steps = [probe.steps[number] for probe in probes]
+        if started_from is not None:
+            state = _started_from(started_from, state, f"step {number}" if number else "encoder", positional)
         state = _select(stepper, state, steps)
         output, state = stepper.step(
             state,
@@ -148,21 +150,23 @@ def play(
     return list(traces)
 
 
-def _guided(state: DecoderState, guides: Sequence[Trace], moment: str, positional: Mapping[str, int]) -> DecoderState:
-    """The state with the guides' row tensors, which hold valid positions only: padding is zero."""
+def _started_from(
+    traces: Sequence[Trace], state: DecoderState, moment: str, positional: Mapping[str, int]
+) -> DecoderState:
+    """The state with the traces' row tensors, which hold valid positions only: padding is zero."""
 
     def widened(values: Array, width: int) -> Array:
         return np.pad(values, ((0, 0), (0, width - values.shape[1])))
 
     rows = {}
     for name, tensor in state.row_tensors.items():
-        parts = [guide[f"{moment}/{name}"] for guide in guides]
+        parts = [trace[f"{moment}/{name}"] for trace in traces]
         values = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
         rows[name] = torch.as_tensor(values, dtype=tensor.dtype) if isinstance(tensor, torch.Tensor) else values
     return dataclasses.replace(state, row_tensors=rows)
 
 
-def _select(stepper: Stepper, state: DecoderState, steps: Sequence[ScriptedStep]) -> DecoderState:
+def _select(stepper: Stepper, state: DecoderState, steps: Sequence[ProbeStep]) -> DecoderState:
     """Applies every source's own row selection; the rows of a source stand together, sources in order."""
     counts = np.bincount(state.row_sources, minlength=state.num_sources)
     starts = np.cumsum(counts) - counts

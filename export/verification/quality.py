@@ -1,22 +1,31 @@
-"""What a precision costs, measured on a whole test set by the graphs that will serve, and what it may cost.
+"""The quality of int8, and of beams, measured on a whole test set by the graphs that will serve.
 
-A rewrite that is right can still be too coarse for a model: only outputs against references say so.
+A correct rewrite can still be too coarse for a model, and beams worse than greedy search: only outputs against
+references tell.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from attendant.export.verification.certification import Say
-from attendant.runtime.bundle.manifest import Evaluation, Precision
+from attendant.export.status import Say, say_nothing
+from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision
 from attendant.runtime.stepper import Stepper
 from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
 from attendant.training.assessment.models import open_bundle_model, text_model
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation import EvaluationConfig, TextModel, decode_examples, evaluate, search_options
-from attendant.training.evaluation.metrics import LOWER_IS_BETTER
+from attendant.training.evaluation import (
+    EvaluationConfig,
+    TextModel,
+    decode_examples,
+    describe_search,
+    evaluate,
+    search_options,
+)
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER, is_better
 from attendant.training.run.loading import LoadedRun
 
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
@@ -31,6 +40,7 @@ class Measurement:
     """A test set, and how a model is measured on it.
 
     Attributes:
+        config: the metrics, the first of which is the one that counts, and the search that the bundle serves by.
         model_of: the text model around a stepper.
     """
 
@@ -38,70 +48,99 @@ class Measurement:
     config: EvaluationConfig
     model_of: Callable[[Stepper], TextModel]
 
-    def taking(self, say: Say) -> Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]:
-        """What `write_bundle` measures with; `say` is told every tenth part."""
-        return lambda steppers: self.take(steppers, say)
-
-    def take(self, steppers: Mapping[Precision, Stepper], say: Say) -> tuple[Evaluation, ...]:
+    def take(
+        self, steppers: Mapping[Precision, Stepper], say: Say, advise: Say = say_nothing
+    ) -> tuple[Evaluation, ...]:
         """Every metric in every precision, on the same examples; int8's with their distance from fp32.
+
+        Where the bundle serves by beams, greedy search is measured too, in fp32.
 
         Args:
             steppers: fp32 first.
+            say: is told every tenth part.
+            advise: is told where beams are worse than greedy search.
         """
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
-            plain = {one.metric: one.value for one in entries if one.precision == "fp32"}
-            for metric, value, protocol in self._values(stepper, _Counter(precision, len(self.data.examples), say)):
-                difference = None if precision == "fp32" else round(value - plain[metric], 4)
-                entries.append(
-                    Evaluation(
-                        metric=metric,
-                        value=value,
-                        protocol=protocol,
-                        num_examples=len(self.data.examples),
-                        precision=precision,
-                        difference=difference,
-                    )
-                )
-        return tuple(entries)
+            entries += self._values(precision, stepper, self.config, say, {one.metric: one.value for one in entries})
+        if self.config.beam_size == 1:
+            return tuple(entries)
+        greedy = self._values("fp32", steppers["fp32"], self.config.model_copy(update={"beam_size": 1}), say)
+        metric = self.config.metrics[0]
+        beam, alone = (next(one for one in found if one.metric == metric) for found in (entries, greedy))
+        if is_better(metric, alone.value, beam.value):
+            advise(
+                f"beams of {self.config.beam_size} are worse than greedy search: {metric} {beam.value:g}, greedy "
+                f"{alone.value:g}, on {alone.num_examples} examples; export with --beam-size 1, or with another "
+                "--patience"
+            )
+        return (*entries, *greedy)
 
-    def _values(self, stepper: Stepper, count: Callable[[int], None]) -> list[tuple[str, float, str]]:
-        """(metric, value, protocol) of each metric."""
+    def _values(
+        self,
+        precision: Precision,
+        stepper: Stepper,
+        config: EvaluationConfig,
+        say: Say,
+        plain: Mapping[str, float] = MappingProxyType({}),
+    ) -> list[Evaluation]:
+        """Every metric; `plain`: the values of fp32, where there are any."""
         model = self.model_of(stepper)
-        options = search_options(self.config, model)
+        options = search_options(config, model)
+        count = _tenths(f"{precision}, {describe_search(options)}", len(self.data.examples), say)
         decoded = decode_examples(model, self.data.examples, options, progress=count)
-        found = evaluate(model, decoded, options, self.config.metrics, data_name=self.data.name, num_resamples=0)
-        return [(one.metric, one.value, one.protocol) for one in found.measurements]
+        found = evaluate(model, decoded, options, config.metrics, data_name=self.data.name, num_resamples=0)
+        return [
+            Evaluation(
+                metric=one.metric,
+                value=one.value,
+                protocol=one.protocol,
+                num_examples=len(self.data.examples),
+                precision=precision,
+                difference=round(one.value - plain[one.metric], 4) if one.metric in plain else None,
+            )
+            for one in found.measurements
+        ]
 
 
-class _Counter:
-    """Tells of every tenth part of the examples."""
+def _tenths(what: str, total: int, say: Say) -> Callable[[int], None]:
+    """Tells of every tenth part of `total` examples, when it is called with how many more are done."""
+    done = 0
 
-    def __init__(self, precision: Precision, total: int, say: Say) -> None:
-        self._precision, self._total, self._say = precision, total, say
-        self._done = self._told = 0
+    def count(more: int) -> None:
+        nonlocal done
+        told, done = done * 10 // total, done + more
+        if done * 10 // total > told:
+            say(f"measuring {what}: {done} of {total} examples")
 
-    def __call__(self, count: int) -> None:
-        self._done += count
-        if self._done * 10 // self._total > self._told:
-            self._told = self._done * 10 // self._total
-            self._say(f"measuring {self._precision}: {self._done} of {self._total} examples")
+    return count
 
 
-def measurement_of_run(run: LoadedRun, file: str | None) -> Measurement | None:
-    """On `file`, or else on the run's test part; None where its recipe has none.
+def measurement_of_run(
+    run: LoadedRun, file: str | None, decoding: DecodingDefaults, *, required: bool
+) -> Measurement | None:
+    """On `file`, or else on the run's test split; None where its recipe has none.
+
+    Args:
+        decoding: the search that the bundle serves by.
+        required: whether a test split that is not on this machine is an error, and not a reason to measure nothing.
 
     Raises:
         UserError: bad or no data.
     """
-    if file is None and run.recipe.data.files("test") is None:
+    files = run.recipe.data.files("test")
+    if file is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
         return None
     data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles(tsv=file))
-    return Measurement(data=data, config=run.recipe.evaluation, model_of=partial(text_model, run))
+    config = _served_by(decoding, run.recipe.evaluation)
+    return Measurement(data=data, config=config, model_of=partial(text_model, run))
 
 
-def measurement_of_bundle(path: Path, file: str) -> Measurement:
-    """On `file`, with the metrics that the bundle was measured by and the search that it serves by.
+def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> Measurement:
+    """On `file`, with the metrics that the bundle was measured by.
+
+    Args:
+        decoding: the search that the new bundle serves by.
 
     Raises:
         UserError: bad or no data, or a bundle that is refused.
@@ -109,8 +148,14 @@ def measurement_of_bundle(path: Path, file: str) -> Measurement:
     opened = open_bundle_model(path, "fp32")
     return Measurement(
         data=read_data(CorpusFiles(tsv=file)),
-        config=opened.config,
+        config=_served_by(decoding, opened.config),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
+    )
+
+
+def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> EvaluationConfig:
+    return config.model_copy(
+        update=decoding.model_dump(include={"beam_size", "length_penalty", "patience"}, exclude_none=True)
     )
 
 

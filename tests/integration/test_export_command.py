@@ -104,6 +104,7 @@ def test_inspect_says_what_it_is(bundle: Path, capsys: pytest.CaptureFixture[str
         (["{run}", "--output", "{bundle}"], "exists already: add --force"),
         (["{run}", "--output", "{run}", "--force"], "is no bundle"),
         (["{run}", "--output", "out", "--name", "No Name"], "--name No Name: a bundle's name has"),
+        (["{run}", "--output", "out", "--beam-size", "99"], "--beam-size 99: this model's beams have 1 to "),
         (["verify", "nowhere"], "no such folder"),
         (["inspect", "{run}"], "this is no bundle"),
     ],
@@ -124,13 +125,19 @@ def test_mistakes_are_status_2_and_one_clear_line(
 
 
 @pytest.mark.parametrize(
-    ("precision", "said"), [("int8", "write fp32,int8"), ("fp32,int4", "'int4' is none of fp32, int8")]
+    ("option", "value", "said"),
+    [
+        ("--precision", "int8", "write fp32,int8"),
+        ("--precision", "fp32,int4", "'int4' is none of fp32, int8"),
+        ("--length-penalty", "11", "11 is not 0 to 10"),
+        ("--patience", "none", "invalid number value: 'none'"),
+    ],
 )
-def test_a_precision_that_can_t_be_made_is_refused(
-    precision: str, said: str, run: Path, capsys: pytest.CaptureFixture[str]
+def test_an_option_that_can_t_be_is_refused(
+    option: str, value: str, said: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        command(run, "--output", "out", "--precision", precision)
+        command(run, "--output", "out", option, value)
     assert end.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -140,10 +147,16 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 ) -> None:
     data, output = tmp_path / "test.tsv", tmp_path / "int8"
     data.write_text("a b c\tc b a\nb a\ta b\n", encoding="utf-8")
-    assert command(bundle, "--output", output, "--precision", "fp32,int8", "--data", data) == 0
+    search = ("--beam-size", 4, "--length-penalty", 0.6, "--patience", 2)
+    assert command(bundle, "--output", output, "--precision", "fp32,int8", "--data", data, *search) == 0
     manifest = open_bundle(output).manifest
+    decoding = manifest.decoding
+    assert (decoding.beam_size, decoding.length_penalty, decoding.patience) == (4, 0.6, 2.0)
     measured = [one for one in manifest.evaluation if one.num_examples == 2]
-    assert [(one.metric, one.precision) for one in measured] == [("exact_match", "fp32"), ("exact_match", "int8")]
+    assert [(one.metric, one.precision) for one in measured] == [
+        ("exact_match", precision) for precision in ("fp32", "int8", "fp32")
+    ]
+    assert ["greedy" in one.protocol for one in measured] == [False, False, True]
     assert measured[1].difference == measured[1].value - measured[0].value
     assert manifest.default_precision == {"cpu": "int8" if measured[1].difference >= -0.2 else "fp32", "cuda": "fp32"}
     assert "int8: exact_match" in capsys.readouterr().out

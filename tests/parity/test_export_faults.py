@@ -70,7 +70,7 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
         (without_lengths, "encoder/memory: off by"),
         (with_slightly_wrong_weights, "step/log_probs: off by"),
         (with_candidates_before_normalization, "step/log_probs: off by"),
-        (with_neighbours_mixed_in, "encoder/memory: not the same bits alone and in company"),
+        (with_neighbours_mixed_in, "encoder/memory: not the same bits alone and with batch-mates"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

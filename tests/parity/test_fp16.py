@@ -7,10 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
-from attendant.export.bundle_writer import write_bundle
+from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.recheck import recheck
-from attendant.export.rewriting.fp16.conversion import HalfPair, convert
+from attendant.export.rewriting.fp16.conversion import convert
+from attendant.export.tracing.traced import RewrittenPair
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -79,12 +80,12 @@ def test_verifying_says_what_has_not_run(half_bundle: Bundle) -> None:
     assert any(line.startswith("fp16 on cpu: ") and line.endswith("CUDA's kernels have not run") for line in lines)
 
 
-def with_a_gate_closed(pair: HalfPair) -> None:
+def with_a_gate_closed(pair: RewrittenPair) -> None:
     graph = pair.graphs.decoder_step.model.graph
     next(node for node in graph.node if node.op_type == "Tanh").op_type = "Sigmoid"
 
 
-def with_the_bans_in_half(pair: HalfPair) -> None:
+def with_the_bans_in_half(pair: RewrittenPair) -> None:
     """-1e9 is -inf in fp16, and a source that is masked altogether is no number."""
     graph = pair.graphs.decoder_step.model.graph
     masked = next(node for node in graph.node if node.op_type == "Softmax")
@@ -97,12 +98,12 @@ def with_the_bans_in_half(pair: HalfPair) -> None:
 
 @pytest.mark.parametrize("fault", [with_a_gate_closed, with_the_bans_in_half])
 def test_wrong_fp16_graphs_are_refused(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(pair: Any) -> HalfPair:
+    def faulty(pair: Any) -> RewrittenPair:
         converted = convert(pair)
         fault(converted)
         return converted
 
-    monkeypatch.setattr("attendant.export.bundle_writer.convert", faulty)
+    monkeypatch.setitem(REWRITERS, "fp16", faulty)
     with pytest.raises(VerificationFailed, match=r"the fp16 graphs on .* are refused"):
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "fp16"), plan=TINY_PLAN)
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
-"""int8 graphs: the same bits in any company for every cell and attention, and near the fp32 graphs that they replace.
+"""int8 graphs of every cell and attention: the same bits beside any batch-mates, and near the fp32 graphs.
 
-The writer's own certification holds every script and decoding alone against batches; it must hold for each of these.
+The writer's own certification holds every probe and decoding alone against batches; it must hold for each of these.
 """
 
 import itertools
@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from attendant.export.bundle_writer import write_bundle
+from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.rewriting.int8.quantization import QuantizedPair, quantize
-from attendant.export.tracing.traced import TracedPair
+from attendant.export.rewriting.int8.quantization import quantize
+from attendant.export.tracing.traced import RewrittenPair, TracedPair
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
@@ -121,10 +121,10 @@ def with_neighbours_mixed_in(pair: TracedPair) -> None:
     graph = pair.decoder_step.model.graph
     (normalization,) = [node for node in graph.node if node.op_type == "LogSoftmax"]
     logits = normalization.input[0]
-    normalization.input[0] = "in_company"
+    normalization.input[0] = "with_batch_mates"
     place = list(graph.node).index(normalization)
     for node in (
-        onnx.helper.make_node("Mul", ["scaled", "scale"], ["in_company"]),
+        onnx.helper.make_node("Mul", ["scaled", "scale"], ["with_batch_mates"]),
         onnx.helper.make_node("Div", [logits, "scale"], ["scaled"]),
         onnx.helper.make_node("ReduceMax", [logits], ["scale"], keepdims=0),
     ):
@@ -160,19 +160,19 @@ def with_a_cell_forgotten(pair: TracedPair) -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (with_neighbours_mixed_in, "step/log_probs: not the same bits alone and in company"),
+        (with_neighbours_mixed_in, "step/log_probs: not the same bits alone and with batch-mates"),
         (with_a_gate_closed, "step/log_probs: off by"),
         (with_rows_in_wrong_places, f"step/log_probs: {FAR}"),
         (with_a_cell_forgotten, f"step/log_probs: {FAR}"),
     ],
 )
 def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(pair: TracedPair) -> QuantizedPair:
+    def faulty(pair: TracedPair) -> RewrittenPair:
         quantized = quantize(pair)
         fault(quantized.graphs)
         return quantized
 
-    monkeypatch.setattr("attendant.export.bundle_writer.quantize", faulty)
+    monkeypatch.setitem(REWRITERS, "int8", faulty)
     with pytest.raises(VerificationFailed) as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert any(re.match(said, line) for line in refusal.value.differences), refusal.value

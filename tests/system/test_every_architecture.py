@@ -5,7 +5,6 @@ That its numbers are right on the way is for tests/parity; here each stage takes
 
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from attendant.training.model import ModelConfig
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from attendant_client import AttendantClient
-from tests.architectures import architectures
+from tests.architectures import architectures, covering
 from tests.bundles import TINY_PLAN
 from tests.serving import served
 
@@ -58,20 +57,8 @@ def options_of(config: ModelConfig) -> frozenset[tuple[str, Any]]:
     return frozenset(item for item in chosen.items() if item[0] not in ("embedding_size", "hidden_size", "dropout"))
 
 
-def covering(configs: dict[str, ModelConfig]) -> Iterator[str]:
-    """Names of few architectures in which every two choices that can meet do meet."""
-    pairs = {
-        name: set(itertools.combinations(sorted(options_of(config), key=str), 2)) for name, config in configs.items()
-    }
-    wanted = set[Any]().union(*pairs.values())
-    while wanted:
-        best = max(pairs, key=lambda name: len(pairs[name] & wanted))
-        wanted -= pairs.pop(best)
-        yield best
-
-
 ARCHITECTURES = architectures()
-COVERING = list(covering(ARCHITECTURES))
+COVERING = covering({name: options_of(config) for name, config in ARCHITECTURES.items()})
 NUM_QUICK = 6
 """The first ones, in which most pairs of choices meet already."""
 

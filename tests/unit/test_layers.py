@@ -116,7 +116,7 @@ def test_the_server_starts_without_torch() -> None:
     """Not a scan: every module of the server is imported in a process in which torch can't be."""
     program = """
 import importlib, pkgutil, sys
-for name in ("torch", "attendant.training", "attendant.export", "onnx", "onnxscript"):
+for name in ("torch", "attendant.training", "attendant.export", "onnx", "onnx_ir", "onnxscript"):
     sys.modules[name] = None
 import attendant.runtime, attendant.server
 for package in (attendant.runtime, attendant.server):

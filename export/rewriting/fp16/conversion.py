@@ -13,25 +13,22 @@ what overflows or loses what it adds up stays in fp32:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+import onnx_ir as ir
 
-from attendant.export.rewriting.fp16.magnitudes import MOVING, RECURRENT, Magnitudes, step_magnitudes
-from attendant.export.tracing.traced import TracedGraph, TracedPair
-from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+from attendant.export.rewriting.bounds import MOVING, step_bounds
+from attendant.export.rewriting.fp16.magnitudes import RECURRENT, Magnitudes
+from attendant.export.rewriting.graph import GraphEditor, constant, given, made_by
+from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.runtime.bundle.manifest import StateTensor
 
-FULL, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+FULL, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 HALF_MAX: Final = 65504.0
 PRODUCT_MAX: Final = HALF_MAX / 2
 """Products are added in pairs."""
-
-BOUNDED: Final = frozenset({"Tanh", "Sigmoid"})
-"""What comes of a sum through these is rounded like any other value of at most 1: nothing more is added to it."""
 
 SUMMING: Final = frozenset(
     {"Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceLogSumExp", "CumSum", "Exp", "Log", "Div", "Pow",
@@ -40,189 +37,127 @@ SUMMING: Final = frozenset(
 
 MULTIPLYING: Final = frozenset({"Gemm", "MatMul"}) | RECURRENT
 
-NOT_RUN: Final = (
-    "not run on CUDA when it was exported: what is certified is the graph on the CPU, where onnxruntime computes in "
-    "fp32 between conversions"
-)
+UNTOUCHED: Final = {
+    "softmax, log-probabilities, masks": "fp32: sums of exponentials, and masks whose large negatives are beyond fp16",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class HalfPair:
-    """The graphs, and for each matrix, tensor or operation in what it is computed or stored, and why."""
-
-    graphs: TracedPair
-    arithmetic: Mapping[str, str]
-
-
-def convert(pair: TracedPair) -> HalfPair:
+def convert(pair: TracedPair) -> RewrittenPair:
     """The fp16 graphs of fp32 graphs, which stay as they are."""
-    encoder_magnitudes = Magnitudes(pair.encoder.model)
-    magnitudes = step_magnitudes(pair.decoder_step.model, encoder_magnitudes, pair.state)
-    types = {
-        tensor.input: FULL if tensor.output and _adds_up(pair.decoder_step.model.graph, tensor.output) else HALF
-        for tensor in pair.state
+    encoder, step = GraphEditor(pair.encoder.model, "fp16"), GraphEditor(pair.decoder_step.model, "fp16")
+    encoder_magnitudes, magnitudes = step_bounds(Magnitudes, encoder.graph, step.graph, pair.state)
+    dtypes = {
+        tensor.input: FULL if tensor.output and _adds_up(step.output(tensor.output)) else HALF for tensor in pair.state
     }
-    following = {tensor.output: tensor.input for tensor in pair.state if tensor.output is not None}
     while True:
-        wanted = types | {output: types[name] for output, name in following.items()}
-        step = _Conversion(pair.decoder_step, magnitudes, wanted)
-        decoder_step = step.converted()
+        outputs = {tensor.output: dtypes[tensor.input] for tensor in pair.state if tensor.output is not None}
+        converted = _Conversion(step, magnitudes, {**dtypes, **outputs})
         # What would be converted back at every step is better stored as it is read.
-        widened = {name: FULL for name in types if types[name] == HALF and (name, FULL) in step.brought}
+        widened = {name: FULL for name in dtypes if dtypes[name] == HALF and converted.reads_in_full(step.input(name))}
         if not widened:
             break
-        types |= widened
-    encoder = _Conversion(pair.encoder, encoder_magnitudes, types)
-    graphs = TracedPair(
-        encoder=encoder.converted(), decoder_step=decoder_step, state=pair.state, min_queries=pair.min_queries
-    )
-    return HalfPair(graphs, {**encoder.arithmetic, **step.arithmetic, **_stored(pair.state, types, graphs)})
-
-
-def _stored(state: Sequence[StateTensor], types: Mapping[str, int], graphs: TracedPair) -> dict[str, str]:
-    floats = {spec.name for spec in graphs.decoder_step.inputs if spec.dtype.startswith("float")}
-    added = "stored as fp32: every step adds to it"
-    read = "stored as fp32: what reads it computes in fp32"
-    kept = "fp32: sums of exponentials, and masks whose large negatives are beyond fp16"
-    return {
-        "softmax, log-probabilities, masks": kept,
-        **{
-            one.input: "stored as fp16" if types[one.input] == HALF else added if one.output else read
-            for one in state
-            if one.input in floats
-        },
+        dtypes |= widened
+    stored = {
+        tensor.input: _storage(tensor, dtypes[tensor.input])
+        for tensor in pair.state
+        if step.input(tensor.input).dtype == FULL
     }
+    converted_encoder = _Conversion(encoder, encoder_magnitudes, dtypes)
+    for one in (converted_encoder, converted):
+        one.write()
+    return RewrittenPair(
+        graphs=TracedPair(
+            encoder=encoder.finished(),
+            decoder_step=step.finished(),
+            state=pair.state,
+            min_queries=pair.min_queries,
+        ),
+        arithmetic={**converted_encoder.arithmetic, **converted.arithmetic, **UNTOUCHED, **stored},
+    )
 
 
-def _adds_up(graph: onnx.GraphProto, output: str) -> bool:
-    """Whether a state's next value is a sum: of itself and something, for all that is known here."""
-    producers = {name: node for node in graph.node for name in node.output}
+def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
+    if dtype == HALF:
+        return "stored as fp16"
+    return f"stored as fp32: {'every step adds to it' if tensor.output else 'what reads it computes in fp32'}"
+
+
+def _adds_up(output: ir.Value) -> bool:
+    """Whether a state's next value is a sum, which may be one of the state itself and something more."""
     waiting = [output]
     while waiting:
-        node = producers.get(waiting.pop())
-        if node is None:
-            continue
-        if node.op_type in ("Add", "Sub", "Sum"):
+        value = waiting.pop()
+        if made_by(value, "Add", "Sub", "Sum") is not None:
             return True
-        if node.op_type == "Concat":
-            waiting += node.input
-        elif node.op_type in MOVING:
-            waiting.append(node.input[0])
+        if (joined := made_by(value, "Concat")) is not None:
+            waiting += given(joined)
+        elif (moved := made_by(value, *MOVING)) is not None:
+            waiting += given(moved)[:1]
     return False
 
 
 class _Conversion:
-    """One graph, node by node in its own order: each is computed in one type, its inputs are brought to that."""
+    """One graph: what each node is computed in, and then the graph in which it is.
 
-    def __init__(self, graph: TracedGraph, magnitudes: Magnitudes, types: Mapping[str, int]) -> None:
-        """`types`: of the graph's inputs and outputs that don't stay in fp32."""
-        self._traced = graph
-        self._plain = graph.model.graph
+    Every node is computed in one type, to which its inputs are brought.
+    """
+
+    def __init__(self, editor: GraphEditor, magnitudes: Magnitudes, stored: Mapping[str, ir.DataType]) -> None:
+        """`stored`: the types of the graph's inputs and outputs that don't stay in fp32."""
+        self._editor = editor
         self._magnitudes = magnitudes
-        self._wanted = types
-        inferred = onnx.shape_inference.infer_shapes(graph.model).graph
-        self._floats = {
-            value.name
-            for value in (*inferred.value_info, *inferred.input, *inferred.output)
-            if value.type.tensor_type.elem_type == FULL
-        }
-        self._constants = {
-            tensor.name: numpy_helper.to_array(tensor) for tensor in self._plain.initializer if tensor.data_type == FULL
-        }
-        self._outputs = {value.name for value in self._plain.output}
-        self._types = {value.name: self._type_of(value) for value in self._plain.input if value.name in self._floats}
-        self.brought: dict[tuple[str, int], str] = {}
-        self._nodes: list[onnx.NodeProto] = []
-        self._initializers = [tensor for tensor in self._plain.initializer if tensor.name not in self._constants]
+        self._stored = stored
+        self._dtypes = {value: self._stored_as(value) for value in editor.graph.inputs if value.dtype == FULL}
+        self._brought: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self.arithmetic: dict[str, str] = {}
+        self._computed: dict[ir.Node, ir.DataType] = {}
+        for node in editor.graph:
+            self._computed[node] = self._computed_in(node, _floats(node))
+            made = FULL if self._has_wide_bias(node) else self._computed[node]
+            self._dtypes |= {value: made for value in node.outputs if value.dtype == FULL}
 
-    def converted(self) -> TracedGraph:
-        for node in self._plain.node:
-            self._convert(node)
-        model = onnx.ModelProto()
-        model.CopyFrom(self._traced.model)
-        graph = model.graph
-        del graph.node[:]
-        graph.node.extend(self._nodes)
-        del graph.initializer[:]
-        graph.initializer.extend(self._initializers)
-        for value in (*graph.input, *graph.output):
-            if value.name in self._floats:
-                value.type.tensor_type.elem_type = self._type_of(value)
-        del graph.value_info[:]
-        onnx.checker.check_model(model)
-        specs = {value.name: self._type_of(value) for value in (*self._plain.input, *self._plain.output)}
-        return TracedGraph(
-            model=model,
-            opset=self._traced.opset,
-            inputs=tuple(_retyped(spec, specs) for spec in self._traced.inputs),
-            outputs=tuple(_retyped(spec, specs) for spec in self._traced.outputs),
-        )
+    def reads_in_full(self, value: ir.Value) -> bool:
+        """Whether something computes in fp32 what it reads there."""
+        return any(self._computed[node] == FULL for node in value.consumers())
 
-    def _convert(self, node: onnx.NodeProto) -> None:
-        assert not any(one.type == onnx.AttributeProto.GRAPH for one in node.attribute), (
-            "the fp32 graphs have no bodies"
-        )
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        given = [name for name in node.input if name in self._floats or name in self._constants]
-        element = self._computed_in(node, given)
-        if element == HALF and node.op_type == "Gemm" and self._is_too_large(node.input[2:]):
-            self._split_bias(made)
-            return
-        for place, name in enumerate(node.input):
-            if name in given:
-                made.input[place] = self._as(name, element)
-        self._nodes.append(made)
-        for place, name in enumerate(node.output):
-            if name not in self._floats:
-                continue
-            self._types[name] = element
-            if name in self._outputs and element != self._wanted.get(name, FULL):
-                # The output's own name goes to the conversion; whoever else reads the value reads it as it was.
-                made.output[place] = f"{name}.plain"
-                self.brought[name, element] = made.output[place]
-                self._cast(made.output[place], name, self._wanted.get(name, FULL))
-                self.brought[name, self._wanted.get(name, FULL)] = name
+    def write(self) -> None:
+        """Converts the graph."""
+        graph = self._editor.graph
+        for node, dtype in self._computed.items():
+            bias = node.inputs[2] if self._has_wide_bias(node) else None
+            for place, value in enumerate(node.inputs):
+                if value is not None and value.dtype == FULL and value is not bias:
+                    node.replace_input_with(place, self._as(value, dtype))
+            if bias is not None:
+                self._split_bias(node, bias)
+        for place, value in enumerate(graph.outputs):
+            name = value.name
+            if value.dtype == FULL and self._dtypes[value] != self._stored_as(value):
+                graph.outputs[place] = self._as(value, self._stored_as(value))
+                value.name, graph.outputs[place].name = f"{name}.plain", name
+                graph.outputs[place].shape = value.shape
+        for value in (*graph.inputs, *graph.outputs):
+            if value in self._dtypes:
+                value.dtype = self._dtypes[value]
 
-    def _computed_in(self, node: onnx.NodeProto, given: Sequence[str]) -> int:
+    def _computed_in(self, node: ir.Node, floats: Sequence[ir.Value]) -> ir.DataType:
         """The type that a node computes in."""
-        if not given:
+        if not floats:
             # Conversions of masks and lengths, zeros and the like: sums and quotients read them.
             return FULL
         if node.op_type in MULTIPLYING:
             return self._product_in(node)
         if node.op_type in SUMMING:
             return FULL
-        if any(self._types.get(name) == FULL and not self._is_bounded(name) for name in given):
+        if any(self._dtypes.get(value) == FULL and made_by(value, "Tanh", "Sigmoid") is None for value in floats):
+            # A sum is rounded to fp16 only behind a tanh or sigmoid, where nothing more is added to it.
             return FULL
-        return FULL if self._is_too_large(given) else HALF
+        return FULL if _is_too_large(floats) else HALF
 
-    def _is_bounded(self, name: str) -> bool:
-        return any(name in node.output and node.op_type in BOUNDED for node in self._plain.node)
-
-    def _is_too_large(self, names: Sequence[str]) -> bool:
-        """Whether a constant among these is beyond fp16."""
-        constants = [self._constants[name] for name in names if name in self._constants]
-        return any(constant.size and np.abs(constant).max() > PRODUCT_MAX for constant in constants)
-
-    def _split_bias(self, gemm: onnx.NodeProto) -> None:
-        """A product in fp16 and its bias in fp32: logits whose bias bans the symbols that are never written."""
-        (output,) = gemm.output
-        bias = gemm.input.pop(2)
-        for place, name in enumerate(gemm.input):
-            gemm.input[place] = self._as(name, HALF)
-        gemm.output[0] = f"{output}.product"
-        self._nodes.append(gemm)
-        self._types[gemm.output[0]] = HALF
-        terms = [self._as(gemm.output[0], FULL), self._as(bias, FULL)]
-        assert output not in self._outputs, "logits are no output"
-        self._nodes.append(helper.make_node("Add", terms, [output], name=output))
-        self._types[output] = FULL
-
-    def _product_in(self, node: onnx.NodeProto) -> int:
+    def _product_in(self, node: ir.Node) -> ir.DataType:
         largest = self._magnitudes.inside(node)
-        named = next((name for name in node.input if name in self._constants), node.output[0])
+        named = next((value.name for value in given(node) if value.const_value is not None), node.outputs[0].name)
+        assert named is not None
         if largest is not None and largest <= PRODUCT_MAX:
             self.arithmetic[named] = "fp16"
             return HALF
@@ -230,31 +165,47 @@ class _Conversion:
         self.arithmetic[named] = f"fp32: {how_large}, and fp16 ends at {HALF_MAX:g}"
         return FULL
 
-    def _as(self, name: str, element: int) -> str:
-        """The value's name in that type."""
-        if (name, element) in self.brought:
-            return self.brought[name, element]
-        if name in self._constants:
-            brought = name if element == FULL else f"{name}.fp16"
-            values = self._constants[name].astype(helper.tensor_dtype_to_np_dtype(element))
-            self._initializers.append(numpy_helper.from_array(values, brought))
-        elif self._types[name] == element:
-            brought = name
-        else:
-            brought = f"{name}.{'fp32' if element == FULL else 'fp16'}"
-            self._cast(self._as(name, self._types[name]), brought, element)
-        self.brought[name, element] = brought
-        return brought
+    def _has_wide_bias(self, node: ir.Node) -> bool:
+        return node.op_type == "Gemm" and self._computed[node] == HALF and _is_too_large(given(node)[2:])
 
-    def _cast(self, value: str, to: str, element: int) -> None:
-        self._nodes.append(helper.make_node("Cast", [value], [to], name=to, to=element))
+    def _split_bias(self, gemm: ir.Node, bias: ir.Value) -> None:
+        """A product in fp16 and its bias in fp32: logits whose bias bans the symbols that are never written."""
+        (logits,) = gemm.outputs
+        assert not logits.is_graph_output(), "logits are no output"
+        gemm.resize_inputs(2)
+        readers = logits.uses()
+        self._dtypes[logits] = HALF
+        total = self._editor.add("Add", [self._as(logits, FULL), self._as(bias, FULL)])
+        total.dtype = self._dtypes[total] = FULL
+        logits.name, total.name = f"{logits.name}.product", logits.name
+        for use in readers:
+            use.node.replace_input_with(use.idx, total)
 
-    def _type_of(self, value: onnx.ValueInfoProto) -> int:
-        element: int = value.type.tensor_type.elem_type
-        return self._wanted.get(value.name, FULL) if element == FULL else element
+    def _as(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in that type: itself, a constant converted now, or a conversion shared by all that read it."""
+        if value.const_value is None and self._dtypes[value] == dtype:
+            return value
+        if value.const_value is not None and dtype == FULL:
+            return value
+        if (value, dtype) not in self._brought:
+            values = constant(value) if value.const_value is not None else None
+            if values is None:
+                brought = self._editor.add("Cast", [value], to=dtype)
+            else:
+                brought = self._editor.add_constant(values.astype(dtype.numpy()), value.name or "")
+            brought.dtype = self._dtypes[brought] = dtype
+            self._brought[value, dtype] = brought
+        return self._brought[value, dtype]
+
+    def _stored_as(self, value: ir.Value) -> ir.DataType:
+        return self._stored.get(value.name or "", FULL)
 
 
-def _retyped(spec: TensorSpec, elements: Mapping[str, int]) -> TensorSpec:
-    # The number of candidates is an input, too.
-    dtype = helper.tensor_dtype_to_np_dtype(elements[spec.name])
-    return TensorSpec(name=spec.name, dtype=str(np.dtype(dtype)), shape=spec.shape)
+def _floats(node: ir.Node) -> list[ir.Value]:
+    return [value for value in given(node) if value.dtype == FULL]
+
+
+def _is_too_large(values: Sequence[ir.Value]) -> bool:
+    """Whether a constant among these is beyond fp16."""
+    constants = [values.const_value.numpy() for values in values if values.const_value is not None]
+    return any(one.size and np.abs(one).max() > PRODUCT_MAX for one in constants)

@@ -2,51 +2,61 @@
 
 Shapes: B sources, M queries of each, S source positions, A key size, C context size (runtime/stepper.py).
 
-Memory and keys are most of what a request keeps, and what a step reads of it. As codes they take a fourth. Scores are
-products of integers, and so are contexts, whose weights are taken in steps of a 255th of the row's largest. Scores that
-are no products (additive, concat) keep keys and arithmetic in fp32.
+Memory and keys are most of a request's state, and most of what a step reads. As codes they take a fourth. Scores and
+contexts become products of integers; attention weights are quantized in steps of a 255th of the largest in their row.
+Scores that are no products (additive, concat) keep keys and arithmetic in fp32.
 
 Both products have a row per query, as most sources have one: ONNX Runtime packs the larger factor of a product before
 it multiplies, which for a single row takes longer than the product. So keys are stored with their positions last, and
 contexts leave the zero point and the scale out of their product: then a single row is multiplied without packing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto
+import onnx_ir as ir
 
-from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, attribute
+from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, made_by, operand, size_of
 from attendant.export.rewriting.int8.activations import Activations, Codes
 
 WEIGHT_STEP: Final = 1 / 255
 
 SCALE_SUFFIX: Final = "_scale"
-"""Of the state tensor [B, S] beside codes that have a scale per position."""
+"""Ends the name of the state tensor [B, S] that holds a scale per position."""
 
-TURNED_SUFFIX: Final = "_turned"
-"""Of keys that are the memory itself, beside it."""
+TRANSPOSED_SUFFIX: Final = "_transposed"
+"""Ends the name of keys that are the memory itself: they are stored beside it, with their positions last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
-    """What a step's products read of the state: names of source tensors of the plain graphs, [B, S, ...].
+class Attention:
+    """The products of a plain step graph's attention.
 
     Attributes:
-        memory: of contexts; None: there is no attention.
-        keys: of scores, possibly the memory; None: scores are no product.
+        contexts: weights [B, M, S] times memory [B, S, C]; None: there is no attention.
+        scores: keys [B, S, A] times queries [B, A, M]; None: the score is no product.
     """
 
-    memory: str | None
-    keys: str | None
+    contexts: ir.Node | None
+    scores: ir.Node | None
+
+    @property
+    def memory(self) -> str | None:
+        """The name of the source tensor that contexts are made of."""
+        return None if self.contexts is None else operand(self.contexts, 1).name
+
+    @property
+    def keys(self) -> str | None:
+        """The name of the source tensor that scores are made of, possibly the memory's."""
+        return None if self.scores is None else operand(self.scores, 0).name
 
     @property
     def stored_keys(self) -> str:
         """What the keys are called as they are stored."""
         assert self.keys is not None
-        return f"{self.keys}{TURNED_SUFFIX}" if self.keys == self.memory else self.keys
+        return f"{self.keys}{TRANSPOSED_SUFFIX}" if self.keys == self.memory else self.keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,14 @@ class StoredCodes:
     """A source tensor of the state as the encoder stores it: codes int8, with the zero at 0.
 
     Attributes:
-        name: of the tensor: memory [B, S, C], or keys [B, A, S].
+        name: of the tensor.
+        shape: [B, S, C] of a memory, [B, A, S] of keys.
         step: of all codes.
         scale: the name of a tensor [B, S] by which each position's steps are multiplied on top; None: there is none.
     """
 
     name: str
+    shape: tuple[str | int, ...]
     step: float
     scale: str | None
 
@@ -70,7 +82,7 @@ class StoredCodes:
 
 @dataclass(frozen=True, slots=True)
 class StoredAttention:
-    """What `store_attention` has made of it."""
+    """What the encoder stores for attention; None: it stores what it did before."""
 
     memory: StoredCodes | None
     keys: StoredCodes | None
@@ -81,35 +93,45 @@ class StoredAttention:
 
     @property
     def scales(self) -> list[str]:
-        """Each once: of keys that are the memory there is one."""
+        """The names of the scales; memory and keys that are the same values share one."""
         return list(dict.fromkeys(codes.scale for codes in self.all if codes.scale is not None))
 
 
-def find_attention(step: GraphEditor) -> Attended:
-    """What becomes integers of a step graph's attention."""
-    contexts, scores = _contexts(step), _scores(step)
-    return Attended(
-        memory=None if contexts is None else contexts.input[1], keys=None if scores is None else scores.input[0]
-    )
+def find_attention(step: GraphEditor) -> Attention:
+    """The products of a step graph's attention, which become products of integers."""
+    return Attention(contexts=_product(step, 1, "Softmax"), scores=_product(step, 0, "Transpose"))
 
 
-def store_attention(encoder: GraphEditor, activations: Activations, attended: Attended) -> StoredAttention:
-    """Lets the encoder give out codes of what is attended to."""
-    values = dict.fromkeys(name for name in (attended.memory, attended.keys) if name is not None)
-    codes = {name: activations.signed(name) for name in values}
-    scales = {name: _store_scale(encoder, name, codes[name]) for name in values}
+def _product(step: GraphEditor, place: int, operator: str) -> ir.Node | None:
+    """The one product of an input of the graph, at this place, with what `operator` makes."""
+    found = [
+        node
+        for node in step.graph
+        if node.op_type == "MatMul"
+        and node.inputs[place] in step.graph.inputs
+        and made_by(node.inputs[1 - place], operator) is not None
+    ]
+    assert len(found) <= 1, "a step attends once"
+    return found[0] if found else None
+
+
+def store_attention(encoder: GraphEditor, activations: Activations, attention: Attention) -> StoredAttention:
+    """Makes the encoder's outputs codes of the memory and the keys."""
+    names = dict.fromkeys(name for name in (attention.memory, attention.keys) if name is not None)
+    sizes = {name: size_of(encoder.output(name)) for name in names}
+    codes = {name: activations.signed(encoder.output(name)) for name in names}
+    scales = {name: _store_scale(encoder, name, codes[name]) for name in names}
+
+    def stored(origin: str, name: str, value: ir.Value, shape: tuple[str | int, ...]) -> StoredCodes:
+        encoder.add_output(name, value, ir.DataType.INT8, shape)
+        return StoredCodes(name, shape, float(codes[origin].steps[0]), scales[origin])
+
     memory = keys = None
-    if attended.keys is not None:
-        name, size = attended.stored_keys, encoder.size(attended.keys)
-        turned = encoder.add("Transpose", [codes[attended.keys].name], perm=[0, 2, 1])
-        if name == attended.keys:
-            encoder.set_output(name, turned, TensorProto.INT8, ("B", size, "S"))
-        else:
-            encoder.add_output(name, turned, TensorProto.INT8, ("B", size, "S"))
-        keys = StoredCodes(name, float(codes[attended.keys].steps[0]), scales[attended.keys])
-    if attended.memory is not None:
-        encoder.set_output(attended.memory, codes[attended.memory].name, TensorProto.INT8)
-        memory = StoredCodes(attended.memory, float(codes[attended.memory].steps[0]), scales[attended.memory])
+    if (name := attention.keys) is not None:
+        transposed = encoder.add("Transpose", [codes[name].value], perm=[0, 2, 1])
+        keys = stored(name, attention.stored_keys, transposed, ("B", sizes[name], "S"))
+    if (name := attention.memory) is not None:
+        memory = stored(name, name, codes[name].value, ("B", "S", sizes[name]))
     return StoredAttention(memory, keys)
 
 
@@ -118,76 +140,51 @@ def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
         return None
     scale = f"{name}{SCALE_SUFFIX}"
     values = encoder.add("Squeeze", [codes.row_scale, encoder.integers(-1)])
-    encoder.add_output(scale, values, TensorProto.FLOAT, ("B", "S"))
+    encoder.add_output(scale, values, ir.DataType.FLOAT, ("B", "S"))
     return scale
 
 
-def replace_attention(step: GraphEditor, activations: Activations, stored: StoredAttention) -> None:
-    """Puts integers in the place of attention's products; what is stored becomes inputs of codes."""
-    scores, contexts = _scores(step), _contexts(step)
-    if scores is not None and stored.keys is not None:
-        shape = "B", step.size(scores.input[0]), "S"
-        if stored.keys.name == scores.input[0]:
-            step.set_input(stored.keys.name, TensorProto.INT8, shape)
-        else:
-            step.add_input(stored.keys.name, TensorProto.INT8, shape)
-        _replace_scores(step, activations, scores, stored.keys)
-    if contexts is not None and stored.memory is not None:
-        step.set_input(stored.memory.name, TensorProto.INT8)
-        _replace_contexts(step, activations, contexts, stored.memory)
-    for scale in stored.scales:
-        step.add_input(scale, TensorProto.FLOAT, ("B", "S"))
+def replace_attention(
+    step: GraphEditor, activations: Activations, attention: Attention, stored: StoredAttention
+) -> None:
+    """Replaces a step's attention by products of integers, and its memory and keys by inputs of codes."""
+    given = {codes.name: step.add_input(codes.name, ir.DataType.INT8, codes.shape) for codes in stored.all}
+    given |= {scale: step.add_input(scale, ir.DataType.FLOAT, ("B", "S")) for scale in stored.scales}
+    if attention.scores is not None and stored.keys is not None:
+        _replace_scores(step, activations, attention.scores, stored.keys, given)
+    if attention.contexts is not None and stored.memory is not None:
+        _replace_contexts(step, activations, attention.contexts, stored.memory, given)
 
 
-def _contexts(step: GraphEditor) -> onnx.NodeProto | None:
-    """Weights [B, M, S] times memory [B, S, C]."""
-    return _product(step, 1, "Softmax")
-
-
-def _scores(step: GraphEditor) -> onnx.NodeProto | None:
-    """Keys [B, S, A] times queries [B, A, M]; None where the score is no product."""
-    return _product(step, 0, "Transpose")
-
-
-def _product(step: GraphEditor, place: int, operator: str) -> onnx.NodeProto | None:
-    """The one product of an input of the graph, at this place, with what `operator` makes."""
-    given = {value.name for value in step.graph.input}
-    found = [
-        node
-        for node in step.nodes
-        if node.op_type == "MatMul"
-        and node.input[place] in given
-        and step.made_by(node.input[1 - place], operator) is not None
-    ]
-    assert len(found) <= 1, "a step attends once"
-    return found[0] if found else None
-
-
-def _replace_scores(step: GraphEditor, activations: Activations, node: onnx.NodeProto, keys: StoredCodes) -> None:
-    transposed = step.made_by(node.input[1], "Transpose")
-    assert transposed is not None and attribute(transposed, "perm") == [0, 2, 1]
-    queries = activations.uniform(transposed.input[0])
+def _replace_scores(
+    step: GraphEditor, activations: Activations, node: ir.Node, keys: StoredCodes, given: Mapping[str, ir.Value]
+) -> None:
+    transposed = made_by(node.inputs[1], "Transpose")
+    assert transposed is not None and transposed.attributes.get_ints("perm", ()) == (0, 2, 1)
+    queries = activations.uniform(operand(transposed))
     scales = [activations.number(float(queries.steps[0])), activations.number(keys.step)]
-    inputs = [queries.name, keys.name, *scales, activations.zero]
+    inputs = [queries.value, given[keys.name], *scales, activations.zero]
     scores = step.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED)
     if keys.scale is not None:
-        scores = step.add("Mul", [scores, step.add("Unsqueeze", [keys.scale, step.integers(1)])])
+        scores = step.add("Mul", [scores, step.add("Unsqueeze", [given[keys.scale], step.integers(1)])])
     if queries.row_scale is not None:
         scores = step.add("Mul", [scores, queries.row_scale])
-    # [B, M, S], where the plain graph has [B, S, M] and turns it.
-    for reader in step.readers(node.output[0]):
-        assert reader.op_type == "Transpose" and attribute(reader, "perm") == [0, 2, 1]
-        step.replace(reader.output[0], scores)
+    # [B, M, S], where the plain graph has [B, S, M] and transposes it.
+    for reader in node.outputs[0].consumers():
+        assert reader.op_type == "Transpose" and reader.attributes.get_ints("perm", ()) == (0, 2, 1)
+        step.replace(reader.outputs[0], scores)
 
 
-def _replace_contexts(step: GraphEditor, activations: Activations, node: onnx.NodeProto, memory: StoredCodes) -> None:
-    weights = node.input[0]
+def _replace_contexts(
+    step: GraphEditor, activations: Activations, node: ir.Node, memory: StoredCodes, given: Mapping[str, ir.Value]
+) -> None:
+    weights = operand(node)
     if memory.scale is not None:
-        weights = step.add("Mul", [weights, step.add("Unsqueeze", [memory.scale, step.integers(1)])])
+        weights = step.add("Mul", [weights, step.add("Unsqueeze", [given[memory.scale], step.integers(1)])])
     largest = step.add("ReduceMax", [weights, step.integers(-1)])
     none = step.add_constant(np.uint8(0), "none")
     shares = step.add("Div", [weights, largest])
     codes = step.add("QuantizeLinear", [shares, activations.number(WEIGHT_STEP), none])
-    sums = step.add("Cast", [step.add("MatMulInteger", [codes, memory.name])], to=TensorProto.FLOAT)
+    sums = step.add("Cast", [step.add("MatMulInteger", [codes, given[memory.name]])], to=ir.DataType.FLOAT)
     scale = step.add("Mul", [largest, activations.number(WEIGHT_STEP * memory.step)])
-    step.replace(node.output[0], step.add("Mul", [sums, scale]))
+    step.replace(node.outputs[0], step.add("Mul", [sums, scale]))

@@ -2,16 +2,17 @@
 
 Shapes: R rows, V target vocabulary, W the width of a block, K candidates.
 
-TopK walks over every symbol with a heap in hand. The largest of each block is found three times as fast, and the K
-most probable symbols stand in the K blocks of the largest maxima: a symbol of any other block is preceded by one symbol
-of each of these. The result is TopK's own, ties by the lower id included.
+TopK keeps a heap while it walks over every symbol; the maximum of each block is found three times as fast. The K most
+probable symbols are in the K blocks of the largest maxima, since a symbol of any other block is preceded by one of each
+of these. The result is TopK's own, ties by the lower id included.
 """
 
 from typing import Final
 
 import numpy as np
+import onnx_ir as ir
 
-from attendant.export.rewriting.graph import GraphEditor
+from attendant.export.rewriting.graph import GraphEditor, constant, operand, size_of
 
 BLOCK: Final = 64
 """W."""
@@ -20,7 +21,7 @@ MIN_VOCABULARY: Final = 32 * BLOCK
 """Below, one TopK is as fast."""
 
 IMPOSSIBLE: Final = -1e9
-"""Logit of what can't be (training/model/output.py)."""
+"""Logit of a symbol that is never chosen (training/model/output.py)."""
 
 
 def replace_top(editor: GraphEditor) -> None:
@@ -28,9 +29,9 @@ def replace_top(editor: GraphEditor) -> None:
 
     The output layer must still be a product of floats: its columns are filled up to whole blocks.
     """
-    (top,) = [node for node in editor.nodes if node.op_type == "TopK"]
-    log_probs, count = top.input
-    size = editor.size(log_probs)
+    (top,) = [node for node in editor.graph if node.op_type == "TopK"]
+    log_probs, count = operand(top, 0), operand(top, 1)
+    size = size_of(log_probs)
     if size < MIN_VOCABULARY:
         return
     if size % BLOCK:
@@ -49,17 +50,18 @@ def replace_top(editor: GraphEditor) -> None:
     numbers = editor.add("Div", [places, width])
     skipped = editor.add("Sub", [editor.add("GatherElements", [chosen, numbers], axis=1), numbers])
     ids = editor.add("Add", [places, editor.add("Mul", [skipped, width])])
-    editor.replace(top.output[0], values)
-    editor.replace(top.output[1], ids)
+    editor.replace(top.outputs[0], values)
+    editor.replace(top.outputs[1], ids)
 
 
-def _fill_up(editor: GraphEditor, log_probs: str, count: int) -> None:
-    """Gives the output layer that `log_probs` come from `count` columns of what can't be."""
+def _fill_up(editor: GraphEditor, log_probs: ir.Value, count: int) -> None:
+    """Widens the output layer that `log_probs` come from by `count` symbols that are never chosen."""
     value = log_probs
-    while (node := editor.producer(value)) is not None and node.op_type != "Gemm":
-        value = node.input[0]
-    assert node is not None and len(node.input) == 3, "the output layer is a product with a bias"
-    matrix, bias = editor.constant(node.input[1]), editor.constant(node.input[2])
+    while (node := value.producer()) is not None and node.op_type != "Gemm":
+        value = operand(node)
+    assert node is not None and len(node.inputs) == 3, "the output layer is a product with a bias"
+    matrix, bias = constant(node.inputs[1]), constant(node.inputs[2])
     assert matrix is not None and bias is not None
-    node.input[1] = editor.add_constant(np.pad(matrix, ((0, count), (0, 0))), node.input[1])
-    node.input[2] = editor.add_constant(np.pad(bias, (0, count), constant_values=IMPOSSIBLE), node.input[2])
+    wider = np.pad(matrix, ((0, count), (0, 0))), np.pad(bias, (0, count), constant_values=IMPOSSIBLE)
+    for place, values in enumerate(wider, 1):
+        node.replace_input_with(place, editor.add_constant(values, operand(node, place).name or ""))

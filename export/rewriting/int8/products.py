@@ -2,9 +2,9 @@
 
 Shapes: K inputs, N outputs.
 
-y = x W + b becomes (codes of x) times (codes of W) in int32, exactly, and one multiplication per element after it:
-whatever order a kernel sums in, whatever rows stand beside a row, the same bits. W has one scale per output column;
-the steps of x are folded into W before, so that parts of x with different steps make one product.
+y = x W + b becomes (codes of x) times (codes of W) in int32, and one multiplication per element. Integers are summed
+exactly, so a row gets the same bits in whatever order a kernel sums and beside whatever rows. W has one scale per
+output column; the steps of x are folded into W first, so that parts of x with different steps make one product.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, attribute
+from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, constant, made_by, operand
 from attendant.export.rewriting.int8.activations import Activations, Codes
 
 LARGEST_WEIGHT: Final = 127
@@ -28,22 +28,22 @@ class Product:
     """A product of the plain graph.
 
     Attributes:
-        name: of the matrix; where constants were folded into it, of what is made.
-        inputs: the activation.
-        matrix: [K, N].
-        bias: [N], or None.
-        output: the value it makes.
+        name: the matrix's; where constants were folded into it, the output's.
+        inputs: the activation [..., K].
+        matrix: [K, N] float32.
+        bias: [N] float32, or None.
+        output: [..., N].
     """
 
     name: str
-    inputs: str
+    inputs: ir.Value
     matrix: Matrix
     bias: Matrix | None
-    output: str
+    output: ir.Value
 
 
 def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    """Codes int8 [K, N] and one scale [N] per column, so that the largest weight of each is +-127."""
+    """Codes [K, N] int8 of a matrix [K, N], and a scale [N] float32 per column whose largest weight becomes +-127."""
     largest = np.abs(matrix).max(0)
     scales = np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
@@ -51,61 +51,64 @@ def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
 
 def multiply(
     editor: GraphEditor, activations: Activations, codes: Codes, matrix: Matrix, bias: Matrix | None, name: str
-) -> str:
-    """The value x W + b of the codes of x."""
+) -> ir.Value:
+    """The value x W + b float32 [..., N] of the codes of x, a matrix [K, N] and a bias [N]."""
     weights, scales = quantized(matrix.astype(np.float64) * codes.steps[:, None])
-    bias_name = "" if bias is None else editor.add_constant(bias.astype(np.float32), f"{name}.bias")
+    added = None if bias is None else editor.add_constant(bias.astype(np.float32), f"{name}.bias")
     inputs = [
-        codes.name,
+        codes.value,
         editor.add_constant(weights, f"{name}.codes"),
         activations.number(1.0),
         editor.add_constant(scales, f"{name}.scales"),
         activations.zero,
     ]
     if codes.row_scale is None:
-        last = ["", bias_name] if bias_name else []
+        last = [None, added] if added is not None else []
         return editor.add("MatMulIntegerToFloat", [*inputs, *last], domain=CONTRIBUTED)
     scaled = editor.add("Mul", [editor.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED), codes.row_scale])
-    return editor.add("Add", [scaled, bias_name]) if bias_name else scaled
+    return editor.add("Add", [scaled, added]) if added is not None else scaled
 
 
-def find_product(editor: GraphEditor, node: onnx.NodeProto | None) -> Product | None:
-    """What the node multiplies, if it is a product of an activation with a constant matrix."""
+def find_product(node: ir.Node | None) -> Product | None:
+    """The node as a product of an activation with a constant matrix; None where it is none."""
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         return None
-    matrix = editor.constant(node.input[1])
-    if matrix is None or matrix.ndim != 2 or editor.constant(node.input[0]) is not None:
+    matrix = constant(node.inputs[1])
+    if matrix is None or matrix.ndim != 2 or constant(node.inputs[0]) is not None:
         return None
     bias = None
     if node.op_type == "Gemm":
-        if attribute(node, "transA", 0) or attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0:
+        options = node.attributes
+        if options.get_int("transA", 0) or options.get_float("alpha", 1.0) != 1 or options.get_float("beta", 1.0) != 1:
             return None
-        matrix = matrix.T if attribute(node, "transB", 0) else matrix
-        if len(node.input) > 2 and node.input[2]:
-            bias = editor.constant(node.input[2])
+        matrix = matrix.T if options.get_int("transB", 0) else matrix
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            bias = constant(node.inputs[2])
             if bias is None:
                 return None
-    name = node.input[1] if "." in node.input[1] else node.output[0]
-    return Product(name, node.input[0], matrix, bias, node.output[0])
+    (output,) = node.outputs
+    named, made = operand(node, 1).name or "", output.name or ""
+    return Product(named if "." in named else made, operand(node), matrix, bias, output)
 
 
 def replace_products(editor: GraphEditor, activations: Activations) -> dict[str, str]:
-    """Puts integers in the place of every product; two that are added up become one where their steps are fixed.
+    """Replaces every product by one of integers; two that are added become one where their steps are fixed.
 
     Returns:
         For each matrix, how its product is computed.
     """
     done: dict[str, str] = {}
-    for node in editor.nodes:
+    plain = list(editor.graph)
+    for node in plain:
         if node.op_type == "Add":
-            parts = [part for name in node.input if (part := find_product(editor, editor.producer(name)))]
-            if len(parts) == 2 and all(len(editor.readers(part.output)) == 1 for part in parts):
+            parts = [part for value in node.inputs if (part := find_product(made_by(value, "Gemm", "MatMul")))]
+            if len(parts) == 2 and all(len(part.output.consumers()) == 1 for part in parts):
                 codes = [activations.of(part.inputs) for part in parts]
                 if all(one.row_scale is None for one in codes):
-                    editor.replace(node.output[0], _merged(editor, activations, parts, codes))
+                    editor.replace(node.outputs[0], _merged(editor, activations, parts, codes))
                     done |= {part.name: _described(part, one) for part, one in zip(parts, codes, strict=True)}
-    for node in editor.nodes:
-        product = find_product(editor, node)
+    for node in plain:
+        product = find_product(node)
         if product is not None and product.name not in done:
             inputs = activations.of(product.inputs)
             value = multiply(editor, activations, inputs, product.matrix, product.bias, product.name)
@@ -119,11 +122,11 @@ def _described(product: Product, inputs: Codes) -> str:
     return f"int8 {list(product.matrix.shape)} with a scale per column; inputs uint8 {scale}"
 
 
-def _merged(editor: GraphEditor, activations: Activations, parts: Sequence[Product], codes: Sequence[Codes]) -> str:
+def _merged(
+    editor: GraphEditor, activations: Activations, parts: Sequence[Product], codes: Sequence[Codes]
+) -> ir.Value:
     """X W + h U + b as [x; h] [W; U] + b, for codes x and h of fixed steps."""
-    joined = Codes(
-        editor.add("Concat", [one.name for one in codes], axis=-1), np.concatenate([one.steps for one in codes])
-    )
+    joined = activations.side_by_side(codes)
     biases = [part.bias for part in parts if part.bias is not None]
     bias = np.sum(biases, axis=0) if biases else None
     return multiply(editor, activations, joined, np.concatenate([part.matrix for part in parts]), bias, parts[0].name)

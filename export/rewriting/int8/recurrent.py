@@ -1,21 +1,19 @@
 """The encoder's recurrent layers in integers.
 
-Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, P pins
+Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = 1 or 2 directions, P calibration units
 (lstm.py), G = 4 (LSTM), 3 (GRU) or 1 (tanh) gates.
 
-An LSTM becomes a node of ONNX Runtime's own (lstm.py). There is none for the other cells: a Scan over the
-positions holds what a layer does at each (scan_body.py). Both directions go through the same Scan, the
-backward one over sources that were reversed within their lengths: padding then comes last in both and touches no valid
-position.
+An LSTM becomes a node of ONNX Runtime's own (lstm.py). It has none for the other cells, which become a Scan over the
+positions (scan_body.py). Both directions go through the same Scan, the backward one over sources that were reversed
+within their lengths: padding then comes last in both and touches no valid position.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
-from onnx import TensorProto
+import onnx_ir as ir
 
-from attendant.export.rewriting.graph import GraphEditor
+from attendant.export.rewriting.graph import GraphEditor, constant, operand
 from attendant.export.rewriting.int8.activations import Activations, Codes
 from attendant.export.rewriting.int8.lstm import add_lstm
 from attendant.export.rewriting.int8.products import Matrix
@@ -23,13 +21,13 @@ from attendant.export.rewriting.int8.scan_body import CELLS, HIDDEN_STEP, ScanBo
 
 
 def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str, str]:
-    """Takes every recurrent node apart.
+    """Replaces every recurrent node by integer arithmetic.
 
     Returns:
         For each matrix, how its product is computed.
     """
     replaced: dict[str, str] = {}
-    for node in editor.nodes:
+    for node in list(editor.graph):
         if node.op_type == "LSTM":
             _LstmLayer(editor, activations, node).replace()
         elif node.op_type in CELLS:
@@ -37,37 +35,36 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
         else:
             continue
         said = "int8 with a scale per column; inputs and hidden states uint8 in fixed steps"
-        replaced |= dict.fromkeys(node.input[1:3], said)
+        replaced |= {operand(node, place).name or "": said for place in (1, 2)}
     return replaced
 
 
 class _Layer:
-    """One recurrent node, as export/tracing/recurrent.py writes it."""
+    """One recurrent node, as export/tracing/onnx_layers.py writes it."""
 
-    def __init__(self, editor: GraphEditor, activations: Activations, node: onnx.NodeProto) -> None:
+    def __init__(self, editor: GraphEditor, activations: Activations, node: ir.Node) -> None:
         self._editor = editor
         self._activations = activations
         self._node = node
-        self._weights, self._recurrent, self._biases = (self._constant(name) for name in node.input[1:4])
+        self._inputs, self._lengths = operand(node, 0), operand(node, 4)
+        self._weights, self._recurrent, self._biases = (_weights(node, place) for place in (1, 2, 3))
         self._num_directions, _, self._hidden_size = self._recurrent.shape
 
-    def _constant(self, name: str) -> Matrix:
-        values = self._editor.constant(name)
-        assert values is not None, "a trained layer's weights are constants"
-        return values
-
-    def _put(self, output: int, codes: str) -> None:
-        """In the place of an output of the node, as it is used: transposed and with its directions side by side."""
-        editor = self._editor
-        used = self._node.output[output : output + 1]
-        for transposed in editor.readers(used[0]) if used else ():
-            for flattened in editor.readers(transposed.output[0]):
+    def _put(self, output: int, codes: ir.Value) -> None:
+        """Replaces an output of the node, from where it is transposed and its directions are laid side by side."""
+        for transposed in self._node.outputs[output].consumers() if output < len(self._node.outputs) else ():
+            for flattened in transposed.outputs[0].consumers():
                 assert (transposed.op_type, flattened.op_type) == ("Transpose", "Reshape")
                 values = self._activations.values(codes, HIDDEN_STEP)
-                name = editor.replace(flattened.output[0], values)
-                self._activations.set(
-                    name, Codes(codes, np.full(self._num_directions * self._hidden_size, HIDDEN_STEP))
-                )
+                self._editor.replace(flattened.outputs[0], values)
+                steps = np.full(self._num_directions * self._hidden_size, HIDDEN_STEP)
+                self._activations.set(values, Codes(codes, steps))
+
+
+def _weights(node: ir.Node, place: int) -> Matrix:
+    values = constant(node.inputs[place])
+    assert values is not None, "a trained layer's weights are constants"
+    return values
 
 
 class _ScannedLayer(_Layer):
@@ -76,8 +73,8 @@ class _ScannedLayer(_Layer):
     def replace(self) -> None:
         """Puts the Scan, and what prepares and follows it, in the node's place."""
         editor, operator = self._editor, self._node.op_type
-        inputs = self._activations.of(self._node.input[0])
-        self._lengths = editor.add("Cast", [self._node.input[4]], to=TensorProto.INT64)
+        inputs = self._activations.of(self._inputs)
+        self._lengths = editor.add("Cast", [self._lengths], to=ir.DataType.INT64)
         assert inputs.row_scale is None, "embeddings and hidden states are bounded"
         body = ScanBody(operator, self._hidden_size)
         for weights, recurrent, biases in zip(self._weights, self._recurrent, self._biases, strict=True):
@@ -86,7 +83,7 @@ class _ScannedLayer(_Layer):
         shape = editor.add("Concat", [num_sources, editor.integers(self._hidden_size)], axis=0)
         codes_zero, zero = self._activations.zero, self._activations.number(0.0)
         initial = [editor.add("Expand", [codes_zero if coded else zero, shape]) for coded in body.coded_states]
-        scanned = [inputs.name, self._turned(inputs.name)][: self._num_directions]
+        scanned = [inputs.value, self._reversed(inputs.value)][: self._num_directions]
         outputs = editor.add_many(
             "Scan",
             [*initial, *scanned],
@@ -98,17 +95,17 @@ class _ScannedLayer(_Layer):
         self._put(0, self._all_positions(codes))
         self._put(1, self._at(codes, self._ends(num_sources)))
 
-    def _turned(self, value: str) -> str:
+    def _reversed(self, value: ir.Value) -> ir.Value:
         """[S, B, ...] with each source reversed within its length."""
         return self._editor.add("ReverseSequence", [value, self._lengths], time_axis=0, batch_axis=1)
 
-    def _all_positions(self, directions: Sequence[str]) -> str:
+    def _all_positions(self, directions: Sequence[ir.Value]) -> ir.Value:
         """[B, S, D H] from each direction's [S, B, H]."""
         forward, *backward = directions
-        joined = self._joined([forward, *(self._turned(value) for value in backward)])
+        joined = self._joined([forward, *(self._reversed(value) for value in backward)])
         return self._editor.add("Transpose", [joined], perm=[1, 0, 2])
 
-    def _ends(self, num_sources: str) -> str:
+    def _ends(self, num_sources: ir.Value) -> ir.Value:
         """Where each source's last state stands among [S B] states: (length - 1) B + its own place."""
         editor = self._editor
         count = editor.add("Squeeze", [num_sources])
@@ -116,22 +113,22 @@ class _ScannedLayer(_Layer):
         places = editor.add("Range", [zero, count, one])
         return editor.add("Add", [editor.add("Mul", [editor.add("Sub", [self._lengths, one]), count]), places])
 
-    def _at(self, directions: Sequence[str], ends: str) -> str:
+    def _at(self, directions: Sequence[ir.Value], ends: ir.Value) -> ir.Value:
         """[B, D H] the last states, from each direction's [S, B, H]."""
         rows = self._editor.integers(-1, self._hidden_size)
         flat = [self._editor.add("Reshape", [value, rows]) for value in directions]
         return self._joined([self._editor.add("Gather", [value, ends], axis=0) for value in flat])
 
-    def _joined(self, parts: Sequence[str]) -> str:
+    def _joined(self, parts: Sequence[ir.Value]) -> ir.Value:
         return self._editor.add("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
 class _LstmLayer(_Layer):
-    """An LSTM layer. Its states leave it as codes, without the pins."""
+    """An LSTM layer. Its states leave it as codes, without the calibration units."""
 
     def replace(self) -> None:
-        """Puts the node of integers in the node's place."""
-        codes = self._activations.pinned(self._node.input[0])
+        """Puts ONNX Runtime's node, and what prepares and follows it, in the node's place."""
+        codes = self._activations.calibrated(self._inputs)
         steps = codes.steps[:, None]
         of_inputs, of_hidden = np.split(self._biases, 2, axis=1)
         matrices = [
@@ -139,13 +136,13 @@ class _LstmLayer(_Layer):
             for weights, recurrent, bias in zip(self._weights, self._recurrent, of_inputs + of_hidden, strict=True)
         ]
         # In units of a step: the node's own quantization then gives the codes back as they are.
-        inputs = self._activations.values(codes.name, 1.0)
-        states, final = add_lstm(self._editor, inputs, matrices, self._node.input[4])
+        inputs = self._activations.values(codes.value, 1.0)
+        states, final = add_lstm(self._editor, inputs, matrices, self._lengths)
         self._put(0, self._rows(states, (2, 0, 1, 3)))
         self._put(1, self._rows(final, (1, 0, 2)))
 
-    def _rows(self, states: str, order: Sequence[int]) -> str:
-        """Codes with the directions side by side and without pins: [..., D H] from [..., D, ..., H + P]."""
+    def _rows(self, states: ir.Value, order: Sequence[int]) -> ir.Value:
+        """Codes with the directions side by side, the model's own units alone: [..., D H] from [..., D, ..., H + P]."""
         editor = self._editor
         codes = editor.add("Transpose", [self._activations.quantized(states, HIDDEN_STEP)], perm=order)
         ends = [editor.integers(place) for place in (0, self._hidden_size, -1)]

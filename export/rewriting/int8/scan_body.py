@@ -1,19 +1,17 @@
-"""What a recurrent layer does at one position, as the body of a Scan.
+"""One position of a recurrent layer in integers, as the body of a Scan.
 
 Shapes: B sources, H hidden size of one direction, G gates (recurrent.py).
 
 Gates stand in ONNX's order: update, reset, hidden (GRU). LSTM layers have a node of their own (lstm.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+import onnx_ir as ir
 
-from attendant.export.rewriting.graph import CONTRIBUTED
+from attendant.export.rewriting.graph import CONTRIBUTED, GraphBuilder
 from attendant.export.rewriting.int8.activations import LARGEST_CODE, ZERO
 from attendant.export.rewriting.int8.products import Matrix, quantized
 
@@ -21,122 +19,92 @@ HIDDEN_STEP: Final = 1 / LARGEST_CODE
 """Of hidden states, which lie within -1 and 1."""
 
 
-class ScanBody:
+class ScanBody(GraphBuilder):
     """The steps of all directions at one position.
 
-    Each direction's inputs are joined to its hidden state, both as codes, and multiplied with [W; U] at once. States
-    are, for each direction, the hidden state's codes and its values (GRU); what is scanned out are the codes.
+    Each direction's inputs are concatenated with its hidden state, both as codes, and multiplied with [W; U] at once.
+    Each direction carries its hidden state as codes, a GRU also as values; the outputs are the codes.
     """
 
     def __init__(self, operator: str, hidden_size: int) -> None:
+        super().__init__(ir.Graph([], [], nodes=[], name="position"), "position")
         self.hidden_size = hidden_size
         self._cell = CELLS[operator]
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: list[onnx.TensorProto] = []
-        self._states: list[_State] = []
-        self._inputs: list[str] = []
-        self._outputs: list[str] = []
-        self._step = self.constant(np.float32(HIDDEN_STEP))
-        self._one = self.constant(np.float32(1.0))
-        self._zero = self.constant(np.uint8(ZERO))
+        self._states: dict[ir.Value, ir.Value] = {}
+        self._scanned: dict[ir.Value, ir.Value] = {}
+        self._step = self.add_constant(np.float32(HIDDEN_STEP), "step")
+        self._one = self.add_constant(np.float32(1.0), "one")
+        self._zero = self.add_constant(np.uint8(ZERO), "zero")
 
     @property
     def coded_states(self) -> list[bool]:
         """For each state [B, H], in order, whether it is codes; they begin with the code of 0, values with 0."""
-        return [state.element == TensorProto.UINT8 for state in self._states]
+        return [state.dtype == ir.DataType.UINT8 for state in self._states]
 
     def add_direction(self, matrix: Matrix, bias: Matrix) -> None:
         """Adds a direction.
 
         Args:
-            matrix: [I + H, N] of the joined codes, their steps folded in.
-            bias: [N].
+            matrix: [I + H, N] float64 of the joined codes, their steps folded in.
+            bias: [N] float.
         """
-        codes = self.state(TensorProto.UINT8)
+        before, inputs = (ir.val(self.unique(name), ir.DataType.UINT8) for name in ("codes", "inputs"))
+        # Its place among the states is before those that the cell adds.
+        self._states[before] = before
         weights, scales = quantized(matrix)
-        inputs = f"inputs_{len(self._inputs)}"
-        self._inputs.append(inputs)
-        joined = self.add("Concat", [inputs, codes.before], axis=-1)
-        factors = [joined, self.constant(weights), self._one, self.constant(scales), self._zero, ""]
-        bias_name = self.constant(bias.astype(np.float32))
-        hidden = self._cell(self, self.add("MatMulIntegerToFloat", [*factors, bias_name], domain=CONTRIBUTED))
-        codes.after = self.add("QuantizeLinear", [hidden, self._step, self._zero])
+        joined = self.add("Concat", [inputs, before], axis=-1)
+        factors = [joined, self.add_constant(weights, "weights"), self._one, self.add_constant(scales, "scales")]
+        biased = [*factors, self._zero, None, self.add_constant(bias.astype(np.float32), "bias")]
+        hidden = self._cell(self, self.add("MatMulIntegerToFloat", biased, domain=CONTRIBUTED))
+        after = self.add("QuantizeLinear", [hidden, self._step, self._zero])
+        self.set_state(before, after)
         # One name can't be two of the body's outputs.
-        self._outputs.append(self.add("Identity", [codes.after]))
+        self._scanned[inputs] = self.add("Identity", [after])
 
-    def add(self, operator: str, inputs: Sequence[str], *, domain: str = "", **attributes: Any) -> str:
-        return self.add_many(operator, inputs, 1, domain=domain, **attributes)[0]
+    def set_state(self, before: ir.Value, after: ir.Value) -> None:
+        """What a state is after the position."""
+        after.dtype = before.dtype or ir.DataType.UNDEFINED
+        self._states[before] = after
 
-    def add_many(
-        self, operator: str, inputs: Sequence[str], count: int, *, domain: str = "", **attributes: Any
-    ) -> list[str]:
-        outputs = [f"{operator}_{len(self._nodes)}_{number}" for number in range(count)]
-        self._nodes.append(helper.make_node(operator, inputs, outputs, name=outputs[0], domain=domain, **attributes))
-        return outputs
-
-    def constant(self, values: Matrix | np.generic) -> str:
-        name = f"constant_{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.asarray(values), name))
-        return name
-
-    def state(self, element: int) -> "_State":
-        """A new state, whose value after the position is still to be given."""
-        state = _State(f"state_{len(self._states)}", element)
-        self._states.append(state)
-        return state
-
-    def to_graph(self) -> onnx.GraphProto:
+    def to_graph(self) -> ir.Graph:
         """State before and inputs -> state after and codes."""
-        before = [(state.before, state.element) for state in self._states]
-        after = [(state.after, state.element) for state in self._states]
-        scanned = [[(name, TensorProto.UINT8) for name in names] for names in (self._inputs, self._outputs)]
-        return helper.make_graph(
-            self._nodes,
-            "position",
-            [helper.make_tensor_value_info(name, element, None) for name, element in (*before, *scanned[0])],
-            [helper.make_tensor_value_info(name, element, None) for name, element in (*after, *scanned[1])],
-            self._constants,
-        )
+        for codes in self._scanned.values():
+            codes.dtype = ir.DataType.UINT8
+        self.graph.inputs.extend([*self._states, *self._scanned])
+        self.graph.outputs.extend([*self._states.values(), *self._scanned.values()])
+        return self.graph
 
 
-@dataclass(slots=True)
-class _State:
-    before: str
-    element: int
-    after: str = ""
-
-
-def _gru(body: ScanBody, sums: str) -> str:
+def _gru(body: ScanBody, sums: ir.Value) -> ir.Value:
     """z, r = sigmoid of the sums; n = tanh(x + r u), x and u the last of the sums [B, 4 H]; h' = n + z (h - n)."""
-    hidden = body.state(TensorProto.FLOAT)
+    hidden = ir.val(body.unique("hidden"), ir.DataType.FLOAT)
     size = body.hidden_size
-    gates, of_inputs, of_hidden = body.add_many(
-        "Split", [sums, body.constant(np.array([2 * size, size, size]))], 3, axis=-1
-    )
+    gates, of_inputs, of_hidden = body.add_many("Split", [sums, body.integers(2 * size, size, size)], 3, axis=-1)
     update, reset = body.add_many("Split", [body.add("Sigmoid", [gates])], 2, axis=-1, num_outputs=2)
     candidate = body.add("Tanh", [body.add("Add", [of_inputs, body.add("Mul", [reset, of_hidden])])])
-    difference = body.add("Sub", [hidden.before, candidate])
-    hidden.after = body.add("Add", [candidate, body.add("Mul", [update, difference])])
-    return hidden.after
+    difference = body.add("Sub", [hidden, candidate])
+    after = body.add("Add", [candidate, body.add("Mul", [update, difference])])
+    body.set_state(hidden, after)
+    return after
 
 
-def _tanh(body: ScanBody, sums: str) -> str:
+def _tanh(body: ScanBody, sums: ir.Value) -> ir.Value:
     """H' = tanh of the sums [B, H]."""
     return body.add("Tanh", [sums])
 
 
-CELLS: Final[Mapping[str, Callable[[ScanBody, str], str]]] = {"GRU": _gru, "RNN": _tanh}
+CELLS: Final[Mapping[str, Callable[[ScanBody, ir.Value], ir.Value]]] = {"GRU": _gru, "RNN": _tanh}
 """Each adds a cell to a body: from the sums of W x, U h and b [B, N] the hidden state [B, H]."""
 
 
 def stacked(operator: str, weights: Matrix, recurrent: Matrix, biases: Matrix) -> tuple[Matrix, Matrix]:
-    """One matrix [I + H, N] and one bias [N] for a direction's two products.
+    """One matrix [I + H, N] float64 and one bias [N] float32 for a direction's two products.
 
     A GRU's reset gate multiplies only the recurrent half of its candidate: the halves stay apart, N = 4 H.
 
     Args:
-        weights: [I, G H], its activation's steps folded in; recurrent: [H, G H], likewise.
-        biases: [2 G H] of both, as the ONNX node has them.
+        weights: [I, G H] float64, its activation's steps folded in; recurrent: [H, G H], likewise.
+        biases: [2 G H] float32 of both, as the ONNX node has them.
     """
     of_inputs, of_hidden = np.split(biases, 2)
     if operator != "GRU":

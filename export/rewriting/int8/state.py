@@ -1,22 +1,27 @@
-"""The rows' state, as int8 keeps it: a tensor per layer, and codes where nothing but products reads it.
+"""The state of rows in int8: a tensor per layer, and codes where nothing but products reads it.
 
 Shapes: R rows, L layers, H decoder size.
 
 The plain graphs keep each part of a cell's state as one tensor [R, L, H], which a step takes apart and puts together
-again. And a hidden state that only products read is quantized at the end of a step anyway: its codes are a fourth as
-large, and the next step finds them ready.
+again. A hidden state that only products read is stored as codes: they are a fourth as large, and the next step need not
+quantize it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
-from onnx import TensorProto
+import onnx_ir as ir
 
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.graph import GraphEditor, attribute
-from attendant.export.rewriting.int8.activations import LARGEST_CODE, MAX_FIXED_BOUND, Activations, Codes
+from attendant.export.rewriting.graph import GraphEditor, constant, given, made_by, operand, shape_of
+from attendant.export.rewriting.int8.activations import (
+    LARGEST_CODE,
+    MAX_FIXED_BOUND,
+    Activations,
+    Codes,
+    joins_features,
+)
 from attendant.export.rewriting.int8.products import find_product
 from attendant.runtime.bundle.manifest import StateTensor
 
@@ -31,7 +36,7 @@ class RowTensor:
         layer: which layer of it; None: all of it.
         size: H.
         step: of its codes; None: it stays float32.
-        before, after: the values of the plain step that it stands for.
+        before, after: the values [R, H] of the plain step that it stands for.
     """
 
     tensor: StateTensor
@@ -39,121 +44,123 @@ class RowTensor:
     layer: int | None
     size: int
     step: float | None
-    before: str
-    after: str
+    before: ir.Value
+    after: ir.Value
 
     @property
-    def element(self) -> int:
-        return int(TensorProto.FLOAT if self.step is None else TensorProto.UINT8)
+    def dtype(self) -> ir.DataType:
+        return ir.DataType.FLOAT if self.step is None else ir.DataType.UINT8
 
 
-def plan_rows(editor: GraphEditor, bounds: Bounds, state: Sequence[StateTensor]) -> list[RowTensor]:
-    """How the state of a plain step is kept from now on; what is not in the list stays as it is."""
+def plan_rows(step: GraphEditor, bounds: Bounds, state: Sequence[StateTensor]) -> list[RowTensor]:
+    """Decides how the rows' state is stored; state tensors that the result does not name stay as they are."""
     planned = []
     for origin in state:
         if origin.scope != "row" or origin.output is None:
             continue
-        shape = editor.shape(origin.input)
+        whole, following = step.input(origin.input), step.output(origin.output)
+        shape = shape_of(whole)
         if len(shape) == 3:
-            before, after = _taken_apart(editor, origin.input), _put_together(editor, origin.output)
+            before, after = _taken_apart(whole), _put_together(following)
             if set(before) == set(range(shape[1])) and len(after) == shape[1]:
-                planned += [
-                    _row_tensor(editor, bounds, origin, layer, before[layer], after[layer]) for layer in range(shape[1])
-                ]
-        elif shape[1] and (whole := _row_tensor(editor, bounds, origin, None, origin.input, origin.output)).step:
-            planned.append(whole)
+                planned += [_row_tensor(bounds, origin, whole, n, before[n], after[n]) for n in range(shape[1])]
+        elif shape[1] and (row := _row_tensor(bounds, origin, whole, None, whole, following)).step:
+            planned.append(row)
     return planned
 
 
-def store_rows(editor: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets the encoder give the first state in that form."""
+def store_rows(encoder: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
+    """Makes the encoder give the first state as planned."""
+    plain = {row.origin.input: encoder.output(row.origin.input) for row in planned}
     for row in planned:
-        value = row.origin.input
+        value = plain[row.origin.input]
         if row.layer is not None:
-            value = editor.add("Gather", [value, editor.add_constant(np.int64(row.layer), "layer")], axis=1)
+            value = encoder.add("Gather", [value, encoder.add_constant(np.int64(row.layer), "layer")], axis=1)
         if row.step is not None:
             value = activations.quantized(value, row.step)
-        editor.add_output(row.tensor.input, value, row.element, ("B", row.size))
-    for name in {row.origin.input for row in planned}:
-        editor.drop_output(name)
+        encoder.add_output(row.tensor.input, value, row.dtype, ("B", row.size))
+    for value in plain.values():
+        encoder.graph.outputs.remove(value)
 
 
-def read_rows(editor: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets a step take its state in that form; before the products are replaced."""
+def read_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
+    """Makes a step take its state as planned; called before products are replaced, so that they find the codes."""
+    plain = {row.origin.input: step.input(row.origin.input) for row in planned}
     for row in planned:
-        editor.add_input(row.tensor.input, row.element, ("R", row.size))
-        name = editor.replace(row.before, row.tensor.input)
+        value = step.add_input(row.tensor.input, row.dtype, ("R", row.size))
+        step.replace(row.before, value)
         if row.step is not None:
-            activations.set(name, Codes(row.tensor.input, np.full(row.size, row.step)))
-    for name in {row.origin.input for row in planned}:
-        editor.drop_input(name)
+            activations.set(value, Codes(value, np.full(row.size, row.step)))
+    for value in plain.values():
+        step.graph.inputs.remove(value)
 
 
-def write_rows(editor: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
-    """Lets a step give its state in that form; after the products were replaced, so that codes are made once."""
+def write_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
+    """Makes a step give its state as planned; called after products were replaced, so that codes are made once."""
+    plain = {row.origin.output: step.output(row.origin.output) for row in planned if row.origin.output is not None}
     for row in planned:
         value = row.after
         if row.step is not None:
             codes = activations.of(value)
-            value = codes.name if (codes.steps == row.step).all() else activations.quantized(value, row.step)
+            same = (codes.steps == row.step).all()
+            value = codes.value if same else activations.quantized(value, row.step)
         assert row.tensor.output is not None
-        editor.add_output(row.tensor.output, value, row.element, ("R", row.size))
-    for name in {row.origin.output for row in planned}:
-        assert name is not None
-        editor.drop_output(name)
+        step.add_output(row.tensor.output, value, row.dtype, ("R", row.size))
+    for value in plain.values():
+        step.graph.outputs.remove(value)
 
 
 def _row_tensor(
-    editor: GraphEditor, bounds: Bounds, origin: StateTensor, layer: int | None, before: str, after: str
+    bounds: Bounds, origin: StateTensor, whole: ir.Value, layer: int | None, before: ir.Value, after: ir.Value
 ) -> RowTensor:
-    bound = bounds.of(origin.input)
+    bound = bounds.largest(whole)
     step = None
-    if bound is not None and bound.max() <= MAX_FIXED_BOUND and _is_multiplied_only(editor, before):
-        step = float(bound.max()) / LARGEST_CODE
+    if bound is not None and bound <= MAX_FIXED_BOUND and _is_multiplied_only(before):
+        step = bound / LARGEST_CODE
     name = f"{origin.input}_codes" if layer is None else f"{origin.input}_{layer}"
     return RowTensor(
         tensor=StateTensor(input=name, output=f"{name}_out", scope="row"),
         origin=origin,
         layer=layer,
-        size=editor.shape(origin.input)[-1],
+        size=shape_of(whole)[-1],
         step=step,
         before=before,
         after=after,
     )
 
 
-def _is_multiplied_only(editor: GraphEditor, value: str) -> bool:
+def _is_multiplied_only(value: ir.Value) -> bool:
     """Whether nothing but products with matrices reads the value, alone or joined to others."""
 
-    def multiplies(node: onnx.NodeProto) -> bool:
-        if node.op_type == "Concat" and attribute(node, "axis") in (-1, len(editor.shape(node.output[0])) - 1):
-            return _is_multiplied_only(editor, node.output[0])
-        product = find_product(editor, node)
-        return product is not None and product.inputs == value
+    def multiplies(node: ir.Node) -> bool:
+        if joins_features(node):
+            return _is_multiplied_only(node.outputs[0])
+        product = find_product(node)
+        return product is not None and product.inputs is value
 
-    return not editor.is_output(value) and all(multiplies(node) for node in editor.readers(value))
+    return not value.is_graph_output() and all(multiplies(node) for node in value.consumers())
 
 
-def _taken_apart(editor: GraphEditor, value: str) -> dict[int, str]:
-    """Layer -> the value [R, H] that a step takes out of [R, L, H]; empty where it does something else, too."""
-    layers: dict[int, str] = {}
-    for node in editor.readers(value):
+def _taken_apart(value: ir.Value) -> dict[int, ir.Value]:
+    """Layer -> the value [R, H] that a step takes out of [R, L, H]; empty where the step reads that otherwise too."""
+    layers: dict[int, ir.Value] = {}
+    for node in value.consumers():
         layer, one = 0, value
         if node.op_type == "Slice":
-            start, axes = editor.constant(node.input[1]), editor.constant(node.input[3])
+            start, axes = constant(node.inputs[1]), constant(node.inputs[3])
             if start is None or axes is None or axes.tolist() != [1]:
                 return {}
-            layer, one = int(start[0]), node.output[0]
-        squeezed = editor.readers(one)
+            layer, one = int(start[0]), node.outputs[0]
+        squeezed = one.consumers()
         if len(squeezed) != 1 or squeezed[0].op_type != "Squeeze":
             return {}
-        layers[layer] = squeezed[0].output[0]
+        layers[layer] = squeezed[0].outputs[0]
     return layers
 
 
-def _put_together(editor: GraphEditor, value: str) -> list[str]:
+def _put_together(value: ir.Value) -> list[ir.Value]:
     """The values [R, H] that a step makes [R, L, H] of."""
-    stacked = editor.made_by(value, "Concat")
-    parts = [value] if stacked is None else list(stacked.input)
-    layers = [editor.made_by(part, "Unsqueeze") for part in parts]
-    return [node.input[0] for node in layers if node is not None]
+    stacked = made_by(value, "Concat")
+    parts = [value] if stacked is None else given(stacked)
+    layers = [made_by(part, "Unsqueeze") for part in parts]
+    return [operand(node) for node in layers if node is not None]

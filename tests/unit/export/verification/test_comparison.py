@@ -1,4 +1,4 @@
-"""What counts as an error, and as a change by company."""
+"""What counts as an error, and as a change by batch-mates."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_one_bit_is_seen() -> None:
     agreement.compare_bits([{"encoder/memory": value}], [{"encoder/memory": np.nextafter(value, 2)}], "in a batch of 3")
     assert agreement.differences(lambda name: 1.0, must_be_invariant=False) == []
     assert agreement.differences(lambda name: 1.0, must_be_invariant=True) == [
-        "encoder/memory: not the same bits alone and in company (encoder, in a batch of 3)"
+        "encoder/memory: not the same bits alone and with batch-mates (encoder, in a batch of 3)"
     ]
 
 

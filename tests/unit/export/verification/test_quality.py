@@ -1,9 +1,15 @@
-"""What int8 may cost to be served by default."""
+"""What int8 may cost to be served by default, and beams that are worse than greedy search."""
 
 import pytest
 
-from attendant.export.verification.quality import losses, preferred_precision, too_costly
+from attendant.export.status import say_nothing
+from attendant.export.verification.quality import Measurement, losses, preferred_precision, too_costly
 from attendant.runtime.bundle.manifest import Evaluation, Precision
+from attendant.training.assessment.data import EvaluationData
+from attendant.training.data.pairs import Example
+from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.evaluation import EvaluationConfig, TextModel, decode_examples, search_options
+from tests.fakes import SPECIAL_IDS, FakeStepper
 
 
 def entry(metric: str, precision: Precision, difference: float | None) -> Evaluation:
@@ -37,3 +43,45 @@ def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
     measured = [entry("bleu", "int8", -0.13), entry("chrf", "int8", -0.2), entry("wer", "int8", 0.3)]
     assert too_costly(measured) == {"chrf": 0.15, "wer": 0.2}
     assert preferred_precision(measured) == "fp32"
+
+
+TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
+MODEL = TextModel(
+    stepper=FakeStepper(TOKENIZER.vocabulary_size),
+    source_tokenizer=TOKENIZER,
+    target_tokenizer=TOKENIZER,
+    special_ids=SPECIAL_IDS,
+    append_eos=True,
+    max_length=6,
+)
+
+
+def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, ...], list[str]]:
+    """What beams of 3 give on a set whose references are the outputs of another search, and what is advised."""
+    examples = [Example(source, ("?",)) for source in ("ab", "ba", "cd", "dc", "abc", "dcb", "a", "d")]
+    outputs = decode_examples(MODEL, examples, search_options(right, MODEL))
+    data = EvaluationData("words.tsv", [Example(one.example.source, (one.text,)) for one in outputs])
+    served = EvaluationConfig(metrics=("exact_match", "per"), beam_size=3)
+    advice: list[str] = []
+    measurement = Measurement(data=data, config=served, model_of=lambda stepper: MODEL)
+    return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}, say_nothing, advice.append), advice
+
+
+def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
+    found, (line,) = measured_where_right_is(EvaluationConfig(beam_size=1))
+    assert [(one.precision, one.metric) for one in found] == [
+        (precision, metric) for precision in ("fp32", "int8", "fp32") for metric in ("exact_match", "per")
+    ]
+    beam, greedy = found[0], found[4]
+    assert "beam 3" in beam.protocol and "greedy" in greedy.protocol
+    assert greedy.value == 100.0 > beam.value and greedy.difference is None
+    assert line == (
+        f"beams of 3 are worse than greedy search: exact_match {beam.value:g}, greedy 100, on 8 examples; export with "
+        "--beam-size 1, or with another --patience"
+    )
+    assert found[2].difference == 0.0
+
+
+def test_beams_that_are_better_are_not() -> None:
+    found, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
+    assert found[0].value == 100.0 and advice == []

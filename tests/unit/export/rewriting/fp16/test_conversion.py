@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from attendant.export.rewriting.fp16.conversion import HALF_MAX, convert
 from attendant.export.rewriting.fp16.magnitudes import Magnitudes
+from attendant.export.rewriting.graph import GraphEditor
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 
@@ -110,15 +111,17 @@ def test_magnitudes_hold_for_every_input(transposed: bool) -> None:
     graph = graph_of(
         [helper.make_node("Tanh", ["x"], ["bounded"]),
          helper.make_node("Gemm", ["bounded", "w"], ["product"], transB=int(transposed)),
-         helper.make_node("Transpose", ["product"], ["turned"], perm=[1, 0]),
-         helper.make_node("MatMul", ["product", "turned"], ["scores"])],
+         helper.make_node("Transpose", ["product"], ["transposed"], perm=[1, 0]),
+         helper.make_node("MatMul", ["product", "transposed"], ["scores"])],
         [floats("x", "R", 6)],
         [floats("scores", "R", "R")],
         {"w": weights.T.copy() if transposed else weights},
     )  # fmt: skip
-    magnitudes = Magnitudes(graph.model)
+    plain = GraphEditor(graph.model, "test").graph
+    magnitudes = Magnitudes(plain, {})
+    values = {value.name: value for node in plain for value in (*node.inputs, *node.outputs) if value is not None}
     signs = np.sign(weights.T)
     products = signs @ weights
-    assert magnitudes.largest("product") == pytest.approx(np.abs(products).max())
-    assert (products @ products.T).max() <= (magnitudes.largest("scores") or 0)
-    assert magnitudes.largest("x") is None
+    assert magnitudes.largest(values["product"]) == pytest.approx(np.abs(products).max())
+    assert (products @ products.T).max() <= (magnitudes.largest(values["scores"]) or 0)
+    assert magnitudes.largest(values["x"]) is None

@@ -1,7 +1,5 @@
 """Attention in integers: near that of floats, and the same bits for one query as for several."""
 
-import copy
-
 import numpy as np
 import onnx
 import pytest
@@ -38,8 +36,8 @@ def plain(projected: bool) -> Graphs:
     step = model_of(
         [
             helper.make_node("Tanh", ["q"], ["hidden"]),
-            helper.make_node("Transpose", ["hidden"], ["turned"], perm=[0, 2, 1]),
-            helper.make_node("MatMul", ["keys" if projected else "memory", "turned"], ["products"]),
+            helper.make_node("Transpose", ["hidden"], ["transposed"], perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["keys" if projected else "memory", "transposed"], ["products"]),
             helper.make_node("Transpose", ["products"], ["scores"], perm=[0, 2, 1]),
             helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
             helper.make_node("MatMul", ["weights", "memory"], ["contexts"]),
@@ -52,14 +50,11 @@ def plain(projected: bool) -> Graphs:
 
 
 def in_integers(graphs: Graphs) -> tuple[Graphs, StoredAttention]:
-    encoder, step = copy.deepcopy(graphs)
-    encoder_editor, step_editor = GraphEditor(encoder), GraphEditor(step)
-    attended = find_attention(GraphEditor(graphs[1]))
-    stored = store_attention(encoder_editor, Activations(encoder_editor, Bounds(GraphEditor(graphs[0]))), attended)
-    replace_attention(step_editor, Activations(step_editor, Bounds(GraphEditor(graphs[1]))), stored)
-    encoder_editor.finish()
-    step_editor.finish()
-    return (encoder, step), stored
+    encoder, step = (GraphEditor(graph, "int8") for graph in graphs)
+    attention = find_attention(step)
+    stored = store_attention(encoder, Activations(encoder, Bounds(encoder.graph, {})), attention)
+    replace_attention(step, Activations(step, Bounds(step.graph, {})), attention, stored)
+    return (encoder.finished().model, step.finished().model), stored
 
 
 def contexts(graphs: Graphs, queries: np.ndarray) -> list[np.ndarray]:
@@ -108,7 +103,7 @@ def test_keys_are_stored_with_their_positions_last() -> None:
 
 def test_keys_that_are_the_memory_are_stored_beside_it() -> None:
     (encoder, _), stored = in_integers(plain(projected=False))
-    assert [codes.name for codes in stored.all] == ["memory", "memory_turned"]
-    memory, turned = run(encoder, {"x": SOURCES})
-    np.testing.assert_array_equal(memory.transpose(0, 2, 1), turned)
+    assert [codes.name for codes in stored.all] == ["memory", "memory_transposed"]
+    memory, transposed = run(encoder, {"x": SOURCES})
+    np.testing.assert_array_equal(memory.transpose(0, 2, 1), transposed)
     np.testing.assert_allclose(memory * stored.all[0].step, np.tanh(SOURCES), atol=1 / 127)

@@ -1,7 +1,5 @@
 """The candidates found by blocks are TopK's own, bit for bit, ties by the lower id included."""
 
-import copy
-
 import numpy as np
 import pytest
 from onnx import helper
@@ -25,11 +23,9 @@ def output_layer(size: int, weights: np.ndarray) -> tuple:
         {"values": (FLOAT, ["R", "K"]), "ids": (INT64, ["R", "K"])},
         {"weights": weights, "bias": np.zeros(size, np.float32)},
     )
-    blocks = copy.deepcopy(plain)
-    editor = GraphEditor(blocks)
+    editor = GraphEditor(plain, "int8")
     replace_top(editor)
-    editor.finish()
-    return plain, blocks
+    return plain, editor.finished().model
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
@@ -58,4 +54,5 @@ def test_a_vocabulary_that_is_no_multiple_of_a_block_keeps_its_ids() -> None:
 
 def test_a_small_vocabulary_keeps_its_top() -> None:
     plain, blocks = output_layer(BLOCK, np.ones((BLOCK, WIDTH), np.float32))
-    assert blocks == plain
+    assert list(blocks.graph.node) == list(plain.graph.node)
+    assert list(blocks.graph.initializer) == list(plain.graph.initializer)

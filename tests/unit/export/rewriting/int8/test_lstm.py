@@ -1,7 +1,5 @@
 """An LSTM layer in integers: near the layer of floats, and no row sees another."""
 
-import copy
-
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +8,7 @@ from onnx import TensorProto, helper
 from attendant.export.rewriting.bounds import Bounds
 from attendant.export.rewriting.graph import GraphEditor
 from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.lstm import PINNED_CELLS, PINNED_OUTPUT_GATE
+from attendant.export.rewriting.int8.lstm import CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE
 from attendant.export.rewriting.int8.recurrent import replace_recurrent
 from tests.unit.export.rewriting.graphs import FLOAT, INT64, model_of, run
 
@@ -18,7 +16,7 @@ INPUTS, HIDDEN, SYMBOLS = 6, 5, 9
 
 
 def layer(num_directions: int, *, weight: float = 1.0, bias: float = 1.0) -> onnx.ModelProto:
-    """A layer over embeddings, as export/tracing/recurrent.py writes it."""
+    """A layer over embeddings, as export/tracing/onnx_layers.py writes it."""
     random = np.random.default_rng(num_directions)
 
     def uniform(bound: float, *shape: int) -> np.ndarray:
@@ -57,11 +55,9 @@ def layer(num_directions: int, *, weight: float = 1.0, bias: float = 1.0) -> onn
 
 
 def in_integers(plain: onnx.ModelProto) -> onnx.ModelProto:
-    model = copy.deepcopy(plain)
-    editor = GraphEditor(model)
-    replace_recurrent(editor, Activations(editor, Bounds(GraphEditor(plain))))
-    editor.finish()
-    return model
+    editor = GraphEditor(plain, "int8")
+    replace_recurrent(editor, Activations(editor, Bounds(editor.graph, {})))
+    return editor.finished().model
 
 
 @pytest.mark.parametrize("num_directions", [1, 2])
@@ -79,7 +75,7 @@ def test_a_layer_is_one_node_near_the_plain_one(num_directions: int) -> None:
 
 @pytest.mark.parametrize("weight", [1.0, 6.0])
 def test_rows_don_t_see_each_other(weight: float) -> None:
-    """Large weights saturate some states: those come nearest to the pins."""
+    """Large weights saturate some states: those come nearest to the calibration constants."""
     model = in_integers(layer(2, weight=weight, bias=4 * weight))
     random = np.random.default_rng(1)
     ids, lengths = random.integers(0, SYMBOLS, (40, 8)), random.integers(1, 9, 40)
@@ -90,16 +86,16 @@ def test_rows_don_t_see_each_other(weight: float) -> None:
         np.testing.assert_array_equal(alone[1][0], last[row])
 
 
-def test_no_state_is_larger_than_the_pins() -> None:
+def test_no_state_is_larger_than_the_calibration_constants() -> None:
     """tanh and sigmoid of this host pass 1 by some units in the last place, and not where they are saturated."""
     nodes = [helper.make_node("Tanh", ["x"], ["tanh"]), helper.make_node("Sigmoid", ["x"], ["sigmoid"])]
     outputs = {name: (FLOAT, ["N"]) for name in ("tanh", "sigmoid")}
     model = model_of(nodes, {"x": (FLOAT, ["N"])}, outputs, {})
     first, last = (int(np.float32(bound).view(np.int32)) for bound in (2.0, 32.0))
     floats = np.arange(first, last + 1, dtype=np.int32).view(np.float32)
-    pins = np.array([*PINNED_CELLS, PINNED_OUTPUT_GATE], np.float32)
-    pinned_tanh, pinned_sigmoid = run(model, {"x": pins})
+    constants = np.array([*CALIBRATION_CELLS, CALIBRATION_OUTPUT_GATE], np.float32)
+    constant_tanh, constant_sigmoid = run(model, {"x": constants})
     for sign in (np.float32(1), np.float32(-1)):
         tanh, sigmoid = run(model, {"x": sign * floats})
-        assert (sign * tanh).max() == (sign * pinned_tanh[:-1]).max()
-        assert sigmoid.max() <= pinned_sigmoid[-1]
+        assert (sign * tanh).max() == (sign * constant_tanh[:-1]).max()
+        assert sigmoid.max() <= constant_sigmoid[-1]

@@ -1,6 +1,4 @@
-"""Products of integers: near those of floats, the same bits in any company, one instead of two where they may be."""
-
-import copy
+"""Products of integers: near those of floats, the same bits for a row alone, one instead of two where they may be."""
 
 import numpy as np
 import onnx
@@ -20,11 +18,9 @@ TABLE = (RANDOM.standard_normal((11, 8)) * np.array([1, 5, 0.01, 1, 1, 1, 1, 1])
 
 
 def in_integers(plain: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    model = copy.deepcopy(plain)
-    editor = GraphEditor(model)
-    arithmetic = replace_products(editor, Activations(editor, Bounds(GraphEditor(plain))))
-    editor.finish()
-    return model, arithmetic
+    editor = GraphEditor(plain, "int8")
+    arithmetic = replace_products(editor, Activations(editor, Bounds(editor.graph, {})))
+    return editor.finished().model, arithmetic
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

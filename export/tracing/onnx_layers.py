@@ -55,7 +55,11 @@ class OnnxRecurrentLayer(nn.Module):
         self.register_buffer("biases", torch.cat([reordered("bias_ih_l0"), reordered("bias_hh_l0")], 1))
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [B, S, D * H], zero beyond the lengths, and the last states [B, D * H]."""
+        """A layer over inputs [B, S, I] float32 of lengths [B] int64.
+
+        Returns:
+            Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states [B, D * H].
+        """
         # ONNX Runtime's RNN takes another path, with other rounding, for a batch of one: it gets a row more.
         spare = self.operator == "RNN"
         if spare:
