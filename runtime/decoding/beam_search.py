@@ -25,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.candidates import IMPOSSIBLE, Candidates, repeated_ngram_ends
+from attendant.runtime.decoding.candidates import IMPOSSIBLE, Candidates
+from attendant.runtime.decoding.constraints import change, ngram_bans, num_candidates
 from attendant.runtime.decoding.history import History
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.limits import Limits
 from attendant.runtime.decoding.nbest import Beam, RunningRequest, best_first, opened_beams
-from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Key = TypeVar("Key")
@@ -114,7 +115,9 @@ class BeamSearch(Generic[Key]):
     def num_candidates(self) -> int:
         """How many candidates of a row are looked at in the next step."""
         usual = self._num_ordered
-        return max([usual, *map(self._num_wanted_by, self._beams)]) if self._num_changing else usual
+        if not self._num_changing:
+            return usual
+        return max(usual, *(num_candidates(beam, self._step, usual) for beam in self._beams))
 
     def join(self, entrants: Sequence[Entrant[Key]]) -> None:
         """Adds requests of this beam size."""
@@ -152,7 +155,7 @@ class BeamSearch(Generic[Key]):
         banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
         if not self._num_banning:
             return banned
-        ngrams = self._ngram_bans()
+        ngrams = ngram_bans(self._beams, self._counts.tolist(), self._history)
         width = max(map(len, ngrams))
         of_rows = np.full((len(ngrams), width), NO_ID, np.int64)
         for row, ids in enumerate(ngrams):
@@ -189,27 +192,6 @@ class BeamSearch(Generic[Key]):
         """Candidates of a row that the search puts in order."""
         return self._beam_size + 1 if self._beam_size > 1 else 1
 
-    def _num_wanted_by(self, beam: Beam[Key]) -> int:
-        """Candidates of a row that this beam's options look at in the next step."""
-        options, length = beam.request.options, self._step - beam.request.begin
-        num = self._num_ordered
-        if options.alternatives and length == len(options.target_prefix):
-            num = max(num, options.num_hypotheses)
-        if options.sampling is not None:
-            num = options.sampling.top_k or MAX_SAMPLED_CANDIDATES
-        # Penalized symbols, of which there are no more than tokens, may all have stood before those that come first.
-        return num + length if options.repetition_penalty != 1.0 else num
-
-    def _ngram_bans(self) -> list[list[int]]:
-        """For each row, the symbols that would repeat an n-gram; at least one row has the option."""
-        bans: list[list[int]] = []
-        for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
-            size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
-            looks = size and beam.forced_id(self._step) == NO_ID
-            for row in range(len(bans), len(bans) + count):
-                bans.append(repeated_ngram_ends(self._history.tokens(row, begin), size) if looks else [])
-        return bans
-
     def _changed(self, output: StepOutput) -> _Step:
         """The step as the options of some make it."""
         origin = self._branch(output)
@@ -221,24 +203,11 @@ class BeamSearch(Generic[Key]):
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
             if beam.request.options.changes_candidates:
                 for row in range(first, first + count):
-                    self._change(changed, row, beam, forced[row])
+                    change(changed, row, beam, self._history, forced[row])
             first += count
         num = self._num_ordered
         attention = output.attention if output.attention is None or origin is None else output.attention[origin]
         return _Step(changed.ids[:, :num], changed.log_probs[:, :num], changed.scores[:, :num], attention)
-
-    def _change(self, changed: Candidates, row: int, beam: Beam[Key], forced_log_prob: float) -> None:
-        """Changes the candidates of one row."""
-        options, begin = beam.request.options, beam.request.begin
-        if (forced := beam.forced_id(self._step)) != NO_ID:
-            changed.force(row, forced, forced_log_prob)
-            return
-        if options.repetition_penalty != 1.0:
-            changed.penalize(row, self._history.tokens(row, begin), options.repetition_penalty)
-        if beam.random is not None and options.sampling is not None:
-            changed.draw(row, options.sampling, beam.random)
-        elif options.alternatives and self._step - begin == len(options.target_prefix):
-            changed.choose(row, beam.number)
 
     def _branch(self, output: StepOutput) -> Ids | None:
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.

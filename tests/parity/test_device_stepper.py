@@ -1,4 +1,4 @@
-"""The stepper that keeps its state on the device: bit for bit OnnxStepper, in every company, recorded or not.
+"""The stepper that keeps its state on the device: bit for bit OnnxStepper, in every batch, recorded or not.
 
 On the CPU provider, where the bits must be equal; what only a GPU can show stands in test_cuda.py.
 """

@@ -58,7 +58,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
-    # Company changes too, not only the order of fixed batches.
+    # Batch-mates change too, not only the order of fixed batches.
     assert {frozenset(batch) for batch in order(1, 0)} != {frozenset(batch) for batch in order(1, 1)}
 
 
