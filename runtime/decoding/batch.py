@@ -76,7 +76,8 @@ class RunningBatch(Generic[Key]):
         self._previous_ids: Ids = np.empty(0, np.int64)
         # The rows 0, 1, 2, ... as the array that was last found to be that.
         self._in_order: Ids = self._previous_ids
-        self._cells = 0, 0
+        # Of the next step, once they are known.
+        self._cells: tuple[int, int] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -108,6 +109,8 @@ class RunningBatch(Generic[Key]):
         assert self._state is not None, "a step needs at least one request"
         began = self._clock()
         num_rows = self.num_rows
+        if self._cells is None:
+            self._cells = attention_cells(self._state)
         useful, computed = self._cells
         searches = list(self._searches.values())
         output, state = self._stepper.step(
@@ -172,8 +175,8 @@ class RunningBatch(Generic[Key]):
         self._go_on(self._stepper.select(Taken(state), rows) if len(rows) else None, previous_ids)
 
     def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:
-        if state is not None and (self._state is None or not _same_cells(self._state, state)):
-            self._cells = attention_cells(state)
+        if state is None or self._state is None or not _same_cells(self._state, state):
+            self._cells = None
         self._state, self._previous_ids = state, previous_ids
 
     def _of_all_rows(self, of_searches: Sequence[Ids | None]) -> Ids | None:
