@@ -15,39 +15,14 @@ import tempfile
 import time
 from itertools import islice
 from pathlib import Path
+from string import Template
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.harness.process import ROOT
+
 GIB = 2**30
 VOCABULARY_SIZE = 8000
 NUM_PHRASES = 50_000
 CHUNK_PAIRS = 50_000
-
-RECIPE = """\
-[data]
-train = {{source = "{folder}/train.src", target = "{folder}/train.tgt"}}
-validation = {{source = "{folder}/validation.src", target = "{folder}/validation.tgt"}}
-drop_duplicates = true
-shared_sources = "drop_from_train"
-
-[source]
-tokenizer = "word"
-
-[target]
-tokenizer = "word"
-
-[model]
-embedding_size = 64
-hidden_size = 128
-
-[training]
-max_steps = {num_steps}
-log_every_steps = 1
-device = "cpu"
-num_threads = 1
-
-[validation]
-every_steps = {num_steps}
-"""
 
 
 def write_corpus(folder: Path, num_pairs: int) -> None:
@@ -71,7 +46,8 @@ def write_corpus(folder: Path, num_pairs: int) -> None:
 def peak_memory(folder: Path, num_steps: int) -> int:
     """Bytes that a training on the folder's corpus had resident at most. Raises CalledProcessError where it fails."""
     recipe = folder / "recipe.toml"
-    recipe.write_text(RECIPE.format(folder=folder, num_steps=num_steps), encoding="utf-8")
+    template = Template(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    recipe.write_text(template.substitute(folder=folder, num_steps=num_steps), encoding="utf-8")
     command = [sys.executable, "-m", "training", str(recipe), "--output", str(folder / "run")]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     # Linux says kilobytes; of this process's children only that one counts, the largest.

@@ -15,11 +15,11 @@ from tokenizers import models, pre_tokenizers
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins.from_model import ExportableModel
 from attendant.export.verification.plan import VerificationPlan
-from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Provenance
+from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
-from benchmarks.decoding.job import Job, sentences, word_of
-from benchmarks.training.workload import Workload
+from benchmarks.job import Job, sentences, word_of
+from benchmarks.workload import Workload
 
 NAME = "mt"
 SEED = 1
@@ -36,17 +36,17 @@ SMALL_PLAN = VerificationPlan(
 """The graphs are verified as any export's, on a smaller grid: models are certified elsewhere, here one is timed."""
 
 ROOT = Path(__file__).parents[1]
-MAKERS = ("export/**/*.py", "training/model/*.py", "runtime/bundle/manifest.py", "runtime/bundle/graph_io.py")
+MAKERS = ("export/**/*.py", "training/model/*.py", "training/kernels/*.py", "runtime/bundle/*.py")
 """The code that a bundle's graphs and manifest follow from."""
 
 
 @functools.cache
-def mt_bundle(workload: Workload, cache: Path) -> Path:
+def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...] = ("fp32", "int8")) -> Path:
     """The bundle's folder; made where the cache has none that this very code made. One run measures one bundle."""
-    path = cache / "bundles" / f"{NAME}-{workload.hidden_size}-{_digest()}"
+    path = cache / "bundles" / f"{NAME}-{workload.hidden_size}-{'-'.join(precisions)}-{_digest()}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bundle(mt_exportable(workload), path, precisions=("fp32", "int8"), plan=SMALL_PLAN)
+        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
     return path
 
 

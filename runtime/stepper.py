@@ -176,10 +176,14 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
         flattened [B * M].
     """
     num_rows = len(row_sources)
-    order = np.argsort(row_sources, kind="stable")
     counts = np.bincount(row_sources, minlength=num_sources)
-    starts = np.cumsum(counts) - counts
     width = max(int(counts.max(initial=0)), min_queries)
+    if num_rows == np.count_nonzero(counts):
+        source_rows = np.zeros((num_sources, width), np.int64)
+        source_rows[row_sources] = np.arange(num_rows)[:, None]
+        return source_rows, row_sources * width
+    order = np.argsort(row_sources, kind="stable")
+    starts = np.cumsum(counts) - counts
     places = np.empty(num_rows, np.int64)
     places[order] = np.arange(num_rows) - np.repeat(starts, counts)
     firsts = order[np.minimum(starts, num_rows - 1)]

@@ -2,17 +2,20 @@
 
 import os
 import sys
+from dataclasses import replace
 
 import uvloop
 
 from attendant.runtime.command import exit_command
 from attendant.server.app import serve
 from attendant.server.config import parse_config
+from attendant.server.engine.queueing.scheduler import Scheduler
 from attendant.server.observability.logs import configure_logging
 
 
-def main() -> int:
-    config = parse_config(sys.argv[1:], os.environ)
+def main(scheduler: type[Scheduler] = Scheduler) -> int:
+    """Serves until it is told to end; returns the exit status. See ServerConfig for `scheduler`."""
+    config = replace(parse_config(sys.argv[1:], os.environ), scheduler=scheduler)
     configure_logging(config.log_level, config.log_format)
     return uvloop.run(serve(config))
 

@@ -1,8 +1,8 @@
 """The whole server: sockets, models, engines, from the start to the exit status.
 
-The sockets are bound first, so that a port in use is told before minutes of loading, and health is answered at once:
-NOT_SERVING until every bundle has been opened, its graphs loaded, its golden examples decoded and its engine started.
-Until then every other call is UNAVAILABLE.
+The sockets are bound first, so that a port in use is reported before bundles are loaded, which may take minutes. Health
+is answered at once: NOT_SERVING until every bundle has been opened, its graphs loaded, its golden examples decoded and
+its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
@@ -14,14 +14,13 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from attendant.server.config import ServerConfig
-from attendant.server.engine.engine import Engine
 from attendant.server.engine.host import EngineHost
-from attendant.server.engine.remote.worker_pool import EngineWorkers
+from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
-from attendant.server.loading import LoadedModel, budget_of, in_daemon_thread, load_model, open_bundles, threads_each
+from attendant.server.loading import LoadedModel, in_daemon_thread, load_model, open_bundles, threads_each
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import authority, bind, grpc_server
@@ -30,12 +29,12 @@ from attendant.server.process.spawning import RemoteModel, WorkerProcesses
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0
-"""How long a call that has its outcome may take to write it, when the server ends."""
+"""At the end of the server: how long a call that has its outcome may take to write it."""
 
 T = TypeVar("T")
 
 BULK_PER_ROW = 2
-"""Bulk requests that are let in, per row: those that run, and as many to choose from for the next."""
+"""Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
 
 
 async def serve(config: ServerConfig) -> int:
@@ -50,7 +49,7 @@ async def serve(config: ServerConfig) -> int:
     server = grpc_server(catalogue, metrics, lifecycle.health)
     port = bind(server, config.host, config.port)
     with (
-        MetricsEndpoint(config.host, config.metrics_port, metrics.registry) as endpoint,
+        metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
         WorkerProcesses() as processes,
     ):
         lifecycle.heed_signals()
@@ -60,11 +59,11 @@ async def serve(config: ServerConfig) -> int:
             loaded = await _unless_ending(lifecycle, partial(load_models, config, processes))
             if loaded is None:
                 return lifecycle.exit_status
-            models = [start_model(one, config, metrics, lifecycle) for one in loaded]
+            models = [await start_model(one, config, metrics, lifecycle) for one in loaded]
             catalogue.open(models)
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
-            addresses = authority(config.host, port), authority(config.host, endpoint.port)
+            addresses = authority(config.host, port), authority(config.host, metrics_port)
             print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
@@ -78,7 +77,7 @@ async def serve(config: ServerConfig) -> int:
 
 
 def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[LoadedModel | RemoteModel]:
-    """Has every bundle checked and loaded, here or, where there are several workers, in processes of their own.
+    """Checks and loads every bundle: here, or in processes of their own where there are several workers.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
@@ -89,32 +88,29 @@ def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[Loaded
     return [processes.serve(bundle, config, threads) for bundle in open_bundles(config)]
 
 
-def start_model(
+async def start_model(
     loaded: LoadedModel | RemoteModel, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle
 ) -> ServedModel:
-    """Starts a model's engine; from the event loop that will await it."""
+    """Starts a model's engine."""
     manifest = loaded.bundle.manifest
     rendered = metrics.of_model(manifest.name)
     host: EngineHost
     if isinstance(loaded, RemoteModel):
-        host = EngineWorkers(loaded.connections, max_rows=config.max_rows, on_step=rendered.stepped)
+        host = WorkerPool(loaded.connections, max_rows=config.max_rows, on_step=rendered.stepped)
     else:
-        engine = Engine(loaded.stepper, budget_of(config, loaded.request_seconds), loaded.bundle.manifest.special_ids)
-        host = EngineThread(manifest.name, engine, on_step=rendered.stepped)
+        host = EngineThread(manifest.name, loaded.engine, on_step=rendered.stepped)
     max_rows = config.workers * config.max_rows
     runner = EngineRunner(
         host, max_waiting=config.max_waiting, max_bulk=BULK_PER_ROW * max_rows, on_death=lifecycle.engine_died
     )
     rendered.watch(
-        waiting=lambda: runner.num_waiting,
-        running=lambda: runner.num_running,
-        rows=lambda: runner.num_rows,
+        runner,
         rows_limit=max_rows,
         version=manifest.version,
         precision=loaded.precision,
         provider=loaded.provider,
     )
-    runner.start()
+    await runner.start()
     return ServedModel(
         bundle=loaded.bundle,
         precision=loaded.precision,

@@ -1,18 +1,23 @@
 """The server's options: from the command line, else from the environment, else their defaults.
 
-Each option `--some-name` is also the variable `ATTENDANT_SOME_NAME`.
+Each option `--some-name` is also the variable `ATTENDANT_SOME_NAME`. Why not pydantic-settings (2.16, tried): its
+errors don't tell a flag from a variable and say "unable to parse string as an integer" where we name the range, its
+--help shows neither units nor variables, and ATTENDANT_PORT=tcp://... and a list of paths need sources of their own.
 """
+
+# ruff: noqa: RUF009  # _option is dataclasses.field, with a few facts
 
 import argparse
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
+from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -24,46 +29,112 @@ INJECTED = ("tcp://", "udp://", "sctp://")
 """Kubernetes sets NAME_PORT=tcp://... in every pod for each Service: one named `attendant` would set our port."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values an option takes.
+
+    Attributes:
+        convert: from its text; raises ValueError.
+        allows: whether it may be this value.
+        must_be: for the message about a bad one.
+        unit: after the option's name in --help.
+    """
+
+    convert: Callable[[str], Any]
+    allows: Callable[[Any], bool]
+    must_be: str
+    unit: str
+
+
+def _whole(unit: str, least: int = 1, most: float = math.inf) -> Kind:
+    limit = "" if most == math.inf else f" to {most}"
+    return Kind(int, lambda value: least <= value <= most, f"a whole number from {least}{limit}", unit)
+
+
+def _one_of(literal: Any) -> Kind:
+    choices = get_args(literal)
+    return Kind(str, choices.__contains__, f"one of {', '.join(choices)}", "|".join(choices))
+
+
+PORT = _whole("PORT", 0, 65535)
+ADDRESS = Kind(str.strip, bool, "an address or a name", "ADDRESS")
+SECONDS = Kind(float, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more", "SECONDS")
+SOME_SECONDS = Kind(float, lambda value: 0 < value < math.inf, "a number of seconds above 0", "SECONDS")
+
+
+def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any:
+    """A field that is an option; `default_text` says what happens by default where that is None."""
+    return field(default=default, metadata={"kind": kind, "about": about, "default_text": default_text or str(default)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What `python -m server` was asked for; see OPTIONS for each."""
+    """What `python -m server` was asked for.
+
+    Attributes:
+        scheduler: makes each engine's admission policy. No option: measurements put another one in its place.
+    """
 
     bundles: tuple[Path, ...]
-    host: str
-    port: int
-    metrics_port: int
-    precision: Precision | None
-    provider: Provider
-    cuda_graphs: Switch
-    threads: int | None
-    workers: int
-    max_rows: int
-    max_source_positions: int
-    max_waiting: int
-    bulk_seconds: float | None
-    drain_seconds: float
-    log_level: LogLevel
-    log_format: LogFormat
+    host: str = _option("127.0.0.1", ADDRESS, "interface for gRPC and metrics; 0.0.0.0 for all, as in a container")
+    port: int = _option(50051, PORT, "port for gRPC; 0: a free one, which is printed")
+    metrics_port: int = _option(9090, PORT, "port for GET /metrics; 0: a free one, which is printed")
+    precision: Precision | None = _option(
+        None, _one_of(Precision), "which of a bundle's graphs", "what the bundle names for the provider"
+    )
+    provider: Provider = _option("cpu", _one_of(Provider), "where the graphs run")
+    cuda_graphs: Switch = _option(
+        "off", _one_of(Switch), "whether steps on CUDA are recorded and replayed, where they can be"
+    )
+    threads: int | None = _option(
+        None,
+        _whole("THREADS"),
+        "CPU threads for the graphs, shared out among the bundles and their workers",
+        "as many as the CPU quota grants",
+    )
+    workers: int = _option(
+        1,
+        _whole("PROCESSES"),
+        "engines per model behind one queue, each in a process of its own where there are several",
+    )
+    max_rows: int = _option(
+        256,
+        _whole("ROWS"),
+        "rows (live hypotheses) per engine that are stepped together; a request takes beam_size of them",
+    )
+    max_source_positions: int = _option(
+        32768,
+        _whole("TOKENS"),
+        "source tokens per engine that are held together, padding included; one request always fits",
+    )
+    max_waiting: int = _option(
+        1024,
+        _whole("REQUESTS"),
+        "interactive requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
+    )
+    bulk_seconds: float | None = _option(
+        None,
+        SOME_SECONDS,
+        "how long one call into a model for bulk work should take, so that others need not wait longer",
+        "half of what a request takes alone here, measured at the start",
+    )
+    drain_seconds: float = _option(
+        25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
+    )
+    log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
+    log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    scheduler: type[Scheduler] = Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
-
-    Attributes:
-        parse: from its text; raises ValueError.
-        must_be: what it must be, for the message.
-        default: None where `default_text` says what happens then.
-        unit: after its name in --help.
-    """
+    """A field of ServerConfig as the user sees it."""
 
     name: str
-    parse: Callable[[str], Any]
-    must_be: str
     default: Any
-    unit: str
+    kind: Kind
     about: str
-    default_text: str = ""
+    default_text: str
 
     @property
     def flag(self) -> str:
@@ -73,150 +144,28 @@ class Option:
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
+    def value(self, given: str | None, environment: Mapping[str, str]) -> Any:
+        """The value that the command line gave, else the environment, else the default.
 
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < least or (most is not None and value > most):
-            raise ValueError
-        return value
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError
-    return value
-
-
-def _positive_seconds(text: str) -> float:
-    value = _seconds(text)
-    if not value:
-        raise ValueError
-    return value
+        Raises:
+            UserError: it is not what it must be.
+        """
+        text, origin = given, self.flag
+        if text is None:
+            text, origin = environment.get(self.variable, ""), self.variable
+            if not text or text.startswith(INJECTED):
+                return self.default
+        try:
+            value = self.kind.convert(text)
+            if self.kind.allows(value):
+                return value
+        except ValueError:
+            pass
+        raise UserError(f"{origin} is {text!r}, must be {self.kind.must_be}")
 
 
-def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError
-        return text
-
-    return parse
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text.strip()
-
-
-def _choice(name: str, choices: Sequence[str], about: str, default: str | None, default_text: str = "") -> Option:
-    return Option(
-        name=name,
-        parse=_one_of(choices),
-        must_be=f"one of {', '.join(choices)}",
-        default=default,
-        unit="|".join(choices),
-        about=about,
-        default_text=default_text,
-    )
-
-
-OPTIONS = (
-    Option(
-        name="host",
-        parse=_text,
-        must_be="an address or a name",
-        default="127.0.0.1",
-        unit="ADDRESS",
-        about="interface for gRPC and metrics; 0.0.0.0 for all, as in a container",
-    ),
-    Option(
-        name="port",
-        parse=_whole(0, 65535),
-        must_be="a whole number from 0 to 65535",
-        default=50051,
-        unit="PORT",
-        about="port for gRPC; 0: a free one, which is printed",
-    ),
-    Option(
-        name="metrics_port",
-        parse=_whole(0, 65535),
-        must_be="a whole number from 0 to 65535",
-        default=9090,
-        unit="PORT",
-        about="port for GET /metrics; 0: a free one, which is printed",
-    ),
-    _choice(
-        "precision", get_args(Precision), "which of a bundle's graphs", None, "what the bundle names for the provider"
-    ),
-    _choice("provider", get_args(Provider), "where the graphs run", "cpu"),
-    _choice(
-        "cuda_graphs", get_args(Switch), "whether steps on CUDA are recorded and replayed, where they can be", "off"
-    ),
-    Option(
-        name="threads",
-        parse=_whole(1),
-        must_be="a whole number from 1",
-        default=None,
-        unit="THREADS",
-        about="CPU threads for the graphs, shared out among the bundles and their workers",
-        default_text="as many as the CPU quota grants",
-    ),
-    Option(
-        name="workers",
-        parse=_whole(1),
-        must_be="a whole number from 1",
-        default=1,
-        unit="PROCESSES",
-        about="engines per model behind one queue, each in a process of its own where there are several",
-    ),
-    Option(
-        name="max_rows",
-        parse=_whole(1),
-        must_be="a whole number from 1",
-        default=256,
-        unit="ROWS",
-        about="rows (live hypotheses) per engine that are stepped together; a request takes beam_size of them",
-    ),
-    Option(
-        name="max_source_positions",
-        parse=_whole(1),
-        must_be="a whole number from 1",
-        default=32768,
-        unit="TOKENS",
-        about="source tokens per engine that are held together, padding included; one request always fits",
-    ),
-    Option(
-        name="max_waiting",
-        parse=_whole(1),
-        must_be="a whole number from 1",
-        default=1024,
-        unit="REQUESTS",
-        about="interactive requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
-    ),
-    Option(
-        name="bulk_seconds",
-        parse=_positive_seconds,
-        must_be="a number of seconds above 0",
-        default=None,
-        unit="SECONDS",
-        about="how long one call into a model for bulk work should take, so that others need not wait longer",
-        default_text="half of what a request takes alone here, measured at the start",
-    ),
-    Option(
-        name="drain_seconds",
-        parse=_seconds,
-        must_be="a number of seconds, 0 or more",
-        default=25.0,
-        unit="SECONDS",
-        about="after SIGTERM or SIGINT: how long requests that are in may take to end",
-    ),
-    _choice("log_level", get_args(LogLevel), "what is logged, on standard error", "info"),
-    _choice("log_format", get_args(LogFormat), "key=value text, or one JSON object per line", "text"),
+OPTIONS = tuple(
+    Option(name=one.name, default=one.default, **one.metadata) for one in fields(ServerConfig) if one.metadata
 )
 
 
@@ -232,17 +181,6 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         UserError: the first option that is unknown, or whose value is not what it must be.
         SystemExit: after --help.
     """
-    parser = _parser()
-    given = vars(parser.parse_args(arguments))
-    values = {option.name: _value_of(option, given[option.name], environment) for option in OPTIONS}
-    bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
-    if not bundles:
-        raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
-    assert {field.name for field in fields(ServerConfig)} == {"bundles", *values}
-    return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m server",
         allow_abbrev=False,
@@ -257,19 +195,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"folders made by `python -m export`, one engine each [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     for option in OPTIONS:
-        default = option.default_text or option.default
-        about = f"{option.about} (default: {default}) [env {option.variable}]"
-        parser.add_argument(option.flag, dest=option.name, metavar=option.unit, help=about)
-    return parser
-
-
-def _value_of(option: Option, given: str | None, environment: Mapping[str, str]) -> Any:
-    text, source = given, option.flag
-    if text is None:
-        text, source = environment.get(option.variable, ""), option.variable
-        if not text or text.startswith(INJECTED):
-            return option.default
-    try:
-        return option.parse(text)
-    except ValueError:
-        raise UserError(f"{source} is {text!r}, must be {option.must_be}") from None
+        about = f"{option.about} (default: {option.default_text}) [env {option.variable}]"
+        parser.add_argument(option.flag, dest=option.name, metavar=option.kind.unit, help=about)
+    given = vars(parser.parse_args(arguments))
+    values = {option.name: option.value(given[option.name], environment) for option in OPTIONS}
+    bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
+    if not bundles:
+        raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
+    return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)

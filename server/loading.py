@@ -1,11 +1,11 @@
 """From a folder to a model that may be served: everything that can refuse a bundle does so here."""
 
+import asyncio
 import logging
 import threading
 import time
-from asyncio import Future, get_running_loop
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
@@ -21,16 +21,17 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.stepper import Stepper
 from attendant.server.config import ServerConfig
+from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.models import limits_in_force
 
 log = logging.getLogger(__name__)
 
 BULK_PART = 0.5
-"""Of the time that a request takes alone: how long it may be made to wait for a call on behalf of bulk work."""
+"""A call for bulk work may take half of what a request takes alone: so long may a request be made to wait for it."""
 
 MIN_BULK_SECONDS = 0.001
-"""Less than that would not be noticed: the way to the engine and back takes as long."""
+"""A shorter wait would not be noticed: the way to the engine and back takes as long."""
 
 WARM_UP_SOURCES = 4
 WARM_UP_STEPS = 3
@@ -42,18 +43,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A bundle whose graphs run here and give what they must.
+    """A bundle whose graphs run here and give what they must, with an engine for them.
 
     Attributes:
-        request_seconds: what a request takes here, alone.
+        limits: in force here: the manifest's, or what the server's options leave of them.
     """
 
     bundle: Bundle
-    stepper: Stepper
+    engine: Engine
     precision: Precision
     provider: Provider
     limits: Limits
-    request_seconds: float
 
 
 def open_bundles(config: ServerConfig) -> list[Bundle]:
@@ -80,21 +80,8 @@ def threads_each(config: ServerConfig) -> int:
     return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
 
 
-def budget_of(config: ServerConfig, request_seconds: float) -> Budget:
-    """What an engine may do at once.
-
-    Args:
-        request_seconds: what a request takes alone.
-    """
-    return Budget(
-        max_rows=config.max_rows,
-        max_source_positions=config.max_source_positions,
-        bulk_seconds=config.bulk_seconds or max(MIN_BULK_SECONDS, BULK_PART * request_seconds),
-    )
-
-
 def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
-    """Loads a bundle's graphs, decodes its golden examples and warms up.
+    """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
 
     Raises:
         UserError: the bundle is refused, or there is no such precision or provider here.
@@ -118,18 +105,18 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
             "seconds": round(time.monotonic() - began, 3),
         },
     )
-    return LoadedModel(
-        bundle=bundle,
-        stepper=stepper,
-        precision=precision,
-        provider=config.provider,
-        limits=limits,
-        request_seconds=_request_seconds(bundle, stepper, config.provider),
+    budget = Budget(
+        max_rows=config.max_rows,
+        max_source_positions=config.max_source_positions,
+        bulk_seconds=config.bulk_seconds
+        or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, config.provider)),
     )
+    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
+    return LoadedModel(bundle=bundle, engine=engine, precision=precision, provider=config.provider, limits=limits)
 
 
 def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
-    """A few steps of the longest sources and the widest beam: the first request of that size finds memory ready."""
+    """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated."""
     symbol = bundle.source_tokenizer.vocabulary_size - 1
     source = bundle.source_ids(list(islice(cycle([symbol]), limits.max_source_tokens)))
     options = DecodingOptions(
@@ -139,10 +126,10 @@ def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
 
 
 def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> float:
-    """The median over the sources of golden examples, each decoded greedily by itself, and taken at its quickest.
+    """How long a request takes alone: the median over golden sources, each decoded greedily at its quickest.
 
-    Other programs only ever make it slower; what they take at this moment is no measure for the time to come. On a CPU
-    it is therefore the time that this thread has computed: it does its share of every product.
+    Other programs can only make it slower, and what they take now says nothing about later. So on a CPU it is the time
+    that this thread has computed, which has its share in every product.
     """
     clock = time.thread_time if provider == "cpu" else time.perf_counter
     quickest = []
@@ -160,26 +147,14 @@ def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> fl
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Awaits a blocking function that may be left behind: a process that is told to end does not wait for it."""
-    loop = get_running_loop()
-    future: Future[T] = loop.create_future()
-
-    def resolve(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
         try:
-            result = function()
+            future.set_result(function())
         except BaseException as raised:  # whatever it is, who awaits it gets it
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended: nobody waits
-            loop.call_soon_threadsafe(resolve, result, error)
+            future.set_exception(raised)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)

@@ -14,7 +14,7 @@ from attendant.server.observability.metrics import ModelMetrics
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServedModel:
-    """A bundle with the engine that decodes it.
+    """A bundle with the engine that decodes it; equal to nothing but itself.
 
     Attributes:
         limits: in force here: the manifest's, or what the server's options leave of them.
@@ -56,7 +56,7 @@ class Catalogue:
     """The served models. Empty, and saying so, until they have all been checked.
 
     Attributes:
-        closing: set when the server is about to end: streams that would go on for ever are to stop reading.
+        closing: set when the server is about to end, so that streams stop reading requests.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ FIRST_STATES = ("bridge", "mean", "zeros")
 
 
 def architectures() -> dict[str, ModelConfig]:
-    """Every valid combination of what meets inside a decoder step: cell, score, query, feeding, joining, projections.
+    """Every valid combination of what meets inside a decoder step: cell, score, query, feeding, readout, projections.
 
     Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them.
     """
@@ -47,7 +47,7 @@ def covering(cases: Mapping[str, Iterable[tuple[str, Any]]]) -> list[str]:
 
 
 def _inner_choices() -> Iterator[dict[str, Any]]:
-    for cell, score, query, feeding, joining, projected, special in itertools.product(
+    for cell, score, query, feeding, readout, projected, special in itertools.product(
         ("lstm", "gru", "rnn"),
         ("dot", "scaled_dot", "general", "additive", "concat", "none"),
         ("current", "previous"),
@@ -65,7 +65,7 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
                 "value_size": 5 if projected else None,
                 "coverage": special and score != "none",
             },
-            "decoder": {"input_feeding": feeding, "joining": joining, "source_vector": special and score == "none"},
+            "decoder": {"input_feeding": feeding, "readout": readout, "source_vector": special and score == "none"},
         }
 
 
@@ -90,7 +90,7 @@ def _config(
         "coverage": attention.coverage,
         "vector": config.decoder.source_vector,
     }
-    parts = [config.cell, attention.score, attention.query, config.decoder.joining]
+    parts = [config.cell, attention.score, attention.query, config.decoder.readout]
     parts += [flag for flag, is_set in flags.items() if is_set]
     return "-".join([*parts, f"{encoder_layers}x{decoder_layers}", reading, first_state]), config
 

@@ -32,8 +32,10 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
+from attendant.server.errors import AttendantError
 from attendant.server.models import Catalogue, ServedModel, limits_in_force
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
@@ -137,9 +139,7 @@ def serve_fake(
         on_death=on_death,
     )
     rendered.watch(
-        waiting=lambda: runner.num_waiting,
-        running=lambda: runner.num_running,
-        rows=lambda: runner.num_rows,
+        runner,
         rows_limit=max_rows,
         version=bundle.manifest.version,
         precision="fp32",
@@ -195,7 +195,7 @@ async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **o
     await server.start()
     if ready:
         for model in models:
-            model.runner.start()
+            await model.runner.start()
         catalogue.open(models)
         await lifecycle.tell(serving=True)
     try:
@@ -209,6 +209,14 @@ async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **o
         for model in models:
             await model.runner.stop()
         await server.stop(None)
+
+
+async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
+    """The result that a request ends with, or the error, raised."""
+    outcome = await submitted
+    if isinstance(outcome, AttendantError):
+        raise outcome
+    return outcome
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What every table of a recipe is: frozen, keyword-only, and strict about its keys."""
+"""The base class of a recipe's tables: frozen, keyword-only, and strict about its keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

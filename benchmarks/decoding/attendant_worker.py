@@ -1,7 +1,10 @@
-"""Attendant in process: python -m benchmarks.decoding.attendant_worker BUNDLE PRECISION THREADS."""
+"""Attendant in process: python -m benchmarks.decoding.attendant_worker BUNDLE PRECISION THREADS [bare].
+
+`bare`: the step loop without anything around it. The calls into the graphs of decoding a batch are recorded once and
+made again: the limit of any engine around these graphs.
+"""
 
 import sys
-import time
 from pathlib import Path
 from typing import cast
 
@@ -9,25 +12,37 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import OnnxStepper
-from benchmarks.decoding.job import Job, answer_jobs, one_by_one, sentences
+from benchmarks.decoding.graph_calls import Call, GraphCalls, replay
+from benchmarks.job import Job, Sources, answer_jobs
 
 
-def main(path: str, precision: str, num_threads: str) -> None:
+def main(path: str, precision: str, num_threads: str, mode: str = "") -> None:
     bundle = open_bundle(Path(path))
-    stepper = OnnxStepper(bundle, cast(Precision, precision), "cpu", int(num_threads))
+    calls = GraphCalls()
+    open_session = calls.open if mode == "bare" else OnnxSession
+    stepper = OnnxStepper(bundle, cast(Precision, precision), "cpu", int(num_threads), open_session=open_session)
+    recorded: dict[tuple[int, int, int], list[Call]] = {}
 
-    def run(job: Job) -> list[float]:
+    def decode(sources: Sources, job: Job) -> None:
         # The last step decides whether a hypothesis ends or is cut: as many steps as tokens and one.
         options = DecodingOptions(beam_size=job.beam_size, max_length=job.num_tokens - 1)
-        if job.batch_size == 1:
-            return one_by_one(job, lambda batch: decode_all(stepper, batch, options, bundle.manifest.special_ids))
-        began = time.perf_counter()
         max_rows = job.batch_size * job.beam_size
-        decode_all(stepper, sentences(job), options, bundle.manifest.special_ids, max_rows=max_rows)
-        return [time.perf_counter() - began]
+        decode_all(stepper, sources, options, bundle.manifest.special_ids, max_rows=max_rows)
 
-    answer_jobs(run)
+    def replay_decoding(sources: Sources, job: Job) -> None:
+        shape = len(sources), job.num_tokens, job.beam_size
+        if shape not in recorded:
+            calls.kept = recorded[shape] = []
+            decode(sources, job)
+            calls.kept = None
+        replay(recorded[shape])
+
+    if mode == "bare":
+        answer_jobs(replay_decoding)
+    else:
+        answer_jobs(decode, batches_itself=True)
 
 
 if __name__ == "__main__":

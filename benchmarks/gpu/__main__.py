@@ -1,133 +1,137 @@
 """python -m benchmarks.gpu: parity on a GPU, then the time of a step, in one run under 8 minutes."""
 
 import argparse
-import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from attendant.export.bundle_writer import write_bundle
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.command import exit_command
 from attendant.runtime.device.graphs import StateLayout, reordering_graph
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
-from benchmarks.gpu.measurement import FULL, SEARCHES, SMOKE, Effort, Measurement, measure
-from benchmarks.gpu.parity import Parity, largest_error
-from benchmarks.gpu.report import write_report
-from benchmarks.gpu.systems import System, our_systems, torch_systems
-from benchmarks.mt import SMALL_PLAN, mt_exportable, mt_model
-from benchmarks.training.workload import QUICK, Workload
+from benchmarks.command import Context, Suite, run_suite
+from benchmarks.gpu.parity import TOLERANCES, holds, largest_error
+from benchmarks.gpu.steps import FULL, SMOKE, Candidate, candidates, step_system
+from benchmarks.harness.measurement import Measurement, figures, measure
+from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.mt import mt_bundle, mt_model
+from benchmarks.workload import QUICK, Workload
 
-RESULTS = Path(__file__).parents[1] / "results"
 BUDGET_SECONDS = 450.0
-COMPILED_ROWS = (1, 64, 1024)
-"""Row counts at which torch.compile is measured, which takes it a minute or so each."""
+BEAM_SIZE = 4
+UNITS = {"ms": "ms a step", "tokens": "tokens/s"}
 
 
 class TimeIsUp(Exception):
     """The budget ran out within a call that can't be asked to stop."""
 
 
-def main(arguments: list[str]) -> None:
-    """Runs the command; see `run_command` for what the exceptions mean."""
-    options = _parse(arguments)
-    provider: Provider = options.provider
-    deadline = time.monotonic() + options.budget_seconds
-    refuse_missing(provider)
-    effort, workload = (SMOKE, QUICK) if options.smoke else (FULL, Workload())
-    command = shlex.join(["python", "-m", "benchmarks.gpu", *arguments])
-    with tempfile.TemporaryDirectory() as folder:
-        _say("exporting the model in fp32 and fp16")
-        bundle = write_bundle(
-            mt_exportable(workload), Path(folder) / "mt", precisions=("fp32", "fp16"), plan=SMALL_PLAN, say=_say
-        )
-        run = _Run(options.output, command, provider, bundle, workload, effort, deadline)
-        run.check()
-        run.time()
-    if failed := [one for one in run.parities if not one.holds]:
-        lines = [f"{one.system}, {one.precision}: off by {one.error:.2g}" for one in failed]
-        raise VerificationFailed(f"{provider} does not compute what the CPU computes", lines)
+def parity(context: Context) -> Part:
+    """Parity.
+
+    The largest error of any log-probability or attention weight against onnxruntime's CPU in fp32, on sources of
+    unequal lengths that join, leave and are reordered.
+    """
+    reference = OnnxStepper(open_bundle(mt_bundle(_workload(context), context.cache, ("fp32", "fp16"))))
+    rows: list[list[Cell]] = []
+    for one in _candidates(context):
+        # Every shape of what is compiled would be compiled by itself.
+        if not one.is_compiled:
+            context.say(f"checking {one.name}")
+            error = largest_error(one.make(), reference, _workload(context).vocabulary_size)
+            verdict = str(holds(error, one.precision)).lower()
+            rows.append([one.name, f"{error:.1e}", f"{TOLERANCES[one.precision]:g}", verdict])
+    return Part(columns=["system", "largest error", "allowed", "holds"], rows=rows, note=_device(context))
 
 
-class _Run:
-    """One run: what was found so far is on disk after every stage."""
+def greedy(context: Context) -> Part:
+    """Greedy.
 
-    def __init__(
-        self,
-        output: Path,
-        command: str,
-        provider: Provider,
-        bundle: Bundle,
-        workload: Workload,
-        effort: Effort,
-        deadline: float,
-    ) -> None:
-        self.parities: list[Parity] = []
-        self._measured: list[Measurement] = []
-        self._output, self._command, self._provider = output, command, provider
-        self._bundle, self._workload, self._effort, self._deadline = bundle, workload, effort, deadline
-        model = mt_model(workload)
-        torch_ran = provider == "cpu" or torch.cuda.is_available()
-        self._left = "" if torch_ran else "PyTorch, since this build of it has no CUDA"
-        self._systems = [*our_systems(bundle, provider), *(torch_systems(model, provider) if torch_ran else ())]
+    Medians of single steps, ids up and candidates down included. Columns: rows stepped together.
+    """
+    return _steps(context, "greedy", per_source=1, time_share=0.5)
 
-    def check(self) -> None:
-        """Every system that isn't compiled, against the CPU."""
-        reference = OnnxStepper(self._bundle)
-        for system in self._systems:
-            if not system.is_compiled:
-                _say(f"checking {system.name}, {system.precision}")
-                error = largest_error(system.make(), reference, self._workload.vocabulary_size)
-                self.parities.append(Parity(system.name, system.precision, error))
-        self._write()
 
-    def time(self) -> None:
-        """Few rows first; what is compiled last, as far as the budget goes."""
-        quick = [system for system in self._systems if not system.is_compiled]
-        compiled = [system for system in self._systems if system.is_compiled]
-        rows = self._effort.num_rows
-        self._within_budget(lambda: self._visit(quick, rows))
-        self._within_budget(lambda: self._visit(compiled, tuple(count for count in rows if count in COMPILED_ROWS)))
+def beam(context: Context) -> Part:
+    """Beam 4.
 
-    def _visit(self, systems: list[System], rows: tuple[int, ...]) -> None:
-        steppers = {(system.name, system.precision): system.make() for system in systems}
-        for count in rows:
-            for system in systems:
-                for search, per_source in SEARCHES.items():
-                    if count % per_source == 0:
-                        _say(f"{system.name}, {system.precision}, {search}, {count} rows")
-                        stepper = steppers[system.name, system.precision]
-                        self._measured.append(
-                            measure(system, stepper, search, count, self._workload.num_tokens, self._effort)
-                        )
+    As before; four rows a source, reordered after every step as a search would, which is part of the step.
+    """
+    return _steps(context, f"beam-{BEAM_SIZE}", per_source=BEAM_SIZE, time_share=1.0)
 
-    def _within_budget(self, work: Callable[[], None]) -> None:
-        left = self._deadline - time.monotonic()
-        try:
-            if left <= 0:
-                raise TimeIsUp
-            signal.signal(signal.SIGALRM, _stop)
-            signal.setitimer(signal.ITIMER_REAL, left)
-            work()
-        except TimeIsUp:
-            self._left = "; ".join(part for part in (self._left, "what the time budget did not reach") if part)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            self._write()
 
-    def _write(self) -> None:
-        device = device_name(self._provider)
-        write_report(self._output, self._command, device, self.parities, self._measured, self._left)
+def _steps(context: Context, search: str, *, per_source: int, time_share: float) -> Part:
+    """What is compiled comes last, as far as this share of the time that is left goes."""
+    effort, num_tokens = SMOKE if _is_smoke(context) else FULL, _workload(context).num_tokens
+    measurements: list[Measurement] = []
+    note = _device(context)
+    try:
+        with _time_limit(time_share * (context.options.deadline - time.monotonic())):
+            for is_compiled in (False, True):
+                chosen = [one for one in _candidates(context) if one.is_compiled == is_compiled]
+                systems = [step_system(one, per_source, num_tokens, effort) for one in chosen]
+                measure(systems, num_rounds=1, say=context.say, into=measurements)
+    except TimeIsUp:
+        note += " Left out: what the time budget did not reach."
+    measured = [one for one in measurements if one.samples]
+    counts = [count for count in effort.num_rows if any(f"ms_{count}" in one.samples for one in measured)]
+    rows: list[list[Cell]] = []
+    for one in measured:
+        for figure, unit in UNITS.items():
+            names = [f"{figure}_{count}" for count in counts]
+            cells = [one.median(name) if name in one.samples else None for name in names]
+            rows.append([f"{one.system.name}: {unit}", *cells])
+    picture = Picture(
+        file=f"gpu-{search}.svg",
+        title=f"{search}: tokens/s by rows stepped together",
+        x_label="rows",
+        y_label="tokens/s",
+        series={
+            one.system.name: [(n, one.median(f"tokens_{n}")) for n in counts if f"tokens_{n}" in one.samples]
+            for one in measured
+        },
+        logarithmic=True,
+    )
+    pictures = [picture] if measured else []
+    return Part(columns=["", *map(str, counts)], rows=rows, figures=figures(measured), pictures=pictures, note=note)
+
+
+def _candidates(context: Context) -> list[Candidate]:
+    provider: Provider = context.options.provider
+    bundle = open_bundle(mt_bundle(_workload(context), context.cache, ("fp32", "fp16")))
+    model = mt_model(_workload(context)) if provider == "cpu" or torch.cuda.is_available() else None
+    return list(candidates(bundle, model, provider))
+
+
+def _is_smoke(context: Context) -> bool:
+    return context.quick or context.options.smoke
+
+
+def _workload(context: Context) -> Workload:
+    return QUICK if _is_smoke(context) else context.workload
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeIsUp
+
+    if seconds <= 0:
+        raise TimeIsUp
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def refuse_missing(provider: Provider) -> None:
@@ -136,37 +140,50 @@ def refuse_missing(provider: Provider) -> None:
     BoundSession.of_bytes("probe", reordering_graph([layout], 1), provider=provider, num_threads=1)
 
 
-def device_name(provider: Provider) -> str:
+def _device(context: Context) -> str:
     """The GPU as its driver calls it; the CPU stands in the machine's own line."""
-    if provider == "cpu":
-        return "the CPU, which shows that everything runs and nothing of a GPU's speed"
+    if context.options.provider == "cpu":
+        return "Device: the CPU, which shows that everything runs and nothing of a GPU's speed."
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
+        name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
-        return torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU whose name nothing tells"
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU whose name nothing tells"
+    left_out = "" if torch.cuda.is_available() else " Left out: PyTorch, since this build of it has no CUDA."
+    return f"Device: {name}.{left_out}"
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda", help="(default: %(default)s)")
-    parser.add_argument("--smoke", action="store_true", help="so little that it says nothing but that everything runs")
-    parser.add_argument(
-        "--budget-seconds",
-        type=float,
-        default=BUDGET_SECONDS,
-        help="after so many, what was measured is written and the rest left out (default: %(default)s)",
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for gpu.json, gpu.md and the pictures")
-    return parser.parse_args(arguments)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda", help="where the graphs run")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, as --quick, but the results are written")
+    help_text = "after so many, what was measured is written and the rest left out"
+    parser.add_argument("--budget-seconds", type=float, default=BUDGET_SECONDS, help=help_text)
 
 
-def _say(line: str) -> None:
-    print(f"gpu: {line}", file=sys.stderr, flush=True)
+def choose(options: argparse.Namespace) -> Sequence[str]:
+    """All parts; starts the clock. Raises UserError where the provider is not there."""
+    refuse_missing(options.provider)
+    options.deadline = time.monotonic() + options.budget_seconds
+    return list(SUITE.parts)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise TimeIsUp
+SUITE = Suite(
+    command="benchmarks.gpu",
+    name="gpu",
+    title="One decoder step on a GPU",
+    about="Parity on a GPU, then the time of a step against PyTorch.",
+    parts={"parity": parity, "greedy": greedy, "beam": beam},
+    add_options=add_options,
+    choose=choose,
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command. Raises VerificationFailed where a system does not compute what the CPU computes."""
+    found = run_suite(SUITE, arguments)
+    rows = found["parity"].rows if "parity" in found else []
+    if failed := [f"{name}: off by {error}" for name, error, _, verdict in rows if verdict != "true"]:
+        raise VerificationFailed("the provider does not compute what the CPU computes", failed)
 
 
 if __name__ == "__main__":

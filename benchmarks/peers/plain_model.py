@@ -1,8 +1,12 @@
 """The model as one would write it who has not thought of serving yet: torch's own layers, the same sizes.
 
+In process: python -m benchmarks.peers.plain_model HIDDEN_SIZE decodes with it, eager, on one thread.
+
 Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V vocabulary, K candidates.
 """
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -10,13 +14,13 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from benchmarks.training.workload import Workload
+from benchmarks.peers.plain_loop import Array, PlainLoop, Run
+from benchmarks.workload import Workload, of_hidden_size
 
 NUM_CANDIDATES = 4
 SEED = 1
-
-State = tuple[Tensor, Tensor, Tensor]
-"""hidden and cell states [L, B, H], and the attentional vector [B, H] that is fed to the next step."""
+STEP_INPUTS = ["previous_ids", "hidden", "cell", "feeding", "memory", "keys"]
+STEP_OUTPUTS = ["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"]
 
 
 class Encoder(nn.Module):
@@ -53,7 +57,9 @@ class Step(nn.Module):
     def forward(
         self, previous_ids: Tensor, hidden: Tensor, cell: Tensor, feeding: Tensor, memory: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """log-probabilities and ids of the best [B, K], and the next state."""
+        """Log-probabilities and ids of the best [B, K], and the next state: hidden and cell states [L, B, H], and the
+        attentional vector [B, H] that is fed to the next step.
+        """
         output = torch.cat([self.embeddings(previous_ids), feeding], 1)
         states = []
         for number, layer in enumerate(self.cells):
@@ -73,44 +79,56 @@ def plain_model(workload: Workload) -> tuple[Encoder, Step]:
         return Encoder(workload).eval(), Step(workload).eval()
 
 
+def torch_loop(workload: Workload) -> PlainLoop:
+    """The loop around the model itself, eager; numpy and torch share the arrays' memory."""
+    return PlainLoop(*(_run_eagerly(module) for module in plain_model(workload)))
+
+
+def _run_eagerly(module: nn.Module) -> Run:
+    def run(inputs: Mapping[str, Array]) -> list[Array]:
+        with torch.inference_mode():
+            outputs = module(**{name: torch.from_numpy(value) for name, value in inputs.items()})
+        return [output.numpy() for output in outputs]
+
+    return run
+
+
 def export_plain(workload: Workload, folder: Path) -> None:
     """Writes fp32 graphs as torch.onnx makes them, and int8 ones as onnxruntime's `quantize_dynamic` makes of those."""
     encoder, step = plain_model(workload)
-    batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
     source_ids = torch.ones(3, workload.num_tokens, dtype=torch.int64)
     memory, keys, hidden, cell = encoder(source_ids)
+    step_inputs = torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys
+    batch, width = torch.export.Dim("B", min=2, max=4096), torch.export.Dim("S", min=2, max=4096)
+    both, first, second = {0: batch, 1: width}, {0: batch}, {1: batch}
     fp32, int8 = folder / "fp32", folder / "int8"
     for made in (fp32, int8):
         made.mkdir(parents=True)
-    torch.onnx.export(
-        encoder,
-        (source_ids,),
-        fp32 / "encoder.onnx",
-        input_names=["source_ids"],
-        output_names=["memory", "keys", "hidden", "cell"],
-        dynamic_shapes=({0: batch, 1: width},),
-        external_data=False,
-    )
-    torch.onnx.export(
-        step,
-        (torch.ones(3, dtype=torch.int64), hidden, cell, torch.zeros(3, workload.hidden_size), memory, keys),
-        fp32 / "step.onnx",
-        input_names=["previous_ids", "hidden", "cell", "feeding", "memory", "keys"],
-        output_names=["log_probs", "ids", "next_hidden", "next_cell", "next_feeding"],
-        dynamic_shapes=({0: batch}, {1: batch}, {1: batch}, {0: batch}, {0: batch, 1: width}, {0: batch, 1: width}),
-        external_data=False,
-    )
-    for name in ("encoder.onnx", "step.onnx"):
+    for name, module, inputs, shapes, input_names, output_names in (
+        ("encoder", encoder, (source_ids,), (both,), ["source_ids"], ["memory", "keys", "hidden", "cell"]),
+        ("step", step, step_inputs, (first, second, second, first, both, both), STEP_INPUTS, STEP_OUTPUTS),
+    ):
+        path = fp32 / f"{name}.onnx"
+        torch.onnx.export(
+            module,
+            inputs,
+            path,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes=shapes,
+            external_data=False,
+        )
         # What shape inference left of the example's sizes contradicts the dynamic ones: quantize_dynamic stops at it.
-        _forget_shapes(fp32 / name)
-        quantize_dynamic(fp32 / name, int8 / name, weight_type=QuantType.QInt8)
-
-
-def _forget_shapes(path: Path) -> None:
-    model = onnx.load(path)
-    del model.graph.value_info[:]
-    onnx.save(model, path)
+        model = onnx.load(path)
+        del model.graph.value_info[:]
+        onnx.save(model, path)
+        quantize_dynamic(path, int8 / path.name, weight_type=QuantType.QInt8)
 
 
 def plain_parameters(workload: Workload) -> int:
     return sum(parameter.numel() for module in plain_model(workload) for parameter in module.parameters())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch_loop(of_hidden_size(int(sys.argv[1]))).answer_jobs()

@@ -1,7 +1,8 @@
-"""An empty service, as the limit of what serving can cost: python -m benchmarks.serving.echo_server.
+"""A grpc.aio service of bytes: for peers that have no server, and as an empty service, the limit of what serving costs.
 
-grpc.aio on uvloop, as our server has them, with the names of our calls; answers bytes as they came. What it takes per
-call is gRPC's own.
+    python -m benchmarks.serving.echo_server
+
+answers what it is asked, with the names of our calls, on uvloop as our server is: its time per call is gRPC's own.
 """
 
 import asyncio
@@ -10,27 +11,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-import uvloop
-
-from benchmarks.serving.attendant_server import BULK, UNARY
 
 
-async def _unary(request: bytes, context: object) -> bytes:
-    return request
+async def serve(service: str, handlers: dict[str, Any]) -> None:
+    """Serves on a free port, which it prints, until SIGTERM.
 
-
-async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
-    async for request in requests:
-        await context.write(request)
-
-
-async def serve() -> None:
-    service, unary = UNARY.strip("/").split("/")
-    # Without serializers both sides are bytes.
-    handlers: dict[str, Any] = {
-        unary: grpc.unary_unary_rpc_method_handler(_unary),
-        BULK.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(_stream),
-    }
+    Args:
+        service: its full name.
+        handlers: grpc's, by the names of the calls; without serializers both sides are bytes.
+    """
     server = grpc.aio.server()
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
@@ -42,5 +31,20 @@ async def serve() -> None:
     await server.stop(None)
 
 
+async def _unary(request: bytes, context: object) -> bytes:
+    return request
+
+
+async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
+    async for request in requests:
+        await context.write(request)
+
+
 if __name__ == "__main__":
-    uvloop.run(serve())
+    import uvloop  # a peer's environment has none
+
+    handlers: dict[str, Any] = {
+        "Generate": grpc.unary_unary_rpc_method_handler(_unary),
+        "GenerateBatch": grpc.stream_stream_rpc_method_handler(_stream),
+    }
+    uvloop.run(serve("attendant.v1.Seq2Seq", handlers))

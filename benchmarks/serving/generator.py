@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,12 @@ class Answered:
     Attributes:
         latencies: in seconds; of an open load from the planned moment of each request.
         seconds: from the first request to the last answer.
-        num_failed: requests that ended with an error; they have no latency.
-        first_failure: in the server's words.
+        failures: of requests that ended with an error, in the server's words; they have no latency.
     """
 
     latencies: list[float]
     seconds: float
-    cpu_seconds: float
-    num_failed: int
-    first_failure: str
+    failures: list[str]
 
 
 class Generator:
@@ -71,48 +68,33 @@ class Generator:
 
     async def run(self, load: Load) -> Answered:
         self._latencies, self._failures = [], []
-        kinds: dict[str, Callable[[Load], Coroutine[Any, Any, None]]] = {
-            "closed": self._closed,
-            "open": self._open,
-            "bulk": self._bulk,
-        }
-        cpu, began = time.process_time(), time.perf_counter()
-        await kinds[load.kind](load)
-        return Answered(
-            latencies=self._latencies,
-            seconds=time.perf_counter() - began,
-            cpu_seconds=time.process_time() - cpu,
-            num_failed=len(self._failures),
-            first_failure=self._failures[0] if self._failures else "",
-        )
+        began = time.perf_counter()
+        await {"closed": self._closed, "open": self._open, "bulk": self._bulk}[load.kind](load, began)
+        return Answered(latencies=self._latencies, seconds=time.perf_counter() - began, failures=self._failures)
 
-    async def _closed(self, load: Load) -> None:
-        end = time.perf_counter() + load.seconds
+    async def _closed(self, load: Load, began: float) -> None:
         numbers = itertools.count(1)
 
         async def client() -> None:
-            while time.perf_counter() < end and (not load.num_requests or next(numbers) <= load.num_requests):
+            while _is_open(load, began, next(numbers)):
                 await self._ask(time.perf_counter())
 
         await asyncio.gather(*(client() for _ in range(load.num_clients)))
 
-    async def _open(self, load: Load) -> None:
-        generator = random.Random(load.seed)
-        began = due = time.perf_counter()
-        asked = []
+    async def _open(self, load: Load, began: float) -> None:
+        generator, due, asked = random.Random(load.seed), began, []
         while (due := due + generator.expovariate(load.rate)) < began + load.seconds:
             if (ahead := due - time.perf_counter()) > 0:
                 await asyncio.sleep(ahead)
             asked.append(asyncio.create_task(self._ask(due)))
         await asyncio.gather(*asked)
 
-    async def _bulk(self, load: Load) -> None:
-        end = time.perf_counter() + load.seconds
+    async def _bulk(self, load: Load, began: float) -> None:
         room = asyncio.Semaphore(load.num_clients)
         sent: list[float] = []
 
         async def requests() -> AsyncIterator[bytes]:
-            while time.perf_counter() < end and (not load.num_requests or len(sent) < load.num_requests):
+            while _is_open(load, began, len(sent) + 1):
                 await room.acquire()
                 sent.append(time.perf_counter())
                 yield next(self._payloads)
@@ -129,6 +111,11 @@ class Generator:
             self._failures.append(f"{error.code().name}: {error.details()}")
         else:
             self._latencies.append(time.perf_counter() - moment)
+
+
+def _is_open(load: Load, began: float, number: int) -> bool:
+    """Whether the request of this number, from 1, may still be asked."""
+    return time.perf_counter() < began + load.seconds and (not load.num_requests or number <= load.num_requests)
 
 
 async def main(target: str, method: str, payloads: str) -> None:

@@ -1,149 +1,156 @@
-"""What serving costs beside decoding: processor time per sentence, and latency on an idle server."""
+"""What serving costs beside decoding: processor time per sentence, latency on an idle server, and idling itself."""
 
 import statistics
-import sys
-from contextlib import ExitStack
+import time
 from dataclasses import replace
-from pathlib import Path
 
 from benchmarks.command import Context
-from benchmarks.decoding.job import Job
-from benchmarks.decoding.pool import Pool
-from benchmarks.decoding.system import attendant, bare_graphs
-from benchmarks.results import Cell, Part
-from benchmarks.serving.attendant_server import BULK, UNARY, attendant_server, equal_payloads
+from benchmarks.decoding.in_process import NUM_WORKERS, job_of, own_decoder, workers
+from benchmarks.harness.measurement import measure, running_system
+from benchmarks.harness.results import Cell, Part
+from benchmarks.job import Job
+from benchmarks.serving.closed_loop import MAX_ROUNDS
 from benchmarks.serving.generator import Load
-from benchmarks.serving.load import LoadGenerator
-from benchmarks.serving.served import Served, ServedSystem, mean_between
+from benchmarks.serving.payloads import equal_payloads
+from benchmarks.serving.servers import attendant_server, empty_service, mean_between, running
 
-NUM_WORKERS = 2
-UNARY_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
-MS = 1e3
 ECHO_PART = 4
 """Nothing is decoded: a visit to the empty service is shorter by this factor."""
 
+INTERACTIVE_RATE = 10.0
+"""Requests per second: nearly each meets an otherwise idle server, or one with bulk work only."""
+
+BULK_LEAD_SECONDS = 0.5
+IDLE_SECONDS = 10.0
+
 
 def overhead(context: Context) -> Part:
-    """Server's own CPU per unary call and per bulk item, above decoding as many rows at a time in process."""
+    """What serving costs.
+
+    Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
+    as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
+    service takes for the same requests. No server that stands on it takes less.
+    """
     loads = {
-        "unary": Load(kind="closed", num_clients=UNARY_CLIENTS, seconds=context.visit_seconds),
+        "unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
         "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
-    served: dict[str, list[float]] = {kind: [] for kind in loads}
-    speeds: dict[str, list[float]] = {kind: [] for kind in loads}
-    beside: dict[str, list[float]] = {kind: [] for kind in loads}
-    empty: dict[str, list[float]] = {kind: [] for kind in loads}
-    rows_of: dict[str, int] = {}
-    with ExitStack() as exits:
-        server = exits.enter_context(Served(attendant_server(context, num_workers=NUM_WORKERS)))
-        generators = {
-            "unary": exits.enter_context(LoadGenerator(server)),
-            "bulk": exits.enter_context(LoadGenerator(server, BULK)),
-        }
-        echo = exits.enter_context(Served(empty_service(equal_payloads(context))))
-        echoed = {
-            "unary": exits.enter_context(LoadGenerator(echo)),
-            "bulk": exits.enter_context(LoadGenerator(echo, BULK)),
-        }
-        system = attendant(context.bundle, "int8", num_workers=NUM_WORKERS, num_threads=1)
-        pool = exits.enter_context(Pool(system))
+    names = {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}
+    jobs: dict[str, Job] = {}
+    with (
+        running(attendant_server(context)) as server,
+        running(empty_service(equal_payloads(context))) as empty,
+        workers(own_decoder(context, "int8", num_workers=NUM_WORKERS)) as pool,
+    ):
         for kind, load in loads.items():
             before = server.metrics()
-            generators[kind].run(load)
-            rows_of[kind] = max(1, round(mean_between("attendant_step_rows", before, server.metrics())))
-            pool.run(_job(context, rows_of[kind]))
-        for number in range(context.num_rounds):
-            for kind, load in loads.items():
-                report = generators[kind].run(load)
-                served[kind].append(report.cpu_per_answer)
-                speeds[kind].append(report.speed)
-                job = replace(_job(context, rows_of[kind]), seed=number)
-                beside[kind].append(pool.run(job).cpu_seconds / job.num_sentences)
-                short = replace(load, seconds=load.seconds / ECHO_PART)
-                empty[kind].append(echoed[kind].run(short).cpu_per_answer)
+            server.load(load)
+            num_rows = max(1, round(mean_between("attendant_step_rows", before, server.metrics())))
+            jobs[kind] = _job(context, num_rows, num_workers=NUM_WORKERS)
+            pool.run(jobs[kind])
+        short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
+        systems = [
+            running_system("served", "server", [server.visit(load, f"_{kind}") for kind, load in loads.items()]),
+            running_system("inside", "in process", [pool.visit(job, f"_{kind}") for kind, job in jobs.items()]),
+            running_system("empty", "empty service", [empty.visit(load, f"_{kind}") for kind, load in short.items()]),
+        ]
+        served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
-    for kind, name in (("unary", f"unary calls, {UNARY_CLIENTS} clients"), ("bulk", "one bulk stream")):
-        differences = [MS * (one - other) for one, other in zip(served[kind], beside[kind], strict=True)]
-        difference = statistics.median(differences)
-        whole, inside, least, speed = (statistics.median(values[kind]) for values in (served, beside, empty, speeds))
-        rows.append([name, speed, str(rows_of[kind]), MS * whole, MS * inside, difference, MS * least])
-        figures |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": MS * whole, f"{kind}_speed": speed}
-        figures |= {f"{kind}_empty_ms": MS * least}
-    return Part(
-        title="What serving costs",
-        about=(
-            "Processor time of all the server's processes per sentence, against decoding in process with as many rows "
-            "at a time as the server's steps had on average; in turns, medians of the rounds. The last column: what an "
-            "empty grpc.aio service takes for the same requests. No server that stands on it takes less."
-        ),
-        columns=[
-            *("", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"),
-            "empty service CPU ms",
-        ],
-        rows=rows,
-        figures=figures,
-    )
+    found: dict[str, float] = {}
+    for kind, name in names.items():
+        pairs = zip(served.samples[f"cpu_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
+        difference = statistics.median(one - other for one, other in pairs)
+        speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_{kind}")
+        within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_{kind}")
+        rows.append([name, speed, str(jobs[kind].batch_size), cpu, within, difference, call])
+        values = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": call}
+        found |= {f"{kind}_{figure}": value for figure, value in values.items()}
+    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
+    return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=found)
 
 
 def idle_latency(context: Context) -> Part:
-    """One client of an idle server, against the bare graphs of one sentence, with as many threads."""
+    """One request on an idle server.
+
+    Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and beside the same
+    call to an empty grpc.aio service.
+    """
     rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
+    found: dict[str, float] = {}
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
+    job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
         server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
-        system = bare_graphs(context.bundle, "int8", num_workers=1, num_threads=num_threads)
-        job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
-        latencies: dict[str, list[float]] = {"served": [], "bare": [], "empty": []}
-        with ExitStack() as exits:
-            running = exits.enter_context(Served(server))
-            empty = exits.enter_context(Served(empty_service(server.payloads)))
-            callers = {
-                "served": exits.enter_context(LoadGenerator(running)),
-                "empty": exits.enter_context(LoadGenerator(empty)),
-            }
-            pool = exits.enter_context(Pool(system))
-            for caller in callers.values():
-                caller.run(load)
-            pool.run(job)
-            for _ in range(context.num_rounds):
-                for name, caller in callers.items():
-                    latencies[name].append(caller.run(load).latency(50))
-                latencies["bare"].append(statistics.median(pool.run(job).latencies))
-        ours, limit, call = (MS * statistics.median(latencies[name]) for name in ("served", "bare", "empty"))
+        with (
+            running(server) as served,
+            running(empty_service(server.payloads())) as empty,
+            workers(own_decoder(context, "int8", num_threads=num_threads, bare=True)) as bare,
+        ):
+            for warm_up in (served.visit(load), bare.visit(job), empty.visit(load)):
+                warm_up(0)
+            systems = [
+                running_system("served", "server", [served.visit(load)]),
+                running_system("bare", "bare graphs", [bare.visit(job)]),
+                running_system("empty", "empty service", [empty.visit(load)]),
+            ]
+            ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
+        values = {"served_ms": ours.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": call.median("p50")}
+        ratio = values["served_ms"] / values["bare_ms"]
         options = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        rows.append([options, ours, limit, ours / limit, call])
-        if num_workers == NUM_WORKERS:
-            figures |= {"served_ms": ours, "bare_ms": limit, "empty_ms": call}
+        rows.append([options, values["served_ms"], values["bare_ms"], ratio, values["empty_ms"]])
+        found = found or values  # the first layout's are the ones that are compared
     return Part(
-        title="One request on an idle server",
-        about=(
-            "Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and "
-            "beside the same call to an empty grpc.aio service."
-        ),
-        columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"],
-        rows=rows,
-        figures=figures,
+        columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"], rows=rows, figures=found
     )
 
 
-def empty_service(payloads: Path) -> ServedSystem:
-    return ServedSystem(
-        name="empty service",
-        command=(sys.executable, "-m", "benchmarks.serving.echo_server"),
-        method=UNARY,
-        payloads=payloads,
-    )
+def priority(context: Context) -> Part:
+    """Interactive requests beside bulk work.
+
+    10 unary calls per second, at random moments; one bulk stream with 2,048 requests in flight.
+    """
+    seconds = 12 * context.visit_seconds
+    trickle = Load(kind="open", rate=INTERACTIVE_RATE, seconds=seconds)
+    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * BULK_LEAD_SECONDS)
+    with running(attendant_server(context)) as server:
+        interactive = server.visit(trickle, "_loaded")
+
+        def loaded(number: int) -> dict[str, float | list[float]]:
+            server.begin(bulk)
+            time.sleep(BULK_LEAD_SECONDS)
+            return {**interactive(number), "bulk_speed": server.end(bulk)["speed"]}
+
+        system = running_system("attendant", "interactive requests", [server.visit(trickle, "_idle"), loaded])
+        (found,) = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
+    speed = found.median("bulk_speed")
+    names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
+    figures = {f"{key}_{p}_ms": found.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
+    rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]
+    return Part(columns=["beside", "p50 ms", "p99 ms"], rows=rows, figures=figures | {"bulk_speed": speed})
 
 
-def _job(context: Context, batch_size: int) -> Job:
-    workload = context.workload
-    num_sentences = NUM_WORKERS * batch_size * max(1, round(context.visit_seconds * 512 / batch_size))
-    return Job(
-        num_sentences=8 if context.quick else num_sentences,
-        num_tokens=workload.num_tokens,
-        vocabulary_size=workload.vocabulary_size,
-        batch_size=batch_size,
-    )
+def idle(context: Context) -> Part:
+    """Idle.
+
+    10 s after the last request; all processes together.
+    """
+    rows: list[list[Cell]] = []
+    figures: dict[str, float] = {}
+    for num_workers in (2, 1):
+        with running(attendant_server(context, num_workers=num_workers)) as server:
+            server.load(Load(kind="closed", num_clients=8, seconds=context.visit_seconds))
+            began, cpu = time.monotonic(), server.process.cpu_seconds()
+            time.sleep(1.0 if context.quick else IDLE_SECONDS)
+            share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
+            mebibytes = server.process.resident_bytes() / 2**20
+        rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
+        figures |= {f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes}
+    figures["idle_share"] = max(figures["idle_share_1"], figures["idle_share_2"])
+    return Part(columns=["server", "share of a core", "resident MiB"], rows=rows, figures=figures)
+
+
+def _job(context: Context, batch_size: int, num_workers: int = 1) -> Job:
+    """Whole batches for every worker, about as many sentences as a visit takes."""
+    num_sentences = num_workers * batch_size * max(1, round(context.visit_seconds * 512 / batch_size))
+    return job_of(context, num_sentences=num_sentences, batch_size=batch_size)

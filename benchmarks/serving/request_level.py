@@ -4,9 +4,10 @@ It takes the server's options. A batch is formed of who waits, and nobody joins 
 the same. Those of a batch that end earlier leave, and are answered, at once. One worker: it runs in this process.
 """
 
+from functools import partial
+
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
-from attendant.server.engine import engine
 from attendant.server.engine.queueing.scheduler import Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
 
@@ -19,5 +20,4 @@ class RequestLevelScheduler(Scheduler):
 
 
 if __name__ == "__main__":
-    engine.Scheduler = RequestLevelScheduler  # type: ignore[attr-defined]
-    exit_command("benchmarks.serving.request_level", main)
+    exit_command("benchmarks.serving.request_level", partial(main, RequestLevelScheduler))

@@ -2,100 +2,106 @@
 
 import argparse
 import os
-import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
-from benchmarks.training import joeynmt, opennmt
-from benchmarks.training.attendant import Attendant
+from benchmarks.command import Context, Suite, exit_suite
+from benchmarks.harness.measurement import Measurement, figures, measure, table
+from benchmarks.harness.results import Cell, Part
 from benchmarks.training.data import write_corpus
-from benchmarks.training.environment import Environment, InstallationFailed
-from benchmarks.training.machine import this_machine
-from benchmarks.training.measurement import measure
-from benchmarks.training.system import System
-from benchmarks.training.table import page, result, terminal_table, write_results
-from benchmarks.training.workload import QUICK, Workload
+from benchmarks.training.toolkits import TOOLKITS, Training
+from benchmarks.training.watching import system_of
 
-PEERS: dict[str, tuple[Callable[..., System], Environment]] = {
-    "joeynmt": (joeynmt.JoeyNMT, joeynmt.ENVIRONMENT),
-    "opennmt": (opennmt.OpenNMT, opennmt.ENVIRONMENT),
-}
-
-DESCRIPTION = """Trains the same architecture with Attendant and with its peers, in turn, and compares their speeds.
-The peers come from PyPI into environments of their own, which are kept. Run it on a machine that does nothing else."""
+PEERS = [name for name in TOOLKITS if name != "attendant"]
+COLUMNS = ["system", "tokens/s", "to the faster peer", "slowest-fastest", "windows", "tokens/processor s", "parameters"]
+ABOUT = (Path(__file__).parent / "about.md").read_text(encoding="utf-8") + "\n".join(
+    f"* {one.name} {one.version}: {one.differences}." for one in TOOLKITS.values()
+)
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m benchmarks.training",
-        description=DESCRIPTION,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+def input_feeding(context: Context) -> Part:
+    """With input feeding."""
+    return _part(context, input_feeding=True)
+
+
+def no_input_feeding(context: Context) -> Part:
+    """Without input feeding."""
+    return _part(context, input_feeding=False)
+
+
+def _part(context: Context, *, input_feeding: bool) -> Part:
+    options = context.options
+    toolkits = [TOOLKITS[name] for name in [*_peers(options), "attendant"]]
+    pairs = [(toolkit, precision) for toolkit in toolkits for precision in toolkit.precisions]
+    # The minutes are for both parts.
+    seconds = 60 * options.minutes / (2 * options.rounds * len(pairs))
+    corpus = write_corpus(context.workload, context.cache / "data")
+    systems = []
+    for toolkit, precision in pairs:
+        training = Training(
+            workload=context.workload,
+            corpus=corpus,
+            folder=context.cache / "runs" / f"{toolkit.name.lower()}-{precision}",
+            input_feeding=input_feeding,
+            precision=precision,
+            num_threads=options.threads,
+        )
+        systems.append(system_of(toolkit, training, seconds, context.cache, options.torch_index))
+    found = measure(systems, num_rounds=options.rounds, say=context.say)
+    peers = [one.median("speed") for one in found if one.samples and not one.system.key.startswith("attendant")]
+    return Part(
+        columns=COLUMNS,
+        rows=table(found, len(COLUMNS), lambda one: _cells(one, max(peers, default=None))),
+        figures=figures(found),
+        note=f"Threads of each: {options.threads}.",
     )
-    found.add_argument("--peers", default=",".join(PEERS), help="which peers, separated by commas; empty: none")
-    found.add_argument("--minutes", type=float, default=20.0, help="of measuring, the installation not counted")
-    found.add_argument("--rounds", type=int, default=3, help="how often each system is visited")
-    found.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each system")
-    found.add_argument("--cache", type=Path, default=Path(".benchmarks"), help="environments, data and logs")
-    found.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="for training.json and .md")
-    found.add_argument("--torch-index", metavar="URL", help="an index with a CPU build of torch, beside pip's own")
-    found.add_argument("--quick", action="store_true", help="tiny sizes: does everything run? Writes no results")
-    return found
 
 
-def systems(peers: list[str], cache: Path) -> Iterator[System]:
-    """With input feeding, then without; Attendant's variants among the peers'."""
-    for input_feeding in (True, False):
-        for peer in peers:
-            yield PEERS[peer][0](input_feeding=input_feeding, cache=cache)
-        for precision in ("fp32", "bf16"):
-            yield Attendant(input_feeding=input_feeding, precision=precision)
+def _cells(one: Measurement, faster_peer: float | None) -> list[Cell]:
+    speed, parameters = one.median("speed"), one.samples.get("parameters")
+    return [
+        f"{speed:,.0f}",
+        None if faster_peer is None else f"{speed / faster_peer:.2f}",
+        one.spread("speed"),
+        str(len(one.samples["speed"])),
+        f"{one.median('cpu_speed'):,.0f}",
+        None if parameters is None else f"{parameters[0] / 1e6:.2f} M",
+    ]
 
 
-def main() -> None:
-    arguments = parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the training that runs is stopped too
-    peers = [name for name in arguments.peers.split(",") if name]
-    for name in peers:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peers", default=",".join(PEERS), help="which peers, separated by commas; empty: none")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of measuring, the installation not counted")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each system is visited")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each system")
+    parser.add_argument("--torch-index", metavar="URL", help="an index with a CPU build of torch, beside pip's own")
+
+
+def choose(options: argparse.Namespace) -> Sequence[str]:
+    """Both parts. Raises UserError where an option makes no sense."""
+    for name in _peers(options):
         if name not in PEERS:
             raise UserError(f"--peers: there is no {name!r}; known: {', '.join(PEERS)}")
     for option in ("minutes", "rounds", "threads"):
-        if getattr(arguments, option) <= 0:
-            raise UserError(f"--{option} must be positive, got {getattr(arguments, option)}")
-    cache = arguments.cache.resolve()
-    for name in peers:
-        _say(f"installing {name}, where it is not there yet")
-        try:
-            PEERS[name][1].install(cache, arguments.torch_index)
-        except InstallationFailed as error:
-            raise UserError(f"{name} can't be installed; leave it out with --peers, or mend this:\n{error}") from None
-    workload = QUICK if arguments.quick else Workload()
-    corpus = write_corpus(workload, cache / "data")
-    machine, chosen = this_machine(), list(systems(peers, cache))
-    measurements = measure(
-        chosen,
-        workload,
-        corpus,
-        folder=cache / "runs",
-        num_rounds=arguments.rounds,
-        visit_seconds=60 * arguments.minutes / (arguments.rounds * len(chosen)),
-        num_threads=arguments.threads,
-        announce=_say,
-    )
-    command = shlex.join(["python", "-m", "benchmarks.training", *sys.argv[1:]])
-    found = result(chosen, measurements, workload, machine, command=command, num_threads=arguments.threads)
-    print(terminal_table(found))
-    if not arguments.quick:
-        write_results(found, page(found, workload, machine), arguments.output)
-        _say(f"written: {arguments.output / 'training.json'}, {arguments.output / 'training.md'}")
+        if getattr(options, option) <= 0:
+            raise UserError(f"--{option} must be positive, got {getattr(options, option)}")
+    return list(SUITE.parts)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _peers(options: argparse.Namespace) -> list[str]:
+    return [name for name in options.peers.split(",") if name]
 
+
+SUITE = Suite(
+    command="benchmarks.training",
+    name="training",
+    title="Training speed",
+    about=ABOUT,
+    parts={"input-feeding": input_feeding, "no-input-feeding": no_input_feeding},
+    add_options=add_options,
+    choose=choose,
+)
 
 if __name__ == "__main__":
-    exit_command("benchmarks.training", main)
+    exit_suite(SUITE)

@@ -14,7 +14,7 @@ class FinishReason(StrEnum):
     """Why a hypothesis ended."""
 
     EOS = "EOS"  # the model said so
-    LENGTH = "LENGTH"  # it was cut at max_length
+    LENGTH = "LENGTH"  # it was cut: at max_length, or where bans left no token
     UNSPECIFIED = "UNSPECIFIED"  # a reason that this version of the client does not know
 
 
@@ -33,8 +33,8 @@ class Hypothesis:
 
     Attributes:
         text: the target tokenizer's decoding of `tokens`.
-        tokens: without EOS.
-        score: what hypotheses are ranked by: `log_prob` over the penalties.
+        tokens: without EOS. With `replace_unknowns`, source tokens stand where UNK stood.
+        score: what hypotheses are ranked by: `log_prob` with the penalties.
         log_prob: of the tokens, and of EOS where the hypothesis ended there.
         token_log_probs: the summands of `log_prob` in order, EOS last; empty unless asked for.
         attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
@@ -76,7 +76,7 @@ class Generation:
 
     Attributes:
         version: which weights answered.
-        hypotheses: best first; at least one.
+        hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if asked for.
         source_tokens: what the source was split into, in the order of attention's columns.
     """
 

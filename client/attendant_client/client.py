@@ -4,7 +4,7 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -14,7 +14,7 @@ from attendant_client.bulk import Bulk
 from attendant_client.channel import open_channel
 from attendant_client.errors import AttendantError, error_of
 from attendant_client.messages import generate_request, generation_of, model_info_of, score_of, score_request
-from attendant_client.options import GenerateOptions, RequestOptions
+from attendant_client.options import Deadline, GenerateOptions, RequestOptions
 from attendant_client.ordered import in_order
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
@@ -22,13 +22,6 @@ from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 DEFAULT_TARGET = "localhost:50051"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CONCURRENCY = 512
-
-
-class Deadline(TypedDict, total=False):
-    """The keyword that every call takes."""
-
-    # Seconds, retries included; None: no deadline. Left out: the client's own.
-    timeout: float | None
 
 
 class AttendantClient:
@@ -82,7 +75,7 @@ class AttendantClient:
         await self._channel.close(None)
 
     async def generate(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> Generation:
-        """Decodes one source.
+        """Decodes one source; see `Generation` for what the answer holds, and which of it must be asked for.
 
         Args:
             source: a text, or its tokens, which must all be in the vocabulary.
@@ -209,13 +202,13 @@ class AttendantClient:
         response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
-    async def _call(self, method: Callable[..., Any], request: Any, options: Deadline | GenerateOptions) -> Any:
+    async def _call(self, method: Callable[..., Any], request: Any, options: Deadline) -> Any:
         try:
             return await method(request, timeout=self._timeout_of(options), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
 
-    def _timeout_of(self, options: Deadline | GenerateOptions) -> float | None:
+    def _timeout_of(self, options: Deadline) -> float | None:
         return _checked(options["timeout"]) if "timeout" in options else self._timeout
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,8 @@ from attendant_client.answers import (
 )
 from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
 from attendant_client.v1 import seq2seq_pb2 as pb
+
+_Filled = TypeVar("_Filled", bound=Message)
 
 _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
@@ -111,23 +113,15 @@ def model_info_of(model: pb.Model) -> ModelInfo:
 def _field(value: Any) -> Any:
     """An option's value as the message has it."""
     if isinstance(value, Sampling):
-        return _sampling(value)
+        return _fill(pb.SamplingOptions(), asdict(value))
     return value if value is None or isinstance(value, str | int | float) else _tokens(value)
 
 
 def _tokens(tokens: Sequence[str]) -> pb.Tokens:
-    message = pb.Tokens()
-    _fill(message, {"tokens": tuple(tokens)})
-    return message
+    return _fill(pb.Tokens(), {"tokens": tuple(tokens)})
 
 
-def _sampling(sampling: Sampling) -> pb.SamplingOptions:
-    message = pb.SamplingOptions()
-    _fill(message, asdict(sampling))
-    return message
-
-
-def _fill(message: Message, values: Mapping[str, Any]) -> None:
+def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
     """Sets the fields that have a value; protobuf's complaints name none, so they are told again with the field's."""
     for name, value in values.items():
         try:
@@ -137,9 +131,11 @@ def _fill(message: Message, values: Mapping[str, Any]) -> None:
                 getattr(message, name).extend(value)
             elif value is not None:
                 setattr(message, name, value)
-        except (TypeError, ValueError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
+        except (AttributeError, TypeError, ValueError) as error:
+            # AttributeError: a plain value where a message belongs.
+            kind = ValueError if isinstance(error, ValueError) else TypeError
             raise kind(f"{name}={value!r}: {error}") from None
+    return message
 
 
 def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:

@@ -1,72 +1,126 @@
-"""The options of `generate`, named as in the API. What is left out takes the bundle's default."""
+"""The options of `generate`, named as in the API: what each means, and what the server takes where it is left out.
+
+`attendant generate` and its help are made from this. Ranges are checked by the server, which knows its models.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is said of an option.
+
+    Attributes:
+        meaning: one line, with the unit.
+        default: what the server takes where the option is left out; "": nothing worth saying.
+        least, most: of a whole number; as many as the API's field can hold.
+    """
+
+    meaning: str
+    default: str = ""
+    least: int = 0
+    most: int = 2**32 - 1
+
+
+OF_BUNDLE = "the bundle's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Draw tokens at random instead of searching for the most probable ones.
+    """Draw tokens at random instead of searching for the most probable ones."""
 
-    Attributes:
-        temperature: divides the logits; 1 samples from the model's own distribution.
-        top_k: only the k most probable symbols; 0: all that the server considers.
-        top_p: only the most probable symbols that together have this probability (Holtzman et al. 2020).
-        seed: the same seed and request give the same answer.
-    """
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
+    temperature: Annotated[
+        float | None, Option("divides the logits: below 1 the probable tokens become more so, above 1 less", "1")
+    ] = None
+    top_k: Annotated[
+        int | None, Option("draw among the N most probable tokens only; 0: the 256 most probable ones", "0")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Option("draw among the most probable tokens that together have this probability (Holtzman et al. 2020)", "1"),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Option("the same seed and request give the same answer, whatever runs beside it", "random", most=2**64 - 1),
+    ] = None
 
 
 class DecodingFields(TypedDict, total=False):
     """How the answer is searched for."""
 
-    # Live hypotheses; 1 is greedy search.
-    beam_size: int
-    # Hypotheses returned, best first; at most beam_size.
-    num_hypotheses: int
-    # score = log_prob / ((5 + |Y|) / 6) ^ length_penalty (Wu et al. 2016, eq. 14).
-    length_penalty: float
-    # Wu et al. 2016, eq. 14.
-    coverage_penalty: float
-    # In tokens, without EOS.
-    min_length: int
-    max_length: int
-    # Search ends when patience * beam_size hypotheses have ended (Kasai et al. 2022).
-    patience: float
-    no_repeat_ngram_size: int
-    # Keskar et al. 2019.
-    repetition_penalty: float
-    # Never generate UNK.
-    suppress_unk: bool
-    # Every hypothesis begins with these tokens.
-    target_prefix: Sequence[str]
-    sampling: Sampling
+    beam_size: Annotated[int, Option("live hypotheses; 1: greedy search", OF_BUNDLE, least=1)]
+    num_hypotheses: Annotated[
+        int,
+        Option(
+            "hypotheses to return, best first; at most the beam size, unless they are alternatives or drawn",
+            OF_BUNDLE,
+            least=1,
+        ),
+    ]
+    alternatives: Annotated[
+        bool, Option("return hypotheses that begin differently: the best one for each of the most probable next tokens")
+    ]
+    min_length: Annotated[int, Option("tokens that a hypothesis must have before it may end", "0")]
+    max_length: Annotated[int, Option("tokens after which a hypothesis is cut", OF_BUNDLE, least=1)]
+    min_length_ratio: Annotated[
+        float, Option("as the minimum length, in target tokens per source token; the stricter of both counts", "none")
+    ]
+    max_length_ratio: Annotated[
+        float, Option("as the maximum length, in target tokens per source token; the stricter of both counts", "none")
+    ]
+    length_penalty: Annotated[
+        float,
+        Option("divide log P by ((5 + tokens) / 6) ^ X (Wu et al. 2016): larger favours longer; 0: none", OF_BUNDLE),
+    ]
+    coverage_penalty: Annotated[
+        float, Option("lower the score where source tokens got little attention (Wu et al. 2016); 0: none", "0")
+    ]
+    repetition_penalty: Annotated[
+        float,
+        Option("divide the probability of tokens that the hypothesis already has (Keskar et al. 2019); 1: none", "1"),
+    ]
+    no_repeat_ngram_size: Annotated[int, Option("no sequence of N tokens occurs twice; 0: any may", "0")]
+    patience: Annotated[
+        float,
+        Option(
+            "end the search when X times the beam size hypotheses have ended (Kasai et al. 2022)",
+            "the bundle's; if it has none, end when no live hypothesis can enter the best",
+        ),
+    ]
+    suppress_unk: Annotated[bool, Option("never generate UNK")]
+    target_prefix: Annotated[Sequence[str], Option("every hypothesis begins with these tokens")]
+    sampling: Annotated[Sampling, Option("draw tokens at random instead of searching for the most probable ones")]
 
 
 class OutputFields(TypedDict, total=False):
     """What the answer holds besides the text."""
 
-    attention: bool
-    token_log_probs: bool
-    # Replace each UNK by the source token that it attends to most.
-    replace_unknowns: bool
+    attention: Annotated[bool, Option("return the attention weights")]
+    token_log_probs: Annotated[bool, Option("return the log-probability of every token")]
+    replace_unknowns: Annotated[bool, Option("replace each UNK by the source token that it attends to most")]
 
 
 class RequestOptions(DecodingFields, OutputFields, total=False):
     """Everything that a request says beside its source."""
 
-    # The manifest's name; may be left out where the server serves one model.
-    model: str
+    model: Annotated[str, Option("the model's name", "the only one served")]
 
 
-class GenerateOptions(RequestOptions, total=False):
+class Deadline(TypedDict, total=False):
+    """The keyword that every call takes."""
+
+    # Seconds, retries included; of bulk work: that may pass without an answer. None: no deadline. Left out: the
+    # client's own.
+    timeout: float | None
+
+
+class GenerateOptions(RequestOptions, Deadline, total=False):
     """Everything that `generate` and `generate_many` take by keyword."""
 
-    # Seconds for a request, retries included; of `generate_many`: that may pass without an answer. None: no limit. Left
-    # out: the client's own.
-    timeout: float | None
+
+def options_of(fields: type) -> dict[str, tuple[Any, Option]]:
+    """The type and the meaning of each option of one of the classes above, by its name."""
+    hints = get_type_hints(fields, include_extras=True)
+    return {name: (kind, option) for name, hint in hints.items() for kind, option in [get_args(hint)]}

@@ -52,8 +52,8 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         decoding=DecodingDefaults(
             beam_size=beam_size,
             length_penalty=recipe.evaluation.length_penalty,
-            patience=getattr(recipe.evaluation, "patience", None),
-            max_length_ratio=getattr(run, "max_length_ratio", None),
+            patience=recipe.evaluation.patience,
+            max_length_ratio=run.max_length_ratio,
         ),
         provenance=Provenance(
             commit=run.commit,

@@ -111,7 +111,8 @@ class Tokenizer:
     def words_of(self, text: str) -> list[str]:
         """What stands in a text where each of its tokens does: also where the token is UNK."""
         encoding = self._library.encode(text, add_special_tokens=False)
-        return [text[begin:end].strip() for begin, end in encoding.offsets]
+        # Some tokenizers count the blank before a word as part of it; a blank alone is what stands there.
+        return [text[begin:end].strip() or text[begin:end] for begin, end in encoding.offsets]
 
 
 def _as_text(ids: list[int]) -> list[int]:

@@ -17,7 +17,7 @@ k each), K candidates of each.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Generic, NamedTuple, TypeVar
 
@@ -29,13 +29,16 @@ from attendant.runtime.decoding.candidates import IMPOSSIBLE, Candidates, repeat
 from attendant.runtime.decoding.history import History
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.limits import Limits
-from attendant.runtime.decoding.nbest import Beam, RunningRequest, opened_beams
-from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions, length_penalty
+from attendant.runtime.decoding.nbest import Beam, RunningRequest, best_first, opened_beams
+from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Key = TypeVar("Key")
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.float64]
+
+_COUNTED = np.arange(1 << 16)[:, None]
+"""0, 1, 2, ...: the rows of as many greedy searches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ class Ending(NamedTuple, Generic[Key]):
 
     key: Key
     hypotheses: tuple[Hypothesis, ...]
+
+
+class _Step(NamedTuple):
+    """A step of the rows, as the search orders it.
+
+    Attributes:
+        ids, log_probs: [R, K].
+        scores: [R, K] what candidates are ordered by: the log-probabilities, unless somebody's options change them.
+        attention: [R, S], where anybody needs it.
+    """
+
+    ids: Ids
+    log_probs: Floats
+    scores: Floats | Scores
+    attention: Floats | None
 
 
 class BeamSearch(Generic[Key]):
@@ -75,16 +93,12 @@ class BeamSearch(Generic[Key]):
         self._beams: list[Beam[Key]] = []
         self._limits = Limits(special_ids.eos, special_ids.unk)
         self._history = History()
-        self._step = 0
         # [R] log-probabilities of the hypotheses, less their penalties, with the other sign: the way they are sorted.
         self._negated: Scores = np.empty(0, np.float64)
-        # [B] live hypotheses of each; the score that a newcomer to its n best must exceed; and what a live one's
-        # log-probability is divided by at its maximum length.
+        # [B] live hypotheses of each.
         self._counts: Ids = np.empty(0, np.int64)
-        self._to_exceed: Scores = np.empty(0, np.float64)
-        self._divisors: Scores = np.empty(0, np.float64)
-        # Whether anybody's candidates are changed, attention is kept, n-grams are banned, or a beam's n best are full.
-        self._changes = self._attends = self._bans_ngrams = self._closes = False
+        # How many beams have candidates that options change, need attention, ban n-grams.
+        self._num_changing = self._num_attending = self._num_banning = 0
 
     @property
     def keys(self) -> list[Key]:
@@ -92,36 +106,31 @@ class BeamSearch(Generic[Key]):
         return list(dict.fromkeys(beam.request.key for beam in self._beams))
 
     @property
-    def num_steps_kept(self) -> int:
-        """Steps that are remembered: as many as the request that joined first has taken."""
-        return self._history.num_steps
-
-    @property
     def attends(self) -> bool:
         """Whether the next step's attention weights are needed."""
-        return self._attends
+        return self._num_attending > 0
 
     @property
     def num_candidates(self) -> int:
         """How many candidates of a row are looked at in the next step."""
         usual = self._num_ordered
-        return max([usual, *map(self._num_wanted_by, self._beams)]) if self._changes else usual
+        return max([usual, *map(self._num_wanted_by, self._beams)]) if self._num_changing else usual
 
     def join(self, entrants: Sequence[Entrant[Key]]) -> None:
         """Adds requests of this beam size."""
-        for one in entrants:
-            request = RunningRequest(one.key, one.options, one.source_length, self._step)
-            self._beams += opened_beams(request, 1)
-        options = [one.options for one in entrants]
-        self._limits.join(options, self._step)
-        divisors = [length_penalty(one.max_length + 1, one.length_penalty) for one in options]
-        num = len(entrants)
+        step, num = self._step, len(entrants)
+        beams = [
+            beam
+            for one in entrants
+            for beam in opened_beams(RunningRequest(one.key, one.options, one.source_length, step), 1)
+        ]
+        self._history.join(num, min(self._limits.first_begin, step))
+        self._limits.join([one.options for one in entrants], step)
+        self._beams += beams
+        self._count(beams, 1)
         self.rows = np.concatenate([self.rows, np.array([one.row for one in entrants], np.int64)])
         self._negated = np.concatenate([self._negated, np.zeros(num)])
         self._counts = np.concatenate([self._counts, np.ones(num, np.int64)])
-        self._to_exceed = np.concatenate([self._to_exceed, np.full(num, -math.inf)])
-        self._divisors = np.concatenate([self._divisors, divisors])
-        self._note_options()
 
     def remove(self, keys: Set[Key]) -> None:
         """Drops requests, and their rows; keys that are not here are ignored."""
@@ -129,7 +138,7 @@ class BeamSearch(Generic[Key]):
 
     def forced_ids(self) -> Ids | None:
         """[R] what each row must take next, -1: whatever it likes; None: nobody is forced."""
-        if not self._changes:
+        if not self._num_changing:
             return None
         forced = [beam.forced_id(self._step) for beam in self._beams]
         return None if max(forced) == NO_ID else np.array(forced, np.int64).repeat(self._counts)
@@ -137,11 +146,11 @@ class BeamSearch(Generic[Key]):
     def banned_ids(self) -> Ids | None:
         """[R, N] what must not follow each row, -1: nothing; None: nobody is forbidden anything."""
         of_beams = self._limits.banned_ids(self._step)
-        if of_beams is not None and self._changes:
+        if of_beams is not None and self._num_changing:
             # A prefix is taken as it is given.
             of_beams[[beam.forced_id(self._step) != NO_ID for beam in self._beams]] = NO_ID
-        banned = None if of_beams is None else of_beams.repeat(self._counts, axis=0)
-        if not self._bans_ngrams:
+        banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
+        if not self._num_banning:
             return banned
         ngrams = self._ngram_bans()
         width = max(map(len, ngrams))
@@ -152,21 +161,28 @@ class BeamSearch(Generic[Key]):
 
     def advance(self, output: StepOutput) -> list[Ending[Key]]:
         """Takes a step's output for these rows [R, ...]; returns the requests that end with it, who leave."""
-        self._history.begin_step(output.attention if self._attends else None)
-        num = self._num_ordered
-        ids, log_probs = output.candidate_ids[:, :num], output.candidate_log_probs[:, :num]
-        scores: Floats | Scores = log_probs
-        origin: Ids | None = None
-        if self._changes:
-            changed, origin = self._changed(output)
-            ids, log_probs, scores = changed.ids[:, :num], changed.log_probs[:, :num], changed.scores[:, :num]
+        if self._num_banning and (stuck := output.candidate_ids[:, 0] == self._special_ids.pad).any():
+            # PAD comes first only where every symbol is banned: all are equally improbable then, and it has the
+            # lowest id.
+            nothing = np.where(stuck[:, None], -math.inf, output.candidate_log_probs).astype(np.float32)
+            output = replace(output, candidate_log_probs=nothing)
+        if self._num_changing:
+            step = self._changed(output)
+        else:
+            num = self._num_ordered
+            ids, log_probs = output.candidate_ids[:, :num], output.candidate_log_probs[:, :num]
+            step = _Step(ids, log_probs, log_probs, output.attention)
         finished: list[Ending[Key]] = []
         stay = None
         if (reached := self._limits.reached(self._step)) is not None:
-            finished = self._cut(reached, ids, log_probs, scores, origin)
             stay = ~reached
-        finished += self._extend(ids, log_probs, scores, stay, origin)
-        return finished + self._end_scored() if self._changes else finished
+            finished = self._cut(reached.nonzero()[0].tolist(), step)
+        finished += self._extend(step, stay)
+        return finished + self._end_scored() if self._num_changing else finished
+
+    @property
+    def _step(self) -> int:
+        return self._history.step
 
     @property
     def _num_ordered(self) -> int:
@@ -188,55 +204,55 @@ class BeamSearch(Generic[Key]):
         """For each row, the symbols that would repeat an n-gram; at least one row has the option."""
         bans: list[list[int]] = []
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
-            size = beam.request.options.no_repeat_ngram_size
+            size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
+            looks = size and beam.forced_id(self._step) == NO_ID
             for row in range(len(bans), len(bans) + count):
-                looks = size and beam.forced_id(self._step) == NO_ID
-                bans.append(repeated_ngram_ends(self._tokens(beam, row), size) if looks else [])
+                bans.append(repeated_ngram_ends(self._history.tokens(row, begin), size) if looks else [])
         return bans
 
-    def _tokens(self, beam: Beam[Key], row: int) -> list[int]:
-        return self._history.path(self._step, row, self._step - beam.request.begin).tokens
-
-    def _changed(self, output: StepOutput) -> tuple[Candidates, Ids | None]:
-        """The candidates as the options of some make them; and the row that each came from, if any was repeated."""
+    def _changed(self, output: StepOutput) -> _Step:
+        """The step as the options of some make it."""
         origin = self._branch(output)
         rows = np.arange(len(self.rows)) if origin is None else origin
         num = self.num_candidates
         changed = Candidates.of_rows(output.candidate_ids[:, :num], output.candidate_log_probs[:, :num], rows)
+        forced = output.forced_log_probs[rows].tolist()
         first = 0
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
             if beam.request.options.changes_candidates:
                 for row in range(first, first + count):
-                    self._change(changed, row, int(rows[row]), beam, output.forced_log_probs)
+                    self._change(changed, row, beam, forced[row])
             first += count
-        return changed, origin
+        num = self._num_ordered
+        attention = output.attention if output.attention is None or origin is None else output.attention[origin]
+        return _Step(changed.ids[:, :num], changed.log_probs[:, :num], changed.scores[:, :num], attention)
 
-    def _change(self, changed: Candidates, row: int, origin: int, beam: Beam[Key], forced: Floats) -> None:
-        """Changes the candidates of one row, which came from the row `origin` of the step."""
-        options, length = beam.request.options, self._step - beam.request.begin
-        if length < len(options.target_prefix):
-            changed.force(row, options.target_prefix[length], float(forced[origin]))
+    def _change(self, changed: Candidates, row: int, beam: Beam[Key], forced_log_prob: float) -> None:
+        """Changes the candidates of one row."""
+        options, begin = beam.request.options, beam.request.begin
+        if (forced := beam.forced_id(self._step)) != NO_ID:
+            changed.force(row, forced, forced_log_prob)
             return
         if options.repetition_penalty != 1.0:
-            changed.penalize(row, self._tokens(beam, origin), options.repetition_penalty)
+            changed.penalize(row, self._history.tokens(row, begin), options.repetition_penalty)
         if beam.random is not None and options.sampling is not None:
             changed.draw(row, options.sampling, beam.random)
-        elif options.alternatives and length == len(options.target_prefix):
+        elif options.alternatives and self._step - begin == len(options.target_prefix):
             changed.choose(row, beam.number)
 
     def _branch(self, output: StepOutput) -> Ids | None:
         """Splits requests of several beams, whose prefix has been taken, into them; each begins with the same row.
 
         Returns:
-            [R'] the row that each of the rows came from; None: nobody was split.
+            [R] the row of the step that each of the rows came from; None: nobody was split.
         """
         beams: list[Beam[Key]] = []
         repeats: list[int] = []
         first = 0
         for beam, count in zip(self._beams, self._counts.tolist(), strict=True):
             request, opened = beam.request, [beam]
-            options, length = request.options, self._step - request.begin
-            if options.num_beams > 1 and length == len(options.target_prefix):
+            options = request.options
+            if options.num_beams > 1 and self._step - request.begin == len(options.target_prefix):
                 num_beams = options.num_beams
                 if options.alternatives:
                     # Symbols that there are not begin none.
@@ -244,6 +260,7 @@ class BeamSearch(Generic[Key]):
                     num_beams = max(1, min(num_beams, possible))
                 opened = opened_beams(request, num_beams)
                 request.num_open = num_beams
+                self._count(opened[1:], 1)
             beams += opened
             repeats.append(len(opened))
             first += count
@@ -251,52 +268,50 @@ class BeamSearch(Generic[Key]):
             self._beams = beams
             return None
         origin = np.arange(len(self.rows)).repeat(np.repeat(repeats, self._counts))
-        places = np.arange(len(self._beams)).repeat(repeats)
         self._beams = beams
-        self._limits.keep(places)
+        self._limits.keep(np.arange(len(repeats)).repeat(repeats))
+        self._counts = self._counts.repeat(repeats)
+        self._history.keep(origin)
         self.rows, self._negated = self.rows[origin], self._negated[origin]
-        self._keep_facts(places)
         return origin
 
-    def _extend(
-        self, ids: Ids, log_probs: Floats, scores: Floats | Scores, stay: Mask | None, origin: Ids | None
-    ) -> list[Ending[Key]]:
-        """Extends all hypotheses by their candidates [R, K]; those of beams that don't stay [B] come to nothing."""
-        k, num_candidates = self._beam_size, ids.shape[1]
-        chosen, negated = self._ordered(scores, stay)
+    def _extend(self, step: _Step, stay: Mask | None) -> list[Ending[Key]]:
+        """Extends all hypotheses by their candidates; those of beams that don't stay [B] come to nothing."""
+        k, num_candidates = self._beam_size, step.ids.shape[1]
+        chosen, negated = self._ordered(step.scores, stay)
         if stay is not None:
             self._keep(stay)
-        tokens = ids.take(chosen, mode="clip")
+        tokens = step.ids.take(chosen, mode="clip")
         lives = going_on = None
         # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either.
         if negated[:, :k].max(initial=-math.inf) < -IMPOSSIBLE and not (tokens[:, :k] == self._special_ids.eos).any():
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
             if stay is not None or len(self._negated) != chosen.size:
                 self._counts = np.full(len(chosen), k)
-            if self._closes:
-                going_on = self._going_on(-negated[:, 0])
+            if k > 1:
+                going_on = self._going_on(negated[:, 0])
         else:
-            lives = self._end_some(tokens, negated, chosen, num_candidates, log_probs, origin)
+            lives = self._end_some(step, tokens, negated, chosen)
             self._counts = lives.sum(axis=1)
-            best = -negated[np.arange(len(lives)), lives.argmax(axis=1)]
-            going_on = self._going_on(best) & (self._counts > 0)
+            going_on = self._counts > 0
+            if k > 1 and (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
+                going_on &= can
+        finished: list[Ending[Key]] = []
         if going_on is not None and not going_on.all():
             lives = going_on[:, None] & (np.ones(chosen.shape, bool) if lives is None else lives)
-            chosen, tokens, negated = chosen[lives], tokens[lives], negated[lives]
-        elif lives is not None:
-            chosen, tokens, negated = chosen[lives], tokens[lives], negated[lives]
-        else:
+            finished = self._answers((~going_on).nonzero()[0].tolist())
+            self._keep(going_on)
+        if lives is None:
             chosen, tokens, negated = chosen.ravel(), tokens.ravel(), negated.ravel()
-        parents = chosen // num_candidates
-        if k > 1 or len(parents) != len(self.rows):
+        else:
+            chosen, tokens, negated = chosen[lives], tokens[lives], negated[lives]
+        parents = None
+        if k > 1 or len(chosen) != len(self.rows):
+            parents = chosen // num_candidates
             self.rows = self.rows[parents]
+        attention = step.attention if self._num_attending else None
+        self._history.extend(parents, tokens, step.log_probs.take(chosen), attention)
         self.previous_ids, self._negated = tokens, negated
-        self._history.end_step(tokens, log_probs.take(chosen), parents if origin is None else origin[parents])
-        self._step += 1
-        if going_on is None or going_on.all():
-            return []
-        finished = self._ended([beam for beam, goes in zip(self._beams, going_on.tolist(), strict=True) if not goes])
-        self._keep(going_on)
         return finished
 
     def _ordered(self, scores: Floats | Scores, stay: Mask | None) -> tuple[Ids, Scores]:
@@ -312,8 +327,7 @@ class BeamSearch(Generic[Key]):
         k, num_beams, num_candidates = self._beam_size, len(self._counts), scores.shape[1]
         pool = self._negated[:, None] - scores
         if k == 1:
-            first = np.arange(num_beams)[:, None]
-            return (first, pool) if stay is None else (first[stay], pool[stay])
+            return (_COUNTED[:num_beams], pool) if stay is None else (stay.nonzero()[0][:, None], pool[stay])
         width = k * num_candidates
         first = first_in_pool = np.arange(0, num_beams * width, width)[:, None]
         if len(pool) < num_beams * k:
@@ -327,50 +341,57 @@ class BeamSearch(Generic[Key]):
             order, first, first_in_pool = order[stay], first[stay], first_in_pool[stay]
         return order + first, pool.take(order + first_in_pool)
 
-    def _going_on(self, best: Scores) -> Mask:
-        """[B] which beams have a live hypothesis that can still enter the n best, given their best ones' sums [B]."""
-        going_on: Mask = best / self._divisors > self._to_exceed
-        return going_on
+    def _going_on(self, negated: Scores) -> Mask | None:
+        """[B] which beams have a live hypothesis that can still matter, given their best one's sum [B]; None: all."""
+        if all([beam.bound == -math.inf for beam in self._beams]):  # noqa: C419 - a list is faster
+            return None
+        bests = negated.tolist()
+        going_on = [beam.best_possible(-one) > beam.bound for beam, one in zip(self._beams, bests, strict=True)]
+        return np.array(going_on, bool)
 
-    def _end_some(
-        self, tokens: Ids, negated: Scores, chosen: Ids, num_candidates: int, log_probs: Floats, origin: Ids | None
-    ) -> Mask:
+    def _end_some(self, step: _Step, tokens: Ids, negated: Scores, chosen: Ids) -> Mask:
         """Ends those whose next symbol is EOS; returns which candidates live on.
 
         Args:
             tokens, negated, chosen: [B, up to 2 k] the first candidates; chosen are their places in the flattened
                 candidates of all rows.
         """
+        num_candidates = step.ids.shape[1]
         possible, is_eos = negated < -IMPOSSIBLE, tokens == self._special_ids.eos
         lives: Mask = possible & ~is_eos
         lives &= lives.cumsum(axis=1) <= self._beam_size
         ends = possible & is_eos
         ends[:, self._beam_size :] = False
         places = chosen[ends]
-        found = ends.nonzero()[0], places // num_candidates, -negated[ends], log_probs.take(places)
+        found = ends.nonzero()[0], places // num_candidates, -negated[ends], step.log_probs.take(places)
         for number, row, total, end in zip(*(values.tolist() for values in found), strict=True):
-            self._end(number, row if origin is None else int(origin[row]), total, end)
+            self._beams[number].end(self._history, row, total, end, step.attention)
         for number in np.flatnonzero(~possible[:, 0]).tolist():
             # Nothing may follow: what there is of the best hypothesis is the answer, unless others have ended.
             if not self._beams[number].ended:
                 row = int(chosen[number, 0]) // num_candidates
-                self._end(number, row if origin is None else int(origin[row]), -float(self._negated[row]), None)
+                self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
         return lives
 
-    def _cut(
-        self, reached: Mask, ids: Ids, log_probs: Floats, scores: Floats | Scores, origin: Ids | None
-    ) -> list[Ending[Key]]:
-        """Ends what lives of these beams [B], with EOS where that is the next symbol [R, K]."""
-        rows = reached.repeat(self._counts).nonzero()[0]
-        numbers = reached.nonzero()[0]
-        by_eos = (ids[rows, 0] == self._special_ids.eos) & (scores[rows, 0] > IMPOSSIBLE)
-        so_far = -self._negated[rows]
-        total = np.where(by_eos, so_far + scores[rows, 0], so_far)
-        places = rows if origin is None else origin[rows]
-        found = numbers.repeat(self._counts[numbers]), places, total, log_probs[rows, 0], by_eos
-        for number, row, log_prob, end, is_eos in zip(*(values.tolist() for values in found), strict=True):
-            self._end(number, row, log_prob, end if is_eos else None)
-        return self._ended([self._beams[number] for number in numbers.tolist()])
+    def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending[Key]]:
+        """Ends what lives of these beams, with EOS where that is the next symbol."""
+        # They are few: scalars cost less than arrays.
+        for number in numbers:
+            beam = self._beams[number]
+            for row in self._rows_of(number):
+                total, score = -self._negated.item(row), step.scores[row, 0].item()
+                if step.ids[row, 0] == self._special_ids.eos and score > IMPOSSIBLE:
+                    beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
+                else:
+                    beam.end(self._history, row, total, None, step.attention)
+        return self._answers(numbers)
+
+    def _rows_of(self, number: int) -> range:
+        """The rows of a beam."""
+        if self._beam_size == 1:
+            return range(number, number + 1)
+        first = int(self._counts[:number].sum())
+        return range(first, first + int(self._counts[number]))
 
     def _end_scored(self) -> list[Ending[Key]]:
         """Ends the requests that ask for nothing behind their prefix, where the step before took the last of it."""
@@ -378,30 +399,24 @@ class BeamSearch(Generic[Key]):
         for number, beam in enumerate(self._beams):
             options = beam.request.options
             if options.scores_prefix and self._step - beam.request.begin == len(options.target_prefix):
-                row = int(self._counts[:number].sum())
-                self._end(number, row, -float(self._negated[row]), None)
+                (row,) = self._rows_of(number)
+                beam.end(self._history, row, -self._negated.item(row), None, None)
                 stay[number] = False
         if stay.all():
             return []
-        finished = self._ended([beam for beam, stays in zip(self._beams, stay.tolist(), strict=True) if not stays])
+        finished = self._answers((~stay).nonzero()[0].tolist())
         self._keep_rows(stay)
         return finished
 
-    def _end(self, number: int, row: int, log_prob: float, end_log_prob: float | None) -> None:
-        """Ends the hypothesis of a beam that stood at `row` before this step; see `Beam.end`."""
-        bound = self._beams[number].end(self._history, self._step, row, log_prob, end_log_prob)
-        if bound > -math.inf:
-            self._to_exceed[number], self._closes = bound, True
-
-    def _ended(self, beams: Sequence[Beam[Key]]) -> list[Ending[Key]]:
-        """Spells out what these beams have found; returns the requests of which none is left."""
+    def _answers(self, numbers: Sequence[int]) -> list[Ending[Key]]:
+        """Takes what these beams have found; returns the requests of which no beam is left."""
         finished: list[Ending[Key]] = []
-        for beam in beams:
-            request = beam.request
-            request.found += beam.best(self._history)
+        for number in numbers:
+            request = self._beams[number].request
+            request.found += self._beams[number].best()
             request.num_open -= 1
             if not request.num_open:
-                finished.append(Ending(request.key, request.ranked()))
+                finished.append(Ending(request.key, tuple(best_first(request.found))))
         return finished
 
     def _keep_rows(self, stay: Mask) -> None:
@@ -410,27 +425,20 @@ class BeamSearch(Generic[Key]):
         # Those who joined since the last step have not been fed a symbol of their own yet.
         self.previous_ids = self.previous_ids[rows[: len(self.previous_ids)]]
         self.rows, self._negated = self.rows[rows], self._negated[rows]
-        self._history.keep_rows(rows)
+        self._history.keep(rows)
         self._keep(stay)
 
     def _keep(self, stay: Mask) -> None:
-        """Keeps what is known of these beams [B], and no step that only the others went back to."""
+        """Keeps what is known of these beams [B]."""
+        self._count([self._beams[number] for number in (~stay).nonzero()[0].tolist()], -1)
         self._beams = list(compress(self._beams, stay.tolist()))
         self._limits.keep(stay)
-        self._keep_facts(stay)
-        self._history.forget(min(self._limits.first_begin, self._step))
-        self._note_options()
+        self._counts = self._counts[stay]
 
-    def _keep_facts(self, beams: Ids | Mask) -> None:
-        """Keeps the arrays' entries of these beams, by a mask or by place."""
-        self._counts, self._to_exceed = self._counts[beams], self._to_exceed[beams]
-        self._divisors = self._divisors[beams]
-
-    def _note_options(self) -> None:
-        """Looks up what anybody's options need, so that a step need not."""
-        # Requests of the same options share them as one object, mostly.
-        options = {id(beam.request.options): beam.request.options for beam in self._beams}.values()
-        self._changes = any(one.changes_candidates for one in options)
-        self._attends = any(one.needs_attention for one in options)
-        self._bans_ngrams = any(one.no_repeat_ngram_size > 0 for one in options)
-        self._closes = bool((self._to_exceed > -math.inf).any())
+    def _count(self, beams: Sequence[Beam[Key]], sign: int) -> None:
+        """Notes what the options of beams that come (1) or go (-1) need, so that a step need not look."""
+        for beam in beams:
+            options = beam.request.options
+            self._num_changing += sign * options.changes_candidates
+            self._num_attending += sign * options.needs_attention
+            self._num_banning += sign * (options.no_repeat_ngram_size > 0)

@@ -1,95 +1,120 @@
-"""The steps behind the live hypotheses of a batch: one record a step, in which each hypothesis points to its parent.
+"""The symbols behind the live hypotheses of a batch, a row each.
 
-Extending a hypothesis copies nothing, and requests that join or leave move nothing that is recorded. Only hypotheses
-that are returned, and those whose options look back, are ever spelled out.
-
-Shapes: R live hypotheses before a step, R' after it, L tokens, S source positions.
+Shapes: R live hypotheses, W steps (columns), S source positions.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.stepper import Floats, Ids
 
-RECORD: Final = np.dtype([("token", np.int64), ("log_prob", np.float32), ("parent", np.int32)])
-"""A live hypothesis [R']: its last symbol, that symbol's log-probability, its parent's place [R] before the step."""
-
-
-class Path(NamedTuple):
-    """One hypothesis, spelled out.
-
-    Attributes:
-        tokens, log_probs: [L].
-        places: [L] where its row stood, before each of its steps.
-    """
-
-    tokens: list[int]
-    log_probs: list[float]
-    places: list[int]
+MIN_WIDTH = 16
 
 
 class History:
-    """The records of the last steps, as far back as any live hypothesis goes. Steps are counted from 0."""
+    """Arrays [R, W] of symbols and their log-probabilities, and the attention behind them where it is kept.
+
+    All hypotheses write their symbol of a step into the same column; each began at the column of its own first step.
+    Hypotheses that are extended or reordered move their whole row: with the widths that there are, this costs less
+    than following pointers back at the end.
+    """
 
     def __init__(self) -> None:
+        self.step = 0
+        # The step of column 0.
         self._first = 0
-        self._records: list[NDArray[np.void]] = []
+        self._tokens = np.empty((0, MIN_WIDTH), np.int32)
+        self._log_probs = np.empty((0, MIN_WIDTH), np.float32)
+        # Where each hypothesis stood before each step [R, W], and the attention of each step [R then, S]; both mean
+        # something only while somebody needs attention.
+        self._places = np.empty((0, MIN_WIDTH), np.int32)
         self._attention: list[Floats | None] = []
+        self._attends = False
 
     @property
-    def num_steps(self) -> int:
-        return len(self._records)
+    def width(self) -> int:
+        """Steps that there is room for."""
+        return self._tokens.shape[1]
 
-    def begin_step(self, attention: Floats | None) -> None:
-        """Takes the attention weights [R, S] of a step's rows, if anybody needs them."""
+    def join(self, num_rows: int, first_begin: int) -> None:
+        """Adds hypotheses that begin with this step; nobody goes back before the step `first_begin` any more."""
+        used = slice(first_begin - self._first, self.step - self._first)
+        self._first = first_begin
+        del self._attention[: used.start]
+        width = MIN_WIDTH
+        while width <= used.stop - used.start:
+            width *= 2
+        shape = len(self._tokens) + num_rows, width
+        self._tokens, self._log_probs = _moved(self._tokens[:, used], shape), _moved(self._log_probs[:, used], shape)
+        self._places = _moved(self._places[:, used], shape) if self._attends else np.empty(shape, np.int32)
+
+    def extend(self, parents: Ids | None, tokens: Ids, log_probs: Floats, attention: Floats | None) -> None:
+        """Ends a step: the hypotheses `parents`, in this order, go on with a symbol each.
+
+        Args:
+            parents: [R'] into the hypotheses before the step; None: all of them in order.
+            tokens, log_probs: [R'].
+            attention: [R, S] of the rows before the step, where anybody needs it; None: nobody does.
+        """
+        column = self.step - self._first
+        if column == self.width:
+            shape = len(self._tokens), 2 * self.width
+            self._tokens, self._log_probs, self._places = (
+                _moved(array, shape) for array in (self._tokens, self._log_probs, self._places)
+            )
+        self._attends = attention is not None
+        if self._attends:
+            self._places[:, column] = np.arange(len(self._places))
+        if parents is not None:
+            self.keep(parents)
+        self._tokens[:, column] = tokens
+        self._log_probs[:, column] = log_probs
         # Copied: the stepper may write to its arrays again.
         self._attention.append(None if attention is None else attention.copy())
+        self.step += 1
 
-    def end_step(self, tokens: Ids, log_probs: Floats, parents: Ids) -> None:
-        """Takes what is live after the step [R']."""
-        record = np.empty(len(tokens), RECORD)
-        record["token"], record["log_prob"], record["parent"] = tokens, log_probs, parents
-        self._records.append(record)
+    def keep(self, rows: Ids | NDArray[np.bool_]) -> None:
+        """Keeps these hypotheses, by a mask or, in this order and possibly repeated, by place."""
+        if rows.dtype == np.bool_:
+            rows = rows.nonzero()[0]
+        self._tokens, self._log_probs = self._tokens.take(rows, axis=0), self._log_probs.take(rows, axis=0)
+        if self._attends:
+            self._places = self._places.take(rows, axis=0)
+        elif len(self._places) != len(rows):
+            self._places = np.empty((len(rows), self.width), np.int32)
 
-    def keep_rows(self, rows: NDArray[np.bool_]) -> None:
-        """Drops hypotheses between two steps, by a mask; those who joined since the last step stand behind."""
-        if self._records:
-            last = self._records[-1]
-            self._records[-1] = last[rows[: len(last)]]
+    def tokens(self, row: int, begin: int) -> list[int]:
+        """Those of a hypothesis from its first step on."""
+        found: list[int] = self._tokens[row, begin - self._first : self.step - self._first].tolist()
+        return found
 
-    def forget(self, before: int) -> None:
-        """Drops the steps before this one."""
-        surplus = before - self._first
-        if surplus > 0:
-            del self._records[:surplus]
-            del self._attention[:surplus]
-            self._first = before
+    def log_probs(self, row: int, begin: int) -> list[float]:
+        """Of its tokens."""
+        found: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
+        return found
 
-    def path(self, step: int, place: int, length: int) -> Path:
-        """The last `length` tokens before `step` of the hypothesis at `place` then."""
-        tokens: list[int] = []
-        log_probs: list[float] = []
-        places: list[int] = []
-        end = step - self._first
-        for record in reversed(self._records[end - length : end]):
-            token, log_prob, place = record.item(place)
-            tokens.append(token)
-            log_probs.append(log_prob)
-            places.append(place)
-        tokens.reverse()
-        log_probs.reverse()
-        places.reverse()
-        return Path(tokens, log_probs, places)
+    def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
+        """[L, source_length] what a hypothesis has attended to, a row for each of its tokens.
 
-    def attention(self, first_step: int, places: Sequence[int], source_length: int) -> Floats:
-        """[len(places), source_length] the weights of the rows at these places, one a step."""
-        first = first_step - self._first
-        found = np.zeros((len(places), source_length), np.float32)
-        for row, weights, place in zip(found, self._attention[first:], places, strict=False):
+        Args:
+            last: [R, S] of the step that is not in here yet, for a row more; None: none.
+        """
+        first, end = begin - self._first, self.step - self._first
+        found = np.zeros((end - first + (last is not None), source_length), np.float32)
+        places = self._places[row, first:end].tolist()
+        for place, weights, own in zip(places, self._attention[first:end], found, strict=False):
             # A model without attention gives none.
             if weights is not None:
-                row[:] = weights[place, :source_length]
+                own[:] = weights[place, :source_length]
+        if last is not None:
+            found[-1] = last[row, :source_length]
         return found
+
+
+def _moved(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    """The array in the corner of a larger one."""
+    enlarged = np.empty(shape, array.dtype)
+    enlarged[: array.shape[0], : array.shape[1]] = array
+    return enlarged

@@ -23,8 +23,9 @@ class Limits:
         # [B, 4] the step of a search's first symbol, the one in which it must end at the latest, the first one in
         # which it may end; and UNK where it is banned.
         self._facts: Ids = np.empty((0, 4), np.int64)
-        # No search is at its limit before the first of these steps, none is forbidden anything from the second on.
-        self._cut_from, self._banned_until = NEVER, 0
+        # No search is at its limit before the first of these steps, none may not end from the second on.
+        self._cut_from, self._end_banned_until = NEVER, 0
+        self._bans_unk = False
 
     @property
     def first_begin(self) -> int:
@@ -38,11 +39,14 @@ class Limits:
         ]
         self._facts = np.concatenate([self._facts, np.array(facts, np.int64)])
         self._cut_from = min(self._cut_from, *(cut for _, cut, _, _ in facts))
-        self._banned_until = max(self._banned_until, *(free if unk == NO_ID else NEVER for _, _, free, unk in facts))
+        self._end_banned_until = max(self._end_banned_until, *(free for _, _, free, _ in facts))
+        self._bans_unk |= any(unk != NO_ID for _, _, _, unk in facts)
 
     def keep(self, beams: Ids | NDArray[np.bool_]) -> None:
         """Keeps these searches, by a mask [B] or, in order of their beginning and possibly repeated, by place."""
         self._facts = self._facts[beams]
+        if self._bans_unk:
+            self._bans_unk = bool((self._facts[:, 3] != NO_ID).any())
 
     def reached(self, step: int) -> NDArray[np.bool_] | None:
         """[B] who has as many tokens as it may have before this step; None: nobody."""
@@ -55,11 +59,10 @@ class Limits:
         return None
 
     def banned_ids(self, step: int) -> Ids | None:
-        """[B, 2] what each must not generate in this step, -1: nothing; None: nobody is forbidden anything."""
-        if step >= self._banned_until:
-            return None
-        banned = np.stack([np.where(step < self._facts[:, 2], self._eos, NO_ID), self._facts[:, 3]], axis=1)
-        if (banned >= 0).any():
-            return banned
-        self._banned_until = 0
+        """[B, N] what each must not generate in this step, -1: nothing; None: nobody is forbidden anything."""
+        if self._bans_unk:
+            end = np.where(step < self._facts[:, 2], self._eos, NO_ID)
+            return np.stack([end, self._facts[:, 3]], axis=1)
+        if step < self._end_banned_until:
+            return np.where(step < self._facts[:, 2:3], self._eos, NO_ID)
         return None

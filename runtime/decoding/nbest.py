@@ -1,9 +1,9 @@
-"""What a beam has found so far: its hypotheses that have ended, their scores, and how many it still waits for."""
+"""What a beam has found so far: its hypotheses that have ended, and which score another one must exceed to matter."""
 
 import math
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class RunningRequest(Generic[Key]):
     Attributes:
         begin: the step of its first symbol.
         num_open: beams that have not ended.
-        found: the hypotheses of those that have.
+        found: the best hypotheses of those that have.
     """
 
     key: Key
@@ -35,27 +35,6 @@ class RunningRequest(Generic[Key]):
     num_open: int = 1
     found: list[Hypothesis] = field(default_factory=list)
 
-    def ranked(self) -> tuple[Hypothesis, ...]:
-        """What it is answered with, best first."""
-        return tuple(sorted(self.found, key=attrgetter("score"), reverse=True))
-
-
-class Ended(NamedTuple):
-    """A hypothesis that has ended, not yet spelled out.
-
-    Attributes:
-        step: in which it ended.
-        place: of its last token, before that step.
-        length: tokens, EOS not among them.
-        end_log_prob: of EOS; None where it was cut.
-    """
-
-    score: float
-    step: int
-    place: int
-    length: int
-    end_log_prob: float | None
-
 
 @dataclass(slots=True)
 class Beam(Generic[Key]):
@@ -64,13 +43,15 @@ class Beam(Generic[Key]):
     Attributes:
         number: among its request's beams.
         random: what it draws from, where it does.
-        ended: in order of ending.
+        ended: its hypotheses, in order of ending.
+        bound: what the score of a live hypothesis must exceed to matter; inf: none does, -inf: all do.
     """
 
     request: RunningRequest[Key]
     number: int = 0
     random: np.random.Generator | None = None
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[Hypothesis] = field(default_factory=list)
+    bound: float = -math.inf
 
     @property
     def num_wanted(self) -> int:
@@ -82,54 +63,59 @@ class Beam(Generic[Key]):
         prefix, length = self.request.options.target_prefix, step - self.request.begin
         return prefix[length] if length < len(prefix) else NO_ID
 
-    def end(self, history: History, step: int, place: int, log_prob: float, end_log_prob: float | None) -> float:
-        """Ends the hypothesis that stood at `place` before this step.
+    def best_possible(self, log_prob: float) -> float:
+        """The score that a live hypothesis can reach at best.
+
+        It only loses log-probability, so no more than it has now, over the penalty of its maximum length, EOS included;
+        the penalty of coverage only takes away.
+        """
+        options = self.request.options
+        return log_prob / length_penalty(options.max_length + 1, options.length_penalty)
+
+    def end(
+        self, history: History, row: int, log_prob: float, end_log_prob: float | None, attention: Floats | None
+    ) -> None:
+        """Ends the hypothesis that stands at `row`.
 
         Args:
             log_prob: the sum of its log-probabilities, less the penalties of repetition.
             end_log_prob: of EOS, which is part of the sum; None: it is cut.
-
-        Returns:
-            what the score of a live hypothesis must exceed to matter: inf where none does any more, -inf where all do.
+            attention: [R, S] of the step that ends it, where anybody needs it.
         """
-        options = self.request.options
-        ended = Ended(log_prob, step, place, step - self.request.begin, end_log_prob)
-        score = log_prob / length_penalty(ended.length + (end_log_prob is not None), options.length_penalty)
-        if options.coverage_penalty:
-            score += options.coverage_penalty * coverage(self._attention(history, ended))
-        self.ended.append(ended._replace(score=score))
+        request, options = self.request, self.request.options
+        token_log_probs = history.log_probs(row, request.begin)
+        if end_log_prob is not None:
+            token_log_probs.append(end_log_prob)
+        score = log_prob / length_penalty(len(token_log_probs), options.length_penalty)
+        weights = None
+        if options.needs_attention:
+            last = None if end_log_prob is None else attention
+            weights = history.attention(row, request.begin, request.source_length, last)
+            score += options.coverage_penalty * coverage(weights)
+        found = Hypothesis(
+            token_ids=tuple(history.tokens(row, request.begin)),
+            token_log_probs=tuple(token_log_probs),
+            log_prob=_sum_in_order(token_log_probs),
+            score=score,
+            finish_reason=FinishReason.LENGTH if end_log_prob is None else FinishReason.EOS,
+            attention=weights if options.attention else None,
+        )
+        self.ended.append(found)
         if options.patience is not None:
             # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
             num_enough = max(math.ceil(options.patience * options.beam_size - 1e-5), self.num_wanted)
-            return math.inf if len(self.ended) >= num_enough else -math.inf
-        if len(self.ended) < self.num_wanted:
-            return -math.inf
-        return sorted([one.score for one in self.ended], reverse=True)[self.num_wanted - 1]
+            self.bound = math.inf if len(self.ended) >= num_enough else -math.inf
+        elif len(self.ended) >= self.num_wanted:
+            self.bound = self.best()[-1].score
 
-    def best(self, history: History) -> list[Hypothesis]:
-        """Its best hypotheses, spelled out."""
-        # Sorting is stable: of equal scores the one that ended first comes first.
-        ranked = sorted(self.ended, key=attrgetter("score"), reverse=True)
-        return [self._hypothesis(history, ended) for ended in ranked[: self.num_wanted]]
+    def best(self) -> list[Hypothesis]:
+        """Its best hypotheses, as many as are wanted."""
+        return best_first(self.ended)[: self.num_wanted]
 
-    def _hypothesis(self, history: History, ended: Ended) -> Hypothesis:
-        tokens, log_probs, _ = history.path(ended.step, ended.place, ended.length)
-        token_ids, reason = tuple(tokens), FinishReason.LENGTH
-        if ended.end_log_prob is not None:
-            log_probs.append(ended.end_log_prob)
-            reason = FinishReason.EOS
-        log_prob = 0.0
-        for summand in log_probs:  # in order, as the search adds them up
-            log_prob += summand
-        attention = self._attention(history, ended) if self.request.options.attention else None
-        return Hypothesis(token_ids, tuple(log_probs), log_prob, ended.score, reason, attention)
 
-    def _attention(self, history: History, ended: Ended) -> Floats:
-        """[summands, source length]."""
-        places = history.path(ended.step, ended.place, ended.length).places
-        if ended.end_log_prob is not None:
-            places.append(ended.place)
-        return history.attention(self.request.begin, places, self.request.source_length)
+def best_first(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """By score; of equal scores the one that ended first comes first."""
+    return hypotheses if len(hypotheses) == 1 else sorted(hypotheses, key=attrgetter("score"), reverse=True)
 
 
 def coverage(attention: Floats) -> float:
@@ -151,3 +137,11 @@ def opened_beams(request: RunningRequest[Key], num_beams: int) -> list[Beam[Key]
         Beam(request, number, np.random.Generator(np.random.Philox(key=[sampling.seed, number])))
         for number in range(num_beams)
     ]
+
+
+def _sum_in_order(log_probs: list[float]) -> float:
+    """As the search adds them up: `sum` rounds less, to another number."""
+    total = 0.0
+    for log_prob in log_probs:
+        total += log_prob
+    return total

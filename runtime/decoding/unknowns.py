@@ -1,4 +1,4 @@
-"""Unknown words replaced by the source words that they attend to (Luong et al. 2015, section 4.1)."""
+"""Unknown words replaced by the source words that they attend to (Jean et al. 2015)."""
 
 from collections.abc import Sequence
 

@@ -6,7 +6,7 @@ what, stands in the manifest. Joined states have room for newcomers (runtime/onn
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,8 +16,9 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
+from attendant.runtime.onnx.row_buffers import RowBuffers
 from attendant.runtime.onnx.session import Array, OnnxSession, as_input
-from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
+from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, narrowed, used_part
 from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
@@ -55,12 +56,14 @@ class OnnxStepper:
         precision: Precision = "fp32",
         provider: Provider = "cpu",
         num_threads: int | None = None,
+        open_session: Callable[..., OnnxSession] = OnnxSession,
     ) -> None:
         """Loads the two graphs.
 
         Args:
             num_threads: of each operator; None: all CPUs that the container's quota grants. The two graphs run in
                 turns, so this is the budget of both together.
+            open_session: makes a session of the arguments of `OnnxSession`; another one may watch the runs.
 
         Raises:
             UserError: the bundle has no such precision, or the host no such provider.
@@ -71,8 +74,8 @@ class OnnxStepper:
         self.precision: Precision = precision
         self.provider: Provider = provider
         self._manifest = bundle.manifest
-        self._encoder = OnnxSession(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
-        self._step = OnnxSession(
+        self._encoder = open_session(bundle.path, graphs.encoder, provider=provider, num_threads=threads)
+        self._step = open_session(
             bundle.path, graphs.decoder_step, provider=provider, num_threads=threads, copied=CHANGING
         )
         if differences := [*self._encoder.differences(), *self._step.differences()]:
@@ -87,6 +90,7 @@ class OnnxStepper:
         }
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
+        self._row_buffers = RowBuffers()
         # What the last step computed: the next one does, too, as long as the rows are the same.
         self._asked: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
@@ -155,8 +159,10 @@ class OnnxStepper:
         live = sources_with_rows(row_sources, state.num_sources)
         width = state.source_width
         if not len(rows) or used_part(state.source_lengths[live], state.num_sources, width) < MIN_USED:
-            return self._compacted(state, rows)
-        row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
+            compacted = self._compacted(state, rows)
+            self._release(given)
+            return compacted
+        row_tensors = self._row_buffers.reordered(state.row_tensors, rows)
         self._release(given)
         return replace(state, row_tensors=row_tensors, row_sources=row_sources)
 
@@ -180,11 +186,13 @@ class OnnxStepper:
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(buffers, state, mask, free))
             free = free[int(mask.sum()) :]
+        row_tensors = self._row_buffers.joined(
+            [state.row_tensors for state in states], self._position_axes, buffers.width
+        )
+        for one in given:
+            self._release(one)
         return _BufferedState(
-            row_tensors={
-                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
-                for name in self._row_names
-            },
+            row_tensors=row_tensors,
             source_tensors=buffers.tensors(),
             source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
@@ -199,10 +207,9 @@ class OnnxStepper:
         buffers = self._new_buffers(state, int(live.sum()), width)
         slots = self._write(buffers, state, live)
         return _BufferedState(
-            row_tensors={
-                name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
-                for name, tensor in state.row_tensors.items()
-            },
+            row_tensors=self._row_buffers.reordered(
+                {name: narrowed(one, self._position_axes[name], width) for name, one in state.row_tensors.items()}, rows
+            ),
             source_tensors=buffers.tensors(),
             source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=slots[state.row_sources[rows]],
@@ -214,6 +221,9 @@ class OnnxStepper:
         """Lets the next steps write to the row tensors of a state that was given away."""
         if isinstance(given, Taken):
             self._step.release(given.state.row_tensors.values())
+            # What no step writes anew is shared with the state that a step returned.
+            if len(self._next) == len(self._row_names):
+                self._row_buffers.release(given.state.row_tensors)
 
     def _new_buffers(self, like: DecoderState, num_sources: int, width: int) -> SourceBuffers:
         return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)

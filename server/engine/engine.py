@@ -12,7 +12,7 @@ from attendant.server.engine.queueing.priority_queue import width_of
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import (
     EngineRequest,
-    Outcome,
+    Outcomes,
     Priority,
     RequestStats,
     Result,
@@ -24,7 +24,7 @@ from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 @dataclass(slots=True)
 class _Running:
-    """What is noted of a running request, for its timings; the counts are its lane's own at its admission."""
+    """What is noted of a running request, for its timings; the counts are its batch's at its admission."""
 
     request: EngineRequest
     admitted: float
@@ -34,7 +34,7 @@ class _Running:
     first_token: float = 0.0
 
 
-class _Lane:
+class _PriorityBatch:
     """A priority's running batch, with what is counted of its steps."""
 
     def __init__(self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float]) -> None:
@@ -48,12 +48,18 @@ class Engine:
     """Requests in, outcomes out, one decoder step at a time."""
 
     def __init__(
-        self, stepper: Stepper, budget: Budget, special_ids: SpecialIds, clock: Callable[[], float] = time.monotonic
+        self,
+        stepper: Stepper,
+        budget: Budget,
+        special_ids: SpecialIds,
+        clock: Callable[[], float] = time.monotonic,
+        scheduler: Callable[[Budget], Scheduler] = Scheduler,
     ) -> None:
-        self.scheduler = Scheduler(budget)
+        """`scheduler` makes the admission policy: another one than the server's, for measurements of it."""
+        self.scheduler = scheduler(budget)
         self._clock = clock
-        # Stepped apart: rows that stand still cost nothing, and keep their state.
-        self._lanes = {priority: _Lane(stepper, special_ids, clock) for priority in Priority}
+        # Stepped apart: rows that pause cost nothing, and keep their state.
+        self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
 
@@ -64,7 +70,7 @@ class Engine:
     @property
     def num_rows(self) -> int:
         """Live hypotheses of all requests."""
-        return sum(lane.batch.num_rows for lane in self._lanes.values())
+        return sum(one.batch.num_rows for one in self._batches.values())
 
     def submit(self, request: EngineRequest) -> None:
         self.scheduler.add(request)
@@ -76,56 +82,48 @@ class Engine:
     def step(self) -> StepResult:
         """Does one round; every request that ends in it is among the outcomes exactly once."""
         began = self._clock()
-        outcomes: list[tuple[int, Outcome]] = []
+        outcomes: Outcomes = []
         cancelled_rows = self._drop(began, outcomes)
-        priority = self.scheduler.turn()
-        lane = self._lanes[priority]
+        priority = self.scheduler.next_priority()
+        running = self._batches[priority]
         admitted = self.scheduler.admit(priority)
         phases = {"admit": self._clock() - began}
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
         finished: list[Ending[int]] = []
-        # Bulk work makes one call into the model at a time: whoever comes meanwhile need not wait for two.
-        if lane.batch.num_rows and not (admitted and priority is Priority.BULK):
-            report = lane.batch.step()
+        # Bulk work makes one call into the model per round: an interactive request need not wait for two.
+        if running.batch.num_rows and not (admitted and priority is Priority.BULK):
+            report = running.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
             finished = report.finished
             phases |= report.seconds
-            lane.num_steps += 1
-            lane.num_row_steps += num_rows
+            running.num_steps += 1
+            running.num_row_steps += num_rows
             if priority is Priority.BULK:
                 self.scheduler.note_bulk_step(sum(report.seconds.values()), num_rows)
         self.scheduler.note_round(priority, self._clock() - began)
         if num_rows:
-            self._answer(lane, finished, outcomes)
-        stats = StepStats(
-            priority=priority,
-            num_rows=num_rows,
-            num_encoded=len(admitted),
-            cancelled_rows=cancelled_rows,
-            useful_cells=useful,
-            computed_cells=computed,
-            phase_seconds=phases,
-        )
+            self._answer(running, finished, outcomes)
+        stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
         return StepResult(stats, outcomes)
 
     def _join(self, admitted: list[EngineRequest], priority: Priority) -> float:
         """Encodes newcomers beside those that run; returns the seconds that it took."""
-        lane = self._lanes[priority]
+        joined = self._batches[priority]
         began = self._clock()
-        lane.batch.join([BatchRequest(r.key, r.source_ids, r.options) for r in admitted])
+        joined.batch.join([BatchRequest(r.key, r.source_ids, r.options) for r in admitted])
         ended = self._clock()
         for request in admitted:
-            running = _Running(request, began, ended, lane.num_steps, lane.num_row_steps)
+            running = _Running(request, began, ended, joined.num_steps, joined.num_row_steps)
             self._running[request.key] = running
-            lane.newcomers.append(running)
+            joined.newcomers.append(running)
         if priority is Priority.BULK:
             num_positions = len(admitted) * max(width_of(request) for request in admitted)
             self.scheduler.note_bulk_encoding(ended - began, num_positions)
         return ended - began
 
-    def _drop(self, now: float, outcomes: list[tuple[int, Outcome]]) -> int:
+    def _drop(self, now: float, outcomes: Outcomes) -> int:
         """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
         expired = self.scheduler.expired(now)
         if not expired and not self._cancelled:
@@ -137,21 +135,21 @@ class Engine:
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)
                 outcomes.append((key, error))
-        return sum(lane.batch.remove(gone.keys()) for lane in self._lanes.values())
+        return sum(one.batch.remove(gone.keys()) for one in self._batches.values())
 
-    def _answer(self, lane: _Lane, finished: list[Ending[int]], outcomes: list[tuple[int, Outcome]]) -> None:
+    def _answer(self, stepped: _PriorityBatch, finished: list[Ending[int]], outcomes: Outcomes) -> None:
         now = self._clock()
-        for running in lane.newcomers:
+        for running in stepped.newcomers:
             running.first_token = now
-        lane.newcomers.clear()
+        stepped.newcomers.clear()
         for key, hypotheses in finished:
             self.scheduler.remove(key)
-            outcomes.append((key, Result(hypotheses, _stats_of(self._running.pop(key), lane, now))))
+            outcomes.append((key, Result(hypotheses, _stats_of(self._running.pop(key), stepped, now))))
 
 
-def _stats_of(running: _Running, lane: _Lane, now: float) -> RequestStats:
+def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestStats:
     submitted = running.request.submitted
-    steps = lane.num_steps - running.num_steps
+    steps = batch.num_steps - running.num_steps
     return RequestStats(
         queue=running.admitted - submitted,
         encode=running.encoded - running.admitted,
@@ -159,5 +157,5 @@ def _stats_of(running: _Running, lane: _Lane, now: float) -> RequestStats:
         first_token=running.first_token - submitted,
         total=now - submitted,
         steps=steps,
-        mean_batch_rows=(lane.num_row_steps - running.num_row_steps) / steps,
+        mean_batch_rows=(batch.num_row_steps - running.num_row_steps) / steps,
     )

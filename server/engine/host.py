@@ -1,17 +1,15 @@
-"""What the way in needs of whatever runs the engine: a thread of this process, or worker processes."""
+"""What the event loop needs of whatever runs the engine: a thread of this process, or worker processes."""
 
 from collections.abc import Callable
 from typing import Protocol
 
-from attendant.server.engine.request import EngineRequest, Outcome, Priority
-
-Outcomes = list[tuple[int, Outcome]]
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority
 
 
 class EngineHost(Protocol):
     """Takes requests, tells how they ended. All methods are called from one event loop, and none of them blocks."""
 
-    def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
+    async def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
         """Begins; from the event loop in which both functions will be called.
 
         Args:
@@ -37,7 +35,7 @@ class EngineHost(Protocol):
         """Live hypotheses of all of them."""
 
     def expected_seconds(self, num_requests: int) -> float:
-        """How long so many take to be answered, by what was measured; 0 as long as nothing was."""
+        """How long so many take to be answered, estimated from recent throughput; 0 until something was answered."""
 
     async def stop(self, timeout_seconds: float) -> None:
         """Ends after the step under way, and leaves what is still in without an outcome."""

@@ -1,8 +1,11 @@
-"""What goes into the engine and what comes out: plain typed values."""
+"""What goes into the engine and what comes out: plain typed values.
+
+Named tuples, because they cross to worker processes and back: pickling a frozen dataclass takes several times as long.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
@@ -10,22 +13,20 @@ from attendant.server.errors import AttendantError
 
 
 class Priority(IntEnum):
-    """Who goes first. Somebody waits for an interactive answer; bulk work takes what that leaves."""
+    """Who goes first. Somebody waits for an interactive answer; bulk work takes the time that is left."""
 
     INTERACTIVE = 0
     BULK = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
+class EngineRequest(NamedTuple):
     """One source and how it is decoded.
 
     Attributes:
         key: unique within the engine's life.
         source_ids: as the encoder takes them.
         submitted: when it came, on the engine's clock.
-        deadline: when its answer is worth nothing any more, on the same clock; None: never.
-        priority: whom it lets go first.
+        deadline: when its answer becomes worthless, on the same clock; None: never.
     """
 
     key: int
@@ -41,13 +42,12 @@ class EngineRequest:
         return self.options.max_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestStats:
+class RequestStats(NamedTuple):
     """Where a request's time went, in seconds.
 
     Attributes:
         queue: from submission to admission.
-        encode: in the encoder, with those encoded beside it.
+        encode: in the encoder, with the requests encoded beside it.
         decode: from the end of encoding to the last step.
         first_token: from submission to the end of the first step.
         total: from submission to the answer.
@@ -64,18 +64,20 @@ class RequestStats:
     mean_batch_rows: float
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     hypotheses: tuple[Hypothesis, ...]
     stats: RequestStats
 
 
 Outcome = Result | AttendantError
+"""How a request ends: with an answer, or with one of the errors that its caller may see."""
+
+Outcomes = list[tuple[int, Outcome]]
+"""By the requests' keys."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStats:
-    """What a step of the engine did; metrics render it.
+class StepStats(NamedTuple):
+    """What a round of the engine did; metrics render it.
 
     Attributes:
         priority: whose round it was.
@@ -96,9 +98,8 @@ class StepStats:
     phase_seconds: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step did, and which requests ended in it, and how."""
+class StepResult(NamedTuple):
+    """What a round did, and which requests ended in it, and how."""
 
     stats: StepStats
-    outcomes: list[tuple[int, Outcome]]
+    outcomes: Outcomes

@@ -1,4 +1,4 @@
-"""The way into an engine and out of it, for the event loop: who is let in, and who is told what became of whom."""
+"""The way into an engine and out of it, for the event loop: who is let in, and how each caller gets its outcome."""
 
 import asyncio
 import itertools
@@ -7,15 +7,23 @@ from collections.abc import Callable
 from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.host import EngineHost, Outcomes
-from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result
-from attendant.server.errors import AttendantError, DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.server.engine.host import EngineHost
+from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
+from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
 
 MIN_RETRY_SECONDS = 0.05
 
 
 class EngineRunner:
-    """One model's engine, seen from the event loop that `start` was called from."""
+    """One model's engine, seen from the event loop that `start` was awaited in.
+
+    Every request is a future of its outcome, whoever asked: who has one request awaits it, who has many adds a
+    callback. Cancelling the future cancels the request, and its rows are free within a step.
+
+    Attributes:
+        bulk_room: room for bulk requests; to be acquired before one is submitted, and released when its answer has been
+            delivered. First come, first served, so that several streams share it evenly.
+    """
 
     def __init__(
         self,
@@ -29,8 +37,8 @@ class EngineRunner:
         """Takes over a host that has not been started.
 
         Args:
-            max_waiting: interactive requests that may wait; one more is refused at the door.
-            max_bulk: bulk requests that may be in, waiting or running; whoever has more waits for room, in turn.
+            max_waiting: interactive requests that may wait; one more is refused.
+            max_bulk: bulk requests that may be in, waiting or running.
             on_death: called once, after a step has failed and every request was told.
             clock: the engine's own.
         """
@@ -40,62 +48,49 @@ class EngineRunner:
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
-        self._listeners: dict[int, Callable[[Outcome], None]] = {}
-        self._emptied = asyncio.Event()
-        # First come, first served, one place at a time: several streams share the room evenly.
+        self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
+        self._loop: asyncio.AbstractEventLoop
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Starts the engine; from the event loop that will await it."""
-        self._host.start(self._tell, self._die)
+        self._loop = asyncio.get_running_loop()
+        await self._host.start(self._tell, self._die)
 
-    async def run(self, source_ids: tuple[int, ...], options: DecodingOptions, timeout_seconds: float | None) -> Result:
-        """Waits for an interactive request's turn and its end.
-
-        Args:
-            timeout_seconds: what is left until the caller's deadline; None: no deadline.
-
-        Raises:
-            AttendantError: any other outcome than a result.
-            asyncio.CancelledError: the caller went; the request's rows are free within a step.
-        """
-        self._refuse_at_the_door(timeout_seconds)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        deadline = None if timeout_seconds is None else self._clock() + timeout_seconds
-        key = self._submit(source_ids, options, deadline, Priority.INTERACTIVE, partial(_resolve, future))
-        try:
-            outcome = await future
-        except asyncio.CancelledError:
-            self.cancel(key)
-            raise
-        if isinstance(outcome, AttendantError):
-            raise outcome
-        return outcome
-
-    def submit_bulk(
+    def submit(
         self,
         source_ids: tuple[int, ...],
         options: DecodingOptions,
-        deadline: float | None,
-        on_outcome: Callable[[Outcome], None],
-    ) -> int:
-        """Takes in a bulk request, for whose room in `bulk_room` its sender has waited; returns its key.
+        timeout_seconds: float | None,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> asyncio.Future[Outcome]:
+        """Takes a request in.
 
         Args:
-            deadline: on the engine's clock; None: none.
-            on_outcome: called once in the event loop, unless the request is cancelled.
+            options: of no more rows than the engine's budget.
+            timeout_seconds: what is left until the caller's deadline; None: no deadline.
+            priority: whoever submits a bulk request has acquired `bulk_room` for it.
+
+        Returns:
+            A future of the outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining
+            QueueFull, DeadlineTooShort: of an interactive request.
         """
-        self._refuse_if_ending()
-        return self._submit(source_ids, options, deadline, Priority.BULK, on_outcome)
-
-    def cancel(self, key: int) -> None:
-        """Nobody waits for this request any more: its listener is not called, and its rows are free within a step."""
-        if self._listeners.pop(key, None) is not None:
-            self._host.cancel(key)
-            self._note_if_empty()
+        if self._dead:
+            raise EngineDead
+        if self._draining:
+            raise Draining
+        if priority is Priority.INTERACTIVE:
+            self._refuse_if_overloaded(timeout_seconds)
+        now = self._clock()
+        deadline = None if timeout_seconds is None else now + timeout_seconds
+        request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
+        outcome = self._outcomes[request.key] = self._loop.create_future()
+        outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
+        self._host.submit(request)
+        return outcome
 
     @property
     def num_waiting(self) -> int:
@@ -110,19 +105,14 @@ class EngineRunner:
     def num_rows(self) -> int:
         return self._host.num_rows
 
-    @property
-    def is_draining(self) -> bool:
-        return self._draining
-
     def drain(self) -> None:
         """Lets nobody in any more; what is in goes on."""
         self._draining = True
 
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
-        while self._listeners:
-            self._emptied.clear()
-            await self._emptied.wait()
+        while self._outcomes:
+            await asyncio.wait(self._outcomes.values())
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
@@ -130,36 +120,9 @@ class EngineRunner:
         """Ends the engine after its step; requests that are still in are told that the server is going."""
         self._draining = True
         await self._host.stop(timeout_seconds)
-        self._fail_all(Draining)
+        self._tell([(key, Draining()) for key in self._outcomes])
 
-    def _submit(
-        self,
-        source_ids: tuple[int, ...],
-        options: DecodingOptions,
-        deadline: float | None,
-        priority: Priority,
-        on_outcome: Callable[[Outcome], None],
-    ) -> int:
-        request = EngineRequest(
-            key=next(self._keys),
-            source_ids=source_ids,
-            options=options,
-            submitted=self._clock(),
-            deadline=deadline,
-            priority=priority,
-        )
-        self._listeners[request.key] = on_outcome
-        self._host.submit(request)
-        return request.key
-
-    def _refuse_if_ending(self) -> None:
-        if self._dead:
-            raise EngineDead
-        if self._draining:
-            raise Draining
-
-    def _refuse_at_the_door(self, timeout_seconds: float | None) -> None:
-        self._refuse_if_ending()
+    def _refuse_if_overloaded(self, timeout_seconds: float | None) -> None:
         num_waiting = self._host.num_waiting(Priority.INTERACTIVE)
         expected = self._host.expected_seconds(num_waiting)
         if num_waiting >= self._max_waiting:
@@ -170,26 +133,16 @@ class EngineRunner:
 
     def _tell(self, outcomes: Outcomes) -> None:
         for key, outcome in outcomes:
-            listener = self._listeners.pop(key, None)
-            # None: cancelled meanwhile, and nobody listens.
-            if listener is not None:
-                listener(outcome)
-        self._note_if_empty()
+            future = self._outcomes.pop(key, None)
+            # None, or done: cancelled meanwhile, and nobody waits.
+            if future is not None and not future.done():
+                future.set_result(outcome)
 
-    def _note_if_empty(self) -> None:
-        if not self._listeners:
-            self._emptied.set()
+    def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
+        if outcome.cancelled() and self._outcomes.pop(key, None) is not None:
+            self._host.cancel(key)
 
     def _die(self) -> None:
         self._dead = True
-        self._fail_all(EngineDead)
+        self._tell([(key, EngineDead()) for key in self._outcomes])
         self._on_death()
-
-    def _fail_all(self, error: type[EngineDead | Draining]) -> None:
-        self._tell([(key, error()) for key in list(self._listeners)])
-
-
-def _resolve(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
-    # Its task may have been cancelled in this very turn of the loop, and not have run since.
-    if not future.done():
-        future.set_result(outcome)

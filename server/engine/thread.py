@@ -12,9 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.host import Outcomes
-from attendant.server.engine.request import EngineRequest, Priority, StepStats
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats
+from attendant.server.engine.throughput import ThroughputEstimate
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class EngineThread:
         self._engine = engine
         self._on_step = on_step
         self._clock = clock
-        self._pace = Pace()
+        self._throughput = ThroughputEstimate()
         self._wake = threading.Condition()
         self._inbox: list[EngineRequest] = []
         self._cancelled: list[int] = []
@@ -49,7 +48,7 @@ class EngineThread:
         self._on_outcomes: Callable[[Outcomes], None]
         self._on_death: Callable[[], None]
 
-    def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
+    async def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
         self._on_outcomes, self._on_death = on_outcomes, on_death
         self._loop = asyncio.get_running_loop()
         self._thread.start()
@@ -78,7 +77,7 @@ class EngineThread:
         return self._engine.num_rows
 
     def expected_seconds(self, num_requests: int) -> float:
-        return self._pace.expected_seconds(num_requests)
+        return self._throughput.expected_seconds(num_requests)
 
     async def stop(self, timeout_seconds: float) -> None:
         with self._wake:
@@ -89,19 +88,19 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            while self._take_in():
+            while self._empty_inbox():
                 began = self._clock()
                 result = self._engine.step()
                 if result.outcomes:
                     self._call(partial(self._on_outcomes, result.outcomes))
                 if result.stats.priority is Priority.INTERACTIVE:
-                    self._pace.note(self._clock() - began, len(result.outcomes))
+                    self._throughput.note(self._clock() - began, len(result.outcomes))
                 self._on_step(result.stats)
         except Exception:
             log.exception("a step failed: every request in flight is refused and the server ends")
             self._call(self._on_death)
 
-    def _take_in(self) -> bool:
+    def _empty_inbox(self) -> bool:
         """Moves the inbox into the engine, sleeping while there is nothing to do; False: stop."""
         with self._wake:
             while not (self._stopping or self._inbox or self._cancelled or self._engine.has_work):

@@ -1,10 +1,10 @@
-"""How fast the engine answers, for what those are told whom it refuses."""
+"""How fast an engine answers: the estimate behind the retry times that refused callers are told."""
 
 MEMORY_SECONDS = 10.0
 
 
-class Pace:
-    """Answers per busy second, where what is longer ago than some seconds of work counts less and less.
+class ThroughputEstimate:
+    """Answers per busy second, as a moving average over the last seconds of work.
 
     Time in which the engine had nothing to do does not count, so a quiet night does not look like a slow engine.
     """
@@ -14,7 +14,7 @@ class Pace:
         self._answers = 0.0
 
     def note(self, seconds: float, num_answers: int) -> None:
-        """A step took so long, and ended so many requests."""
+        """A step took so long and answered so many requests."""
         kept = max(0.0, 1.0 - seconds / MEMORY_SECONDS)
         self._busy_seconds = self._busy_seconds * kept + seconds
         self._answers = self._answers * kept + num_answers

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from attendant.server.config import LogFormat, LogLevel
 
-# What a record has without our doing.
+# The attributes that every record has; all others are facts of ours.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

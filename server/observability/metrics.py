@@ -5,18 +5,25 @@ request.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
-from attendant.server.counter import Counter
 from attendant.server.engine.request import RequestStats, StepStats
-from attendant.server.histogram import Histogram
+from attendant.server.engine.runner import EngineRunner
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -32,15 +39,15 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        # `*_created`, a series more for each of ours, is not among the names that we promise. A switch of the process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         gauge = partial(Gauge, namespace="attendant", registry=registry)
-
-        def counter(name: str, about: str, labels: Sequence[str]) -> Counter:
-            return Counter(f"attendant_{name}", about, labels, registry=registry)
+        counter = partial(Counter, namespace="attendant", registry=registry)
 
         def histogram(name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ("model",)) -> Histogram:
-            return Histogram(f"attendant_{name}", about, labels, registry=registry, buckets=buckets)
+            return Histogram(name, about, labels, namespace="attendant", registry=registry, buckets=buckets)
 
         self.request_seconds = histogram(
             "request_seconds",
@@ -90,6 +97,8 @@ class Metrics:
         self.source_tokens = counter("source_tokens", "Source tokens of requests that were answered.", ("model",))
         self.target_tokens = counter("target_tokens", "Target tokens of all hypotheses that were returned.", ("model",))
         self.steps = counter("steps", "Decoder steps.", ("model",))
+        # Looking children up takes longer than counting; labels are from closed sets, so there are few.
+        self._children_of = lru_cache(maxsize=None)(self._find_children)
         self.requests_waiting = gauge("requests_waiting", "Requests that wait for rows.", ("model",))
         self.requests_running = gauge("requests_running", "Requests that have rows.", ("model",))
         self.rows_running = gauge("rows_running", "Rows (live hypotheses) now.", ("model",))
@@ -124,8 +133,12 @@ class Metrics:
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        self.requests.labels(model, method, code).inc()
-        self.request_seconds.labels(model, method).observe(seconds)
+        count, duration = self._children_of(model, method, code)
+        count.inc()
+        duration.observe(seconds)
+
+    def _find_children(self, model: str, method: str, code: str) -> tuple[Counter, Histogram]:
+        return self.requests.labels(model, method, code), self.request_seconds.labels(model, method)
 
     def of_model(self, model: str) -> "ModelMetrics":
         return ModelMetrics(self, model)
@@ -139,50 +152,30 @@ class ModelMetrics:
         self._model = model
         self._step_seconds = {phase: metrics.step_seconds.labels(model, phase) for phase in PHASES}
         self._step_rows = metrics.step_rows.labels(model)
-        self._efficiency = metrics.batch_efficiency_ratio.labels(model)
+        self._batch_efficiency_ratio = metrics.batch_efficiency_ratio.labels(model)
         self._steps = metrics.steps.labels(model)
         self._cancelled_rows = metrics.cancelled_rows.labels(model)
-        self._request_children = {
-            histogram: histogram.labels(model)
-            for histogram in (
-                metrics.queue_seconds,
-                metrics.encode_seconds,
-                metrics.decode_seconds,
-                metrics.time_to_first_token_seconds,
-                metrics.inter_token_seconds,
-                metrics.request_source_tokens,
-                metrics.request_target_tokens,
-                metrics.length_ratio,
-                metrics.attention_entropy_ratio,
-                metrics.coverage_deficit_ratio,
-            )
-        }
-        self._counters = {
-            counter: counter.labels(model)
-            for counter in (
-                metrics.source_tokens,
-                metrics.target_tokens,
-                metrics.unknown_tokens,
-                metrics.hit_max_length,
-            )
-        }
+        self._queue_seconds = metrics.queue_seconds.labels(model)
+        self._encode_seconds = metrics.encode_seconds.labels(model)
+        self._decode_seconds = metrics.decode_seconds.labels(model)
+        self._time_to_first_token_seconds = metrics.time_to_first_token_seconds.labels(model)
+        self._inter_token_seconds = metrics.inter_token_seconds.labels(model)
+        self._request_source_tokens = metrics.request_source_tokens.labels(model)
+        self._request_target_tokens = metrics.request_target_tokens.labels(model)
+        self._source_tokens = metrics.source_tokens.labels(model)
+        self._target_tokens = metrics.target_tokens.labels(model)
+        self._unknown_tokens = metrics.unknown_tokens.labels(model)
+        self._hit_max_length = metrics.hit_max_length.labels(model)
+        self._length_ratio = metrics.length_ratio.labels(model)
+        self._attention_entropy_ratio = metrics.attention_entropy_ratio.labels(model)
+        self._coverage_deficit_ratio = metrics.coverage_deficit_ratio.labels(model)
 
-    def watch(
-        self,
-        *,
-        waiting: Callable[[], int],
-        running: Callable[[], int],
-        rows: Callable[[], int],
-        rows_limit: int,
-        version: str,
-        precision: str,
-        provider: str,
-    ) -> None:
-        """What is asked for at each scrape, so that it can't go stale; and what never changes."""
+    def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
+        """Sets what never changes, and what to ask the engine for at each scrape, so that it can't go stale."""
         metrics, model = self._metrics, self._model
-        metrics.requests_waiting.labels(model).set_function(waiting)
-        metrics.requests_running.labels(model).set_function(running)
-        metrics.rows_running.labels(model).set_function(rows)
+        metrics.requests_waiting.labels(model).set_function(lambda: runner.num_waiting)
+        metrics.requests_running.labels(model).set_function(lambda: runner.num_running)
+        metrics.rows_running.labels(model).set_function(lambda: runner.num_rows)
         metrics.rows_limit.labels(model).set(rows_limit)
         metrics.bundle_info.labels(model, version, precision, provider).set(1)
 
@@ -198,7 +191,7 @@ class ModelMetrics:
         if stats.num_rows:
             self._steps.inc()
             self._step_rows.observe(stats.num_rows)
-            self._efficiency.observe(stats.useful_cells / stats.computed_cells)
+            self._batch_efficiency_ratio.observe(stats.useful_cells / stats.computed_cells)
 
     def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
         """A request was answered.
@@ -206,38 +199,34 @@ class ModelMetrics:
         Args:
             source_ids: as the encoder took them; their end symbol does not count as a token.
         """
-        metrics = self._metrics
-        self._observe(metrics.queue_seconds, stats.queue)
-        self._observe(metrics.encode_seconds, stats.encode)
-        self._observe(metrics.decode_seconds, stats.decode)
-        self._observe(metrics.time_to_first_token_seconds, stats.first_token)
-        self._observe(metrics.request_source_tokens, num_source_tokens)
+        self._queue_seconds.observe(stats.queue)
+        self._encode_seconds.observe(stats.encode)
+        self._decode_seconds.observe(stats.decode)
+        self._time_to_first_token_seconds.observe(stats.first_token)
         if stats.steps > 1:
-            self._observe(metrics.inter_token_seconds, (stats.total - stats.first_token) / (stats.steps - 1))
-        self._counters[metrics.source_tokens].inc(num_source_tokens)
-        self._counters[metrics.unknown_tokens].inc(source_ids.count(UNK_ID))
+            self._inter_token_seconds.observe((stats.total - stats.first_token) / (stats.steps - 1))
+        self._request_source_tokens.observe(num_source_tokens)
+        self._source_tokens.inc(num_source_tokens)
+        self._unknown_tokens.inc(source_ids.count(UNK_ID))
 
     def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
         """What the model made of a source, best first: the quality signals."""
-        metrics, best = self._metrics, hypotheses[0]
-        self._observe(metrics.request_target_tokens, len(best.token_ids))
-        self._observe(metrics.length_ratio, len(best.token_ids) / num_source_tokens)
-        self._counters[metrics.target_tokens].inc(sum(len(one.token_ids) for one in hypotheses))
-        self._counters[metrics.hit_max_length].inc(best.finish_reason is FinishReason.LENGTH)
+        best = hypotheses[0]
+        self._request_target_tokens.observe(len(best.token_ids))
+        self._length_ratio.observe(len(best.token_ids) / num_source_tokens)
+        self._target_tokens.inc(sum(len(one.token_ids) for one in hypotheses))
+        self._hit_max_length.inc(best.finish_reason is FinishReason.LENGTH)
         if best.attention is not None:
-            self._observe(metrics.coverage_deficit_ratio, coverage_deficit(best.attention))
+            self._coverage_deficit_ratio.observe(coverage_deficit(best.attention))
             if best.attention.shape[1] > 1:
-                self._observe(metrics.attention_entropy_ratio, attention_entropy(best.attention))
-
-    def _observe(self, histogram: Histogram, value: float) -> None:
-        self._request_children[histogram].observe(value)
+                self._attention_entropy_ratio.observe(attention_entropy(best.attention))
 
 
 def attention_entropy(attention: Floats) -> float:
-    """Mean over the rows of -sum a log a, over log S: 0 each row looks at one position, 1 at all alike.
+    """The mean entropy of the rows over log S: 0 if each looks at one position, 1 if each looks at all equally.
 
     Args:
-        attention: [rows, S], S at least 2; each row sums to 1.
+        attention: float32 [rows, S], S at least 2; each row sums to 1.
     """
     entropies = -(attention * np.log(np.maximum(attention, 1e-12))).sum(axis=1)
     return float(entropies.mean() / math.log(attention.shape[1]))
@@ -247,6 +236,6 @@ def coverage_deficit(attention: Floats) -> float:
     """Mean over source positions of max(0, 1 - sum of the weights they got), as in Wu et al. 2016, eq. 14.
 
     Args:
-        attention: [rows, S].
+        attention: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())

@@ -4,33 +4,35 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from attendant.server.counter import Counter, CounterChild
-from attendant.server.histogram import Histogram
 from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
-
-class _Rpc(NamedTuple):
-    grpc_type: str
-    grpc_service: str
-    grpc_method: str
+# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and where those keep it.
+KINDS = {
+    (False, False): ("unary", grpc.unary_unary_rpc_method_handler, "unary_unary"),
+    (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler, "unary_stream"),
+    (True, False): ("client_stream", grpc.stream_unary_rpc_method_handler, "stream_unary"),
+    (True, True): ("bidi_stream", grpc.stream_stream_rpc_method_handler, "stream_stream"),
+}
 
 
 class GrpcMetrics(grpc.aio.ServerInterceptor):
     """Counts RPCs and messages, and times them. A path that no service has is not counted: it could be anything."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._started = Counter("grpc_server_started", "RPCs started.", LABELS, registry=registry)
-        self._handled = Counter("grpc_server_handled", "RPCs ended.", (*LABELS, "grpc_code"), registry=registry)
-        self._received = Counter("grpc_server_msg_received", "Messages received.", LABELS, registry=registry)
-        self._sent = Counter("grpc_server_msg_sent", "Messages sent.", LABELS, registry=registry)
-        self._seconds = Histogram(
+        counter = partial(Counter, namespace="grpc_server", registry=registry)
+        self.started = counter("started", "RPCs started.", LABELS)
+        self.handled = counter("handled", "RPCs ended.", (*LABELS, "grpc_code"))
+        self.received = counter("msg_received", "Messages received.", LABELS)
+        self.sent = counter("msg_sent", "Messages sent.", LABELS)
+        self.seconds = Histogram(
             "grpc_server_handling_seconds", "Duration of RPCs.", LABELS, registry=registry, buckets=REQUEST_BUCKETS
         )
         # Path -> handler, for the paths that a service has: they are few, and don't change once a server runs.
@@ -46,67 +48,63 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         return self._handlers[path]
 
     def _measured(self, path: str, handler: Any) -> Any:
-        kind, behaviour, make = next(
-            (kind, behaviour, make)
-            for kind, behaviour, make in (
-                ("unary", handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-                ("server_stream", handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-                ("client_stream", handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-                ("bidi_stream", handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-            )
-            if behaviour is not None
-        )
+        kind, make, attribute = KINDS[handler.request_streaming, handler.response_streaming]
         _, service, method = path.split("/")
-        wrap = self._streaming if handler.response_streaming else self._unary
+        rpc = _MeasuredRpc(self, (kind, service, method), getattr(handler, attribute))
         return make(
-            wrap(_Rpc(kind, service, method), behaviour, handler.request_streaming),
+            rpc.stream if handler.response_streaming else rpc.answer,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    def _unary(self, rpc: _Rpc, behaviour: Callable[[Any, Any], Awaitable[Any]], streams_in: bool) -> Any:
-        received, sent = self._received.labels(*rpc), self._sent.labels(*rpc)
 
-        async def handle(request: Any, context: Any) -> Any:
-            with self._watching(rpc, context):
-                response = await behaviour(self._incoming(request, received, streams_in), context)
-                sent.inc()
-                return response
+class _MeasuredRpc:
+    """A method whose calls are counted and timed; its labels are resolved once, for that takes a microsecond each."""
 
-        return handle
+    def __init__(
+        self, metrics: GrpcMetrics, labels: tuple[str, str, str], behaviour: Callable[[Any, Any], Any]
+    ) -> None:
+        self._behaviour = behaviour
+        self._started = metrics.started.labels(*labels)
+        self._handled = partial(metrics.handled.labels, *labels)
+        self._received = metrics.received.labels(*labels)
+        self._sent = metrics.sent.labels(*labels)
+        self._seconds = metrics.seconds.labels(*labels)
 
-    def _streaming(self, rpc: _Rpc, behaviour: Callable[[Any, Any], Any], streams_in: bool) -> Any:
-        received, sent = self._received.labels(*rpc), self._sent.labels(*rpc)
+    async def answer(self, request: Any, context: Any) -> Any:
+        """Handles a call that has one response."""
+        with self._watching(context):
+            response = await self._behaviour(self._incoming(request), context)
+            self._sent.inc()
+            return response
 
-        async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
-            with self._watching(rpc, context):
-                answer = behaviour(self._incoming(request, received, streams_in), context)
-                if hasattr(answer, "__aiter__"):
-                    async for response in answer:
-                        sent.inc()
-                        yield response
-                else:  # it writes to the context itself, as the health servicer's Watch does
-                    await answer
+    async def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Handles a call that has any number of responses."""
+        with self._watching(context):
+            answer = self._behaviour(self._incoming(request), context)
+            if hasattr(answer, "__aiter__"):
+                async for response in answer:
+                    self._sent.inc()
+                    yield response
+            else:  # it writes to the context itself, as the health servicer's Watch does
+                await answer
 
-        return handle
+    def _incoming(self, request: Any) -> Any:
+        """Counts a request, or each one of a stream as it is read."""
+        if hasattr(request, "__aiter__"):
+            return self._counted(request)
+        self._received.inc()
+        return request
 
-    @staticmethod
-    def _incoming(request: Any, received: CounterChild, streams_in: bool) -> Any:
-        if not streams_in:
-            received.inc()
-            return request
-
-        async def counted() -> AsyncIterator[Any]:
-            async for message in request:
-                received.inc()
-                yield message
-
-        return counted()
+    async def _counted(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for message in requests:
+            self._received.inc()
+            yield message
 
     @contextmanager
-    def _watching(self, rpc: _Rpc, context: Any) -> Iterator[None]:
+    def _watching(self, context: Any) -> Iterator[None]:
         began = time.monotonic()
-        self._started.labels(*rpc).inc()
+        self._started.inc()
         failed_as = "OK"
         try:
             yield
@@ -121,8 +119,8 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         finally:
             # Set where the RPC was aborted; None where it was not.
             code = context.code()
-            self._handled.labels(*rpc, code.name if code else failed_as).inc()
-            self._seconds.labels(*rpc).observe(time.monotonic() - began)
+            self._handled(code.name if code else failed_as).inc()
+            self._seconds.observe(time.monotonic() - began)
 
 
 def cancellation_code(context: Any) -> str:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
@@ -49,18 +50,17 @@ class Lifecycle:
         """Waits for a reason to end."""
         await self._ending.wait()
 
-    async def drain(self, runners: Iterable[EngineRunner], seconds: float) -> None:
-        """Refuses newcomers, lets those that are in finish for so long, and fails the rest."""
-        runners = list(runners)
+    async def drain(self, runners: Sequence[EngineRunner], seconds: float) -> None:
+        """Refuses newcomers, lets what is in finish for so long, and fails the rest."""
         for runner in runners:
             runner.drain()
         log.info("draining", extra={"drain_seconds": seconds})
-        waits = [asyncio.ensure_future(asyncio.gather(*(runner.finished() for runner in runners)))]
-        waits.append(asyncio.ensure_future(self._hurrying.wait()))  # type: ignore[arg-type]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+        finished: asyncio.Future[Any] = asyncio.gather(*(runner.finished() for runner in runners))
+        hurrying: asyncio.Future[Any] = asyncio.create_task(self._hurrying.wait())
+        await asyncio.wait({finished, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finished.cancel()
+        hurrying.cancel()
+        await asyncio.gather(finished, hurrying, return_exceptions=True)
         for runner in runners:
             await runner.stop()
 

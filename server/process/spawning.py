@@ -1,8 +1,9 @@
-"""Starting worker processes, and seeing them end."""
+"""Starts worker processes, and sees them end."""
 
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -43,6 +44,9 @@ class WorkerProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for connection in self._connections:
+            # Closing alone would not reach the worker while an event loop still holds the socket.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         for process in self._processes:
             try:
@@ -55,7 +59,8 @@ class WorkerProcesses:
         """Starts `config.workers` workers and waits until all are ready.
 
         Raises:
-            UserError: in the words of the first one that refused.
+            UserError: the first one that refused says why.
+            RuntimeError: a worker ended while it loaded.
         """
         plan = Plan(replace(config, bundles=(bundle.path,)), threads)
         connections = tuple(self._start(plan) for _ in range(config.workers))

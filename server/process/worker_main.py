@@ -10,10 +10,9 @@ import sys
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
-from attendant.server.engine.engine import Engine
 from attendant.server.engine.remote.frames import framed, receive_one
-from attendant.server.engine.remote.serving import run_worker
-from attendant.server.loading import budget_of, load_model
+from attendant.server.engine.remote.serving import serve_engine
+from attendant.server.loading import load_model
 from attendant.server.observability.logs import configure_logging
 from attendant.server.process.handshake import Plan, Ready, Refused
 
@@ -24,7 +23,7 @@ ENGINE_DIED = 1
 
 def main(descriptor: int) -> int:
     """The whole life of a worker; returns its exit status."""
-    # They reach the whole group: the server decides what they mean, and hangs up.
+    # A terminal sends them to the workers too. The server decides when to end, and then closes the connection.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as connection:
@@ -51,10 +50,7 @@ def _serve(connection: socket.socket) -> None:
         connection.sendall(framed(Refused(str(error))))
         return
     connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
-    run_worker(
-        connection,
-        Engine(loaded.stepper, budget_of(config, loaded.request_seconds), loaded.bundle.manifest.special_ids),
-    )
+    serve_engine(connection, loaded.engine)
 
 
 if __name__ == "__main__":

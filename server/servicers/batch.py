@@ -1,79 +1,88 @@
 """GenerateBatch: any number of requests on one stream, each answered on completion, in constant memory.
 
 Flow control keeps memory constant. A message is read when the one before it has room among the bulk requests of its
-model, and a request keeps its room until its answer has been written: a sender that is too fast, and a receiver that is
-too slow, are both held back by gRPC itself. Streams wait for room in turn, so they share it evenly.
+model, and a request keeps its room until its answer has been written: gRPC itself then holds back a sender that is too
+fast, and a receiver that is too slow slows down its sender. Streams wait for room in turn, so they share it evenly.
 """
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attendant.server.engine.request import Outcome, Result
+from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import Draining, Unavailable
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
-from attendant.server.servicers.call import Account, Failure
-from attendant.server.servicers.conversion import generate_fields
-from attendant.server.servicers.requests import ParsedRequest, read_generate
+from attendant.server.servicers.engine_call import EngineCall
+from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.requests import read_generate
 from attendant.server.servicers.status import abort, status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """A request of the stream, and what became of it so far.
+    """A request of the stream, and how far it has come.
 
     Attributes:
-        model, parsed: None until the request has been read.
-        key: of the engine's request; None until that has it.
+        call: None until the request has been parsed.
+        submitted: None until the engine has the request.
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
 
     request: messages.GenerateRequest
-    began: float
-    model: ServedModel | None = None
-    parsed: ParsedRequest | None = None
+    context: RequestContext
+    call: EngineCall | None = None
     has_room: bool = False
-    key: int | None = None
+    submitted: asyncio.Future[Outcome] | None = None
     outcome: Outcome | BaseException | None = None
+
+    def give_room_back(self) -> None:
+        if self.has_room and self.call is not None:
+            self.call.model.runner.bulk_room.release()
 
 
 class BatchStream:
     """One call of GenerateBatch.
 
     What concerns every request alike (not ready, draining, engine dead) ends the stream, after the answers that there
-    are: the caller asks the rest again, elsewhere. All else is told per request, and the stream goes on.
+    are: the caller asks for the rest again, elsewhere. All else is told per request, and the stream goes on.
     """
 
     def __init__(
-        self, requests: AsyncIterator[messages.GenerateRequest], context: Any, catalogue: Catalogue, account: Account
+        self,
+        requests: AsyncIterator[messages.GenerateRequest],
+        context: Any,
+        catalogue: Catalogue,
+        begin: Callable[[str, str], RequestContext],
     ) -> None:
+        """`begin`: makes the context of a request that has this id and names this model."""
         self._requests = requests
         self._context = context
         self._catalogue = catalogue
-        self._account = account
-        remaining = context.time_remaining()
-        self._deadline = None if remaining is None else time.monotonic() + remaining
+        self._begin = begin
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
         self._ends_with: Unavailable | None = None
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def answers(self) -> AsyncGenerator[messages.GenerateBatchResponse, None]:
-        """Reads, decodes and answers until the caller has half-closed and has all answers."""
+        """Reads, decodes and answers until the caller has half-closed and has all answers.
+
+        Raises:
+            grpc.aio.AbortError: the stream ends with what concerns every request.
+        """
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._catalogue.closing.wait())
         for task in (reading, closing):
-            task.add_done_callback(lambda _: self._stirred.set())
+            task.add_done_callback(lambda _: self._changed.set())
         try:
             while not (reading.done() and not self._in):
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 if closing.done() and not reading.done():
                     reading.cancel()
                     self._ends_with = Draining()
@@ -85,7 +94,7 @@ class BatchStream:
                         if answer is not None:
                             yield answer
                     finally:
-                        _give_room_back(item)
+                        item.give_room_back()
             if not reading.cancelled():
                 reading.result()
             if self._ends_with is not None:
@@ -97,7 +106,7 @@ class BatchStream:
 
     async def _read(self) -> None:
         async for request in self._requests:
-            item = _Item(request, time.monotonic())
+            item = _Item(request, self._begin(request.request_id, request.model))
             self._in.add(item)
             try:
                 await self._submit(item)
@@ -109,57 +118,47 @@ class BatchStream:
                 return
 
     async def _submit(self, item: _Item) -> None:
-        model = item.model = self._catalogue.find(item.request.model)
-        parsed = item.parsed = read_generate(item.request, model)
+        model = self._catalogue.find(item.request.model)
+        item.call = EngineCall(model, read_generate(item.request, model))
         await model.runner.bulk_room.acquire()
         item.has_room = True
-        item.key = model.runner.submit_bulk(parsed.source_ids, parsed.options, self._deadline, partial(self._end, item))
+        item.submitted = item.call.submit(self._context.time_remaining(), Priority.BULK)
+        item.submitted.add_done_callback(partial(self._told, item))
+
+    def _told(self, item: _Item, submitted: asyncio.Future[Outcome]) -> None:
+        if not submitted.cancelled():
+            self._end(item, submitted.result())
 
     def _end(self, item: _Item, outcome: Outcome | BaseException) -> None:
         item.outcome = outcome
         if isinstance(outcome, Unavailable):
             self._ends_with = outcome
         self._ended.append(item)
-        self._stirred.set()
+        self._changed.set()
 
     def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
-        """What the item is answered; None where the stream's own end answers it. Closes its account."""
-        request_id = item.request.request_id
+        """What the item is answered; None where the stream's own end answers it. Ends its context."""
+        request_id, outcome = item.request.request_id, item.outcome
         answer: messages.GenerateBatchResponse | None = None
-        raised: BaseException | None = None
-        if isinstance(item.outcome, Result):
-            assert item.model is not None and item.parsed is not None
-            model, parsed, result = item.model, item.parsed, item.outcome
+        raised = outcome if isinstance(outcome, BaseException) else None
+        if isinstance(outcome, Result):
+            assert item.call is not None
             try:
-                model.metrics.answered(parsed.source_ids, parsed.num_source_tokens, result.stats)
-                model.metrics.generated(parsed.num_source_tokens, result.hypotheses)
-                fields = generate_fields(item.request, model, parsed, result)
+                fields = item.call.generated(item.request, outcome)
                 answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
             except Exception as error:
                 raised = error
-        else:
-            raised = item.outcome
-        failure = self._close(item, raised, "UNAVAILABLE")
-        if failure is not None:
-            status = status_of(failure.error, failure.made_up_id)
-            answer = messages.GenerateBatchResponse(request_id=request_id, error=status)
-        return None if raised is not None and (failure is None or isinstance(failure.error, Unavailable)) else answer
+        told = item.context.end(raised, "UNAVAILABLE")
+        if told is None or isinstance(told, Unavailable):
+            return answer
+        return messages.GenerateBatchResponse(request_id=request_id, error=status_of(told, item.context.made_up_id))
 
     def _abandon(self) -> None:
         """The stream has ended: whatever is still in is given up, and its rows are free within a step."""
         code = cancellation_code(self._context)
         for item in self._in:
-            if item.key is not None and item.model is not None:
-                item.model.runner.cancel(item.key)
-            self._close(item, asyncio.CancelledError(), code)
-            _give_room_back(item)
+            if item.submitted is not None:
+                item.submitted.cancel()
+            item.context.end(asyncio.CancelledError(), code)
+            item.give_room_back()
         self._in.clear()
-
-    def _close(self, item: _Item, raised: BaseException | None, cancelled_as: str) -> Failure | None:
-        request = item.request
-        return self._account.close(request.request_id, request.model, item.began, raised, cancelled_as)
-
-
-def _give_room_back(item: _Item) -> None:
-    if item.has_room and item.model is not None:
-        item.model.runner.bulk_room.release()

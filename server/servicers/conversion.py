@@ -17,12 +17,6 @@ FINISH_REASONS = {
 }
 
 
-def generate_response(
-    request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
-) -> messages.GenerateResponse:
-    return messages.GenerateResponse(**generate_fields(request, model, parsed, result))
-
-
 def generate_fields(
     request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
 ) -> dict[str, Any]:
@@ -72,7 +66,6 @@ def model_message(model: ServedModel) -> messages.Model:
             min_length=0,
             # Of the longest source, where it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),
-            max_length_ratio=manifest.decoding.max_length_ratio,
             patience=manifest.decoding.patience,
             suppress_unk=False,
         ),

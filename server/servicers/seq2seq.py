@@ -1,19 +1,20 @@
 """The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from typing import Any
 
 import grpc
 
-from attendant.server.engine.request import Result
 from attendant.server.errors import NotBuilt
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
-from attendant.server.servicers.call import Account, Answering
-from attendant.server.servicers.conversion import generate_response, model_message, score_response
-from attendant.server.servicers.requests import ParsedRequest, read_generate, read_score
+from attendant.server.servicers.conversion import model_message, score_response
+from attendant.server.servicers.engine_call import EngineCall
+from attendant.server.servicers.request_context import RequestContext, answering
+from attendant.server.servicers.requests import read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -29,17 +30,16 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
         self._catalogue = catalogue
-        self._accounts = {method: Account(method, catalogue, metrics) for method in METHODS}
+        self._begin = {method: partial(RequestContext, method, catalogue, metrics) for method in METHODS}
 
     async def Generate(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
             model = self._catalogue.find(request.model)
-            parsed = read_generate(request, model)
-            result = await _run(parsed, model, context)
-            model.metrics.generated(parsed.num_source_tokens, result.hypotheses)
-            return generate_response(request, model, parsed, result)
+            call = EngineCall(model, read_generate(request, model))
+            outcome = await call.submit(context.time_remaining())
+            return messages.GenerateResponse(**call.generated(request, outcome))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -51,7 +51,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        stream = BatchStream(requests, context, self._catalogue, self._accounts["GenerateBatch"])
+        stream = BatchStream(requests, context, self._catalogue, self._begin["GenerateBatch"])
         async with aclosing(stream.answers()) as answers:
             async for answer in answers:
                 yield answer
@@ -59,8 +59,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
             model = self._catalogue.find(request.model)
-            parsed = read_score(request, model)
-            return score_response(request, model, parsed, await _run(parsed, model, context))
+            call = EngineCall(model, read_score(request, model))
+            result = call.result(await call.submit(context.time_remaining()))
+            return score_response(request, model, call.parsed, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
@@ -72,11 +73,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         async with self._answering("GetModel", "", request.model, context):
             return model_message(self._catalogue.find(request.model))
 
-    def _answering(self, method: str, request_id: str, model: str, context: Context) -> Answering:
-        return Answering(self._accounts[method], request_id, model, context)
-
-
-async def _run(parsed: ParsedRequest, model: ServedModel, context: Context) -> Result:
-    result = await model.runner.run(parsed.source_ids, parsed.options, context.time_remaining())
-    model.metrics.answered(parsed.source_ids, parsed.num_source_tokens, result.stats)
-    return result
+    def _answering(
+        self, method: str, request_id: str, model: str, context: Context
+    ) -> AbstractAsyncContextManager[None]:
+        return answering(self._begin[method](request_id, model), context)

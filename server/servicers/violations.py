@@ -2,7 +2,6 @@
 
 from attendant.server.errors import InvalidArgument, Violation, shortened
 
-NOT_BUILT = "not available in this version"
 MAX_REQUEST_ID_CHARACTERS = 128
 
 

@@ -17,12 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.config import parse_config
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.loading import LoadedModel
 from attendant.server.models import limits_in_force
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.fakes import FakeStepper
+from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -32,11 +34,8 @@ LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(mi
 def loaded(stepper: FakeStepper) -> list[LoadedModel]:
     bundle = fake_bundle()
     limits = limits_in_force(bundle.manifest, 8)
-    return [
-        LoadedModel(
-            bundle=bundle, stepper=stepper, precision="fp32", provider="cpu", limits=limits, request_seconds=0.01
-        )
-    ]
+    engine = Engine(stepper, Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005), SPECIAL_IDS)
+    return [LoadedModel(bundle=bundle, engine=engine, precision="fp32", provider="cpu", limits=limits)]
 
 
 @asynccontextmanager

@@ -1,47 +1,16 @@
 """The real client against the real server, and a client that knows nothing but reflection."""
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from attendant_client import AttendantClient, HealthStatus, InvalidArgument, NotFound
 from attendant_client.command.ending import concerns_every_line
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 WORDS = ["badge", "face", "a", "jig", "abcdefghij", "hid", "deaf"]
-
-
-@pytest.fixture(scope="module")
-def target(tiny_bundle_path: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "server", str(tiny_bundle_path), "--port", "0", "--metrics-port", "0"]
-    # On a busy machine bulk steps would be kept small, for interactive requests that don't come here.
-    command += ["--bulk-seconds", "1"]
-    with subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        found = None
-        while not found and (line := process.stdout.readline()):
-            found = re.match(r"serving on (\S+): ", line)
-        assert found, "the server did not start"
-        try:
-            yield found[1]
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-
-
-@pytest.fixture
-async def client(target: str) -> AsyncIterator[AttendantClient]:
-    async with AttendantClient(target) as connected:
-        yield connected
 
 
 async def test_what_is_served(client: AttendantClient) -> None:
@@ -109,17 +78,21 @@ async def test_mistakes_name_the_field_and_whom_they_concern(client: AttendantCl
         await client.generate("a", beam_size=9, max_length=1000)
     assert {v.field for v in options.value.violations} == {"decoding.beam_size", "decoding.max_length"}
     assert concerns_every_line(options.value)
+    with pytest.raises(InvalidArgument) as length:
+        await client.generate("a" * 40, min_length_ratio=1.5)
+    assert [violation.field for violation in length.value.violations] == ["decoding.min_length_ratio"]
+    assert not concerns_every_line(length.value), "a shorter source may be right"
     with pytest.raises(NotFound, match="tiny") as model:
         await client.generate("a", model="none")
     assert concerns_every_line(model.value)
 
 
-def test_the_command_in_bulk(target: str) -> None:
+def test_the_command_in_bulk(target: str, environment: dict[str, str]) -> None:
     lines = [*WORDS, "", "a" * 65, *WORDS]
     done = subprocess.run(
         [*COMMAND, "generate", "-", "--target", target, "--json", "--beam-size", "2"],
         input="\n".join(lines),
-        env=ENVIRONMENT,
+        env=environment,
         capture_output=True,
         text=True,
     )
@@ -131,7 +104,7 @@ def test_the_command_in_bulk(target: str) -> None:
     assert [a["hypotheses"] for a in answers[:7]] == [a["hypotheses"] for a in answers[9:]]
 
 
-def test_reflection_alone_is_enough(target: str) -> None:
+def test_reflection_alone_is_enough(target: str, environment: dict[str, str]) -> None:
     """Another process, without our generated code, asks by what the server says of itself."""
     program = """
 import sys
@@ -160,7 +133,7 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
     assert done.returncode == 0, done.stderr
     asked = subprocess.run(
         [*COMMAND, "generate", "face", "--beam-size", "2", "--target", target],
-        env=ENVIRONMENT,
+        env=environment,
         capture_output=True,
         text=True,
     )

@@ -11,6 +11,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.reference import reference_logits
 from attendant.training.model.stepper import TorchStepper
 from tests.architectures import architectures
 
@@ -82,7 +83,7 @@ def test_stepwise_equals_teacher_forced(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize("config", ARCHITECTURES.values(), ids=ARCHITECTURES)
 def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
-    """Teacher forcing has rules of its own for the loop's gradients; plain autograd through `step` is the reference."""
+    """Teacher forcing has rules of its own for gradients; autograd through the plain training step is the reference."""
     model = build(config)
     sources, previous = random_pairs()
     ids, lengths = (torch.from_numpy(array) for array in pad_sources(sources, PAD_ID))
@@ -94,12 +95,6 @@ def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
 
-    encoded = model.encode(ids, lengths)
-    layout = [torch.from_numpy(array) for array in attention_layout(np.arange(len(sources)), len(sources))]
-    rows, total = encoded.row_tensors, 0.0
-    for position in range(NUM_STEPS):
-        logits, rows, _ = model.step(previous_ids[:, position], rows, encoded.source_tensors, *layout)
-        total = total + (logits * weighting[:, position]).sum()
-    total.backward()
+    (reference_logits(model, ids, lengths, previous_ids) * weighting).sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-9, atol=1e-11, msg=name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import CorpusFiles, Part
+from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.pairs import Example, group_references, read_pairs
 from attendant.training.run.directory import Run
 
@@ -30,28 +30,28 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
     examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
     if not examples:
         raise UserError(f"{files} has no pairs")
-    without = f", without {len(left_out)} sources that the training part has too" if left_out else ""
+    without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
     return EvaluationData(f"{files}{without}", examples)
 
 
-def read_held_out(runs: Sequence[Path], part: Part) -> EvaluationData:
-    """The held-out part that all these runs' recipes name, without what one of them was trained on.
+def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
+    """The held-out split that all these runs' recipes name, without what one of them was trained on.
 
     Raises:
-        UserError: a recipe names no such part, or another one than the first's; bad or no data.
+        UserError: a recipe names no such split, or another one than the first's; bad or no data.
     """
-    found = [_held_out_files(path, part) for path in runs]
+    found = [_held_out_files(path, split) for path in runs]
     for path, files in zip(runs, found, strict=True):
         if files != found[0]:
             raise UserError(
-                f"the {part} part of {path} is {files}, that of {runs[0]} is {found[0]}: to compare them on one, give "
-                "--data FILE.tsv"
+                f"the {split} split of {path} is {files}, that of {runs[0]} is {found[0]}: to compare them on one, "
+                "give --data FILE.tsv"
             )
-    return read_data(found[0], frozenset().union(*(Run(path).left_out(part) for path in runs)))
+    return read_data(found[0], frozenset().union(*(Run(path).left_out(split) for path in runs)))
 
 
-def _held_out_files(path: Path, part: Part) -> CorpusFiles:
-    files = Run(path).recipe().data.files(part)
+def _held_out_files(path: Path, split: Split) -> CorpusFiles:
+    files = Run(path).recipe().data.files(split)
     if files is None:
-        raise UserError(f"the recipe of {path} has no data.{part}: give --data FILE.tsv")
+        raise UserError(f"the recipe of {path} has no data.{split}: give --data FILE.tsv")
     return files

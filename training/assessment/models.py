@@ -120,5 +120,5 @@ def _config_of(manifest: Manifest) -> EvaluationConfig:
     """The metrics that the manifest was measured by, and the search that it serves by."""
     measured = {entry.metric for entry in manifest.evaluation}
     metrics = tuple(metric for metric in get_args(MetricName) if metric in measured)
-    search = {"beam_size": manifest.decoding.beam_size, "length_penalty": manifest.decoding.length_penalty}
+    search = manifest.decoding.model_dump(include={"beam_size", "length_penalty", "patience"})
     return EvaluationConfig.model_validate(search | ({"metrics": metrics} if metrics else {}))

@@ -7,8 +7,9 @@ from typing import IO
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.evaluating import has_patience
 
-COLUMNS = ("model", "beam_size", "length_penalty", "source", "output", "references", "score", "log_prob")
+COLUMNS = ("model", "beam_size", "length_penalty", "patience", "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR = " ||| "
 
 
@@ -23,12 +24,13 @@ class OutputsFile:
         self._write(COLUMNS)
 
     def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
-        """Writes what a model put out."""
+        """Writes a line per output."""
         for one in decoded:
             cells = (
                 model,
                 str(options.beam_size),
                 f"{options.length_penalty:g}",
+                f"{options.patience:g}" if has_patience(options) else "",
                 _cell(one.example.source),
                 _cell(one.text),
                 REFERENCE_SEPARATOR.join(map(_cell, one.example.references)),

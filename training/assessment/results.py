@@ -39,5 +39,5 @@ class Result:
 
 
 def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
-    """What --output writes and --json prints."""
+    """The document that --output writes and --json prints."""
     return {"data": data_name, "results": [result.to_json() for result in results]}

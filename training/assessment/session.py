@@ -18,7 +18,7 @@ from attendant.training.evaluation.lengths import LengthUnit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What holds for all the models.
+    """The data and the settings that all evaluated models share.
 
     Attributes:
         num_resamples: of the bootstrap; 0: no intervals.
@@ -35,7 +35,7 @@ class Session:
     outputs: OutputsFile | None
 
     def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes once, and takes the metrics of `config`, or the baseline's, and their difference to it."""
+        """Decodes the data once and takes its metrics: those of `config`, or with a baseline those of the baseline."""
         options = search_options(config, opened.model)
         examples = self.data.examples
         task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))

@@ -1,6 +1,7 @@
 """python -m training evaluate PATH...: measures runs and bundles with the decoder that serves."""
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -27,8 +28,8 @@ from attendant.training.run.directory import Run, write_json
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
-the first, several beam sizes or length penalties of one model with the first of those: choose by --split validation,
-and report one value on test. What is not given is the run's [evaluation], or the bundle's defaults."""
+the first, several searches of one model (beam sizes, length penalties, patiences) with the first of those: choose by
+--split validation, and report one value on test. What is not given is the run's [evaluation], or the bundle's own."""
 EDGES = ",".join(map(str, DEFAULT_EDGES))
 
 
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m training evaluate", description=DESCRIPTION)
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     data = found.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which part (default: test)")
+    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
     data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
     found.add_argument(
@@ -44,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "--length-penalty", "--length-penalties", metavar="ALPHA,...", help="GNMT's alpha; 0: none; several likewise"
+    )
+    found.add_argument(
+        "--patience", metavar="P,...", help="a beam ends when P times its size have ended; several likewise"
     )
     found.add_argument("--max-length", metavar="N", help="target tokens after which an output is cut")
     found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
@@ -126,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequence[str | None]) -> None:
-    """Refuses what nothing would listen to, and what would only fail once everything is decoded."""
+    """Refuses options that would have no effect, and mistakes that would show only after decoding."""
     for option in ("precision", "provider"):
         value = getattr(arguments, option)
         if value is not None and not bundles:
@@ -157,18 +161,21 @@ def _edges(text: str) -> tuple[int, ...]:
 
 
 def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What the options change in a model's own configuration, one entry per decoding."""
+    """The searches that the options ask for: what each changes in a model's own configuration."""
     given = {
         "metrics": arguments.metrics.split(",") if arguments.metrics else None,
         "max_length": arguments.max_length,
     }
-    beam_sizes = arguments.beam_size.split(",") if arguments.beam_size else [None]
-    penalties = arguments.length_penalty.split(",") if arguments.length_penalty else [None]
-    for beam_size in beam_sizes:
-        # Greedy search has one hypothesis, and nothing that a penalty could rank.
-        for penalty in penalties[:1] if beam_size == "1" else penalties:
-            search = given | {"beam_size": beam_size, "length_penalty": penalty}
-            yield {name: value for name, value in search.items() if value is not None}
+    swept = ("beam_size", "length_penalty", "patience")
+    choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in swept]
+    greedy_is_done = False
+    for values in itertools.product(*choices):
+        # Greedy search has one hypothesis: no penalty could rank others, and no patience wait for them.
+        if values[0] == "1" and greedy_is_done:
+            continue
+        greedy_is_done |= values[0] == "1"
+        search = given | dict(zip(swept, values, strict=True))
+        yield {name: value for name, value in search.items() if value is not None}
 
 
 def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
@@ -190,7 +197,7 @@ def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
         return read_data(CorpusFiles(tsv=arguments.data))
     runs: Sequence[Path] = [path for path in arguments.paths if path not in bundles]
     if not runs:
-        raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} part: give --data FILE.tsv")
+        raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
     return read_held_out(runs, arguments.split)
 
 

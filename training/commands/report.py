@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
     )
     data = found.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which part (default: test)")
+    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
     data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
     found.add_argument(
         "--examples",

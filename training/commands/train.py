@@ -1,4 +1,4 @@
-"""python -m training RECIPE.toml: trains, resumes, and measures on the test part."""
+"""python -m training RECIPE.toml: trains, resumes, and measures on the test split."""
 
 import argparse
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
-    """What was found in the data, and what left the training part."""
+    """Lines that say what was found in the data, and what was dropped from the training split."""
     counts = {
         "too long": facts["num_too_long"]["train"],
         "of too unequal lengths": facts["num_unequal"]["train"],
@@ -104,10 +104,10 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         + (left_out and f"; left out: {left_out}")
     ]
     if facts["num_duplicates"]:
-        lines.append(f"duplicates in the training part: {facts['num_duplicates']:,} (see data.drop_duplicates)")
-    for part, count in facts["num_sources_shared_with_training"].items():
+        lines.append(f"duplicates in the training split: {facts['num_duplicates']:,} (see data.drop_duplicates)")
+    for split, count in facts["num_sources_shared_with_training"].items():
         if count:
-            lines.append(f"sources of {part} that are in the training part too: {count:,} (see data.shared_sources)")
+            lines.append(f"sources of {split} that are in the training split too: {count:,} (see data.shared_sources)")
     if count := facts["num_sources_shared_by_validation_and_test"]:
         lines.append(f"sources in both validation and test: {count:,}")
     return lines

@@ -1,4 +1,4 @@
-"""Batches of like lengths, bounded by their padded tokens; the same ones for the same (seed, epoch).
+"""Batches of pairs of similar lengths, bounded by their padded tokens; a function of (seed, epoch).
 
 Shapes: B pairs of a batch, S source positions, T target positions (EOS included), N positions that are not padding.
 """
@@ -39,7 +39,7 @@ class Batch:
         return len(self.target_ids)
 
     def without_targets(self) -> "Batch":
-        """The same with nothing to predict: its loss and gradient are zero."""
+        """The same batch with no positions to predict: its loss and gradient are zero."""
         return replace(self, positions=self.positions[:0], target_ids=self.target_ids[:0])
 
     def to(self, device: torch.device) -> "Batch":
@@ -53,7 +53,7 @@ class Batch:
 
 
 class BatchPlan:
-    """Which pairs stand together, epoch by epoch.
+    """Which pairs form a batch, epoch by epoch.
 
     Pairs are sorted by source length, then target length, and cut where one more pair would break the budget; pairs of
     equal lengths change places, and batches their order, from epoch to epoch. All lengths being the same in each
@@ -78,7 +78,7 @@ class BatchPlan:
         return len(self._cuts) + 1
 
     def num_target_tokens(self, indices: NDArray[np.int64]) -> int:
-        """Of these pairs, EOS included."""
+        """The number of target tokens of these pairs, EOS included."""
         return int(self._target_lengths[indices].sum())
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -109,7 +109,7 @@ class BatchPlan:
 
 
 def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id: int) -> Batch:
-    """Lays pairs into padded tensors; `start_id` is what the decoder is fed first."""
+    """Pads pairs into one batch; `start_id` is the first symbol that the decoder is fed."""
     sources = [corpus.sources[index] for index in indices]
     targets = [corpus.targets[index] for index in indices]
     source_lengths = np.array([len(source) for source in sources], np.int64)

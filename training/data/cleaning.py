@@ -1,4 +1,4 @@
-"""What a training part has that it should not, found in one pass that holds no texts of it."""
+"""Finds duplicate pairs of the training split, and sources that held-out splits share, in one streaming pass."""
 
 import hashlib
 import itertools
@@ -17,14 +17,14 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was found in the training part.
+    """What was found in the training split.
 
     Attributes:
-        num_pairs: in the files.
+        num_pairs: pairs in its files.
         num_duplicates: pairs that are equal to an earlier one.
-        num_shared: pairs whose source a held-out part has too.
-        num_left_out: of these two, as many as the recipe leaves out.
-        shared_sources: held-out part -> its sources that the training part has too, sorted.
+        num_shared: pairs whose source stands in a held-out split too.
+        num_left_out: duplicates and shared pairs that the recipe drops.
+        shared_sources: held-out split -> those of its sources that the training split has too, sorted.
     """
 
     num_pairs: int
@@ -39,7 +39,11 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which pairs of the files stay: one flag each, [num_pairs] bool."""
+    """Which pairs of the files are trained on.
+
+    Attributes:
+        stays: [num_pairs] bool.
+    """
 
     stays: NDArray[np.bool_]
 
@@ -50,10 +54,10 @@ class Selection:
 def survey(
     pairs: Iterable[Pair], config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, Selection]:
-    """Looks through a training part.
+    """Reads all pairs once and keeps 17 bytes of each: a digest, and whether its source is held out.
 
     Args:
-        held_out: part -> its sources. They are compared as the files have them.
+        held_out: split -> its sources, compared as the files have them.
     """
     every = frozenset[str]().union(*held_out.values())
     found: set[str] = set()
@@ -77,13 +81,13 @@ def survey(
         num_duplicates=int(is_duplicate.sum()),
         num_shared=int(is_shared_pair.sum()),
         num_left_out=int((~stays).sum()),
-        shared_sources={part: sorted(found & sources) for part, sources in held_out.items()},
+        shared_sources={split: sorted(found & sources) for split, sources in held_out.items()},
     )
     return said, Selection(stays)
 
 
 def _repeated(rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether an earlier row of rows [N, 2] is the same."""
+    """Which of rows [N, 2] uint64 are equal to an earlier one: [N] bool."""
     order = np.lexsort(rows.T)  # stable: of equal rows the first one stays first
     is_repeated = np.zeros(len(rows), np.bool_)
     same = (rows[order[1:]] == rows[order[:-1]]).all(1)

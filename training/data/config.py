@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from attendant.training.table import Table
 
-Part = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test"]
 Count = Annotated[int, Field(ge=1)]
 FetcherName = Literal[
     "cmudict",
@@ -23,7 +23,7 @@ SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
 class CorpusFiles(Table):
-    """Where the pairs of one part stand: one TSV file (source, tab, target), or two files whose lines correspond.
+    """Where the pairs of one split stand: one TSV file (source, tab, target), or two files whose lines correspond.
 
     A recipe may write `train = "pairs.tsv"` for `train = {tsv = "pairs.tsv"}`. A name that ends in `.gz` is gzip.
     Relative paths start at the working directory.
@@ -59,23 +59,23 @@ class DataConfig(Table):
     Attributes:
         fetch: the fetcher that builds the data where it is missing; None: the files are yours.
         directory: where it builds them; None: `data/<fetch>`.
-        train: the training part; with a fetcher, `<directory>/train.tsv` where none is named. The others likewise.
+        train: the training split; with a fetcher, `<directory>/train.tsv` where none is named. The others likewise.
         validation: held out for early stopping.
         test: held out for the final evaluation; None: there is none.
-        max_source_tokens: longer pairs leave the training part (counted in the run); also the served model's limit.
+        max_source_tokens: longer pairs leave the training split (counted in the run); also the served model's limit.
             Doesn't count EOS.
         max_target_tokens: likewise; validation and evaluation cut their outputs there.
-        max_source_words: pairs with more words and punctuation marks in their source leave the training part; None:
+        max_source_words: pairs with more words and punctuation marks in their source leave the training split; None:
             none do. For experiments about length: it holds for any tokenizer alike, and limits neither what the model
             is measured on nor what it serves.
         max_length_ratio: pairs of which one side has more than so many times the tokens of the other leave the
-            training part; None: none do. Doesn't count EOS.
+            training split; None: none do. Doesn't count EOS.
         drop_duplicates: a training pair that is equal to an earlier one leaves. They are counted in any case.
-        shared_sources: what becomes of sources that the training part shares with validation or test, compared as the
-            files have them: "keep" (and count); "drop_from_train": the training part loses those pairs;
+        shared_sources: what becomes of sources that the training split shares with validation or test, compared as the
+            files have them: "keep" (and count); "drop_from_train": the training split loses those pairs;
             "drop_from_held_out": validation and test lose those examples.
-        cache: a directory for tokenized training parts, by the digest of all that made them, for several runs to share;
-            None: each run has its own.
+        cache: a directory for tokenized training splits, by the digest of all that made them, for several runs to
+            share; None: each run has its own.
     """
 
     fetch: FetcherName | None = None
@@ -97,24 +97,24 @@ class DataConfig(Table):
         if not isinstance(value, dict) or not isinstance(value.get("fetch"), str):
             return value
         directory = value.get("directory") or f"data/{value['fetch']}"
-        files = {part: f"{directory}/{part}.tsv" for part in ("train", "validation", "test")}
+        files = {split: f"{directory}/{split}.tsv" for split in ("train", "validation", "test")}
         return {"directory": directory} | files | value
 
     @model_validator(mode="after")
     def training_and_validation_are_needed(self) -> Self:
-        for part in ("train", "validation"):
-            if getattr(self, part) is None:
-                raise ValueError(f"needs {part} = FILE, or fetch = NAME")
+        for split in ("train", "validation"):
+            if getattr(self, split) is None:
+                raise ValueError(f"needs {split} = FILE, or fetch = NAME")
         if self.directory is not None and self.fetch is None:
             raise ValueError("directory is where a fetcher builds its files: name the fetcher, or leave it out")
         return self
 
-    def files(self, part: Part) -> CorpusFiles | None:
-        found: CorpusFiles | None = getattr(self, part)
+    def files(self, split: Split) -> CorpusFiles | None:
+        found: CorpusFiles | None = getattr(self, split)
         return found
 
     def corpus_folder(self, run: Path) -> Path:
-        """Where the tokenized training part of the run at `run` is kept."""
+        """Where the tokenized training split of the run at `run` is kept."""
         return run / "corpus" if self.cache is None else Path(self.cache)
 
 

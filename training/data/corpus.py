@@ -18,7 +18,7 @@ CHUNK_PAIRS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenSequences:
-    """Sequences of ids laid end to end.
+    """Sequences of token ids, concatenated.
 
     Attributes:
         ids: [total] int32.
@@ -47,7 +47,7 @@ class TokenSequences:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The pairs of one part as ids. Sources are as the encoder reads them, EOS included where it is appended;
+    """The pairs of one split as ids. Sources are as the encoder reads them, EOS included where it is appended;
     targets are without BOS and EOS.
 
     Attributes:
@@ -140,7 +140,7 @@ def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
 
 
 def unknown_share(sequences: TokenSequences) -> float:
-    """Which part of the tokens the vocabulary does not have."""
+    """The share of tokens that are UNK, in [0, 1]."""
     return float(np.mean(sequences.ids == UNK_ID)) if len(sequences.ids) else 0.0
 
 

@@ -26,7 +26,7 @@ class Example:
 
 
 def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
-    """The pairs of a part, in file order, without the white space around them.
+    """The pairs of a split, in file order, without the white space around them.
 
     Raises:
         UserError: a missing file, a missing column, an empty side, bad UTF-8, files of unequal length.

@@ -1,4 +1,4 @@
-"""Tokenized training parts on disk: written once, pair by pair, and then mapped into memory, not read into it.
+"""Tokenized training splits on disk: written once, pair by pair, and memory-mapped from then on.
 
     <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
                    source_offsets.bin, target_offsets.bin    int64, where each begins, and the end
@@ -29,7 +29,7 @@ CHUNK_PAIRS = 10_000
 
 
 def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
-    """The corpus of a directory and what was said of it; None where there is none.
+    """The corpus of a directory and what was recorded with it; None where there is no such directory.
 
     Raises:
         UserError: files are missing or not of the size they should have.

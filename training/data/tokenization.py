@@ -32,7 +32,7 @@ class TokenizerConfig(Table):
         tokenizer: "character": every character, spaces included; "word": what white space separates; "bpe": merges of
             characters within words (Sennrich et al. 2016).
         vocabulary_size: entries at most, the four special symbols included; None: all, and 8000 for bpe.
-        min_frequency: a symbol (bpe: a merge) seen less often in the training part gets no entry.
+        min_frequency: a symbol (bpe: a merge) seen less often in the training split gets no entry.
         lowercase: texts are lower-cased first.
         nfc: texts are brought into Unicode's normal form C first.
     """
@@ -59,7 +59,7 @@ class TargetConfig(TokenizerConfig):
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with the vocabulary of `texts`, which must be of the training part only.
+    """A tokenizer with the vocabulary of `texts`, which must be of the training split only.
 
     Raises:
         UserError: the texts leave no symbol.
@@ -72,7 +72,7 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     tokenizer = Tokenizer(_without_added_tokens(library))
     if tokenizer.vocabulary_size == len(SPECIAL_TOKENS):
         raise UserError(
-            f"no symbol occurs min_frequency = {config.min_frequency} times in the training part: lower min_frequency"
+            f"no symbol occurs min_frequency = {config.min_frequency} times in the training split: lower min_frequency"
         )
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""The training part, made ready: looked through, its tokenizers trained, tokenized onto the disk; or found there."""
+"""Prepares the training split: cleans it, trains its tokenizers and tokenizes it onto the disk, once."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPart:
+class TrainingSplit:
     """What is trained on, and what was found in the files."""
 
     corpus: Corpus
@@ -30,7 +30,7 @@ class TrainingPart:
     target_tokenizer: Tokenizer
 
 
-def prepare_training_part(
+def prepare_training_split(
     files: CorpusFiles,
     config: DataConfig,
     *,
@@ -40,13 +40,13 @@ def prepare_training_part(
     append_eos: bool,
     tokenizers: Tokenizers | None,
     train_tokenizers: Callable[[Callable[[], Iterable[Pair]]], Tokenizers],
-) -> TrainingPart:
+) -> TrainingSplit:
     """Reads the files as often as needed, a pair at a time.
 
     Args:
-        digest: of the files of all parts.
-        held_out: part -> its sources.
-        folder: where tokenized parts lie, by key.
+        digest: of the files of all splits.
+        held_out: split -> its sources.
+        folder: where tokenized splits lie, by key.
         tokenizers: of a run that was begun; None: train them.
         train_tokenizers: is given what reads the cleaned pairs from their beginning.
 
@@ -67,13 +67,13 @@ def prepare_training_part(
         stored = open_stored(directory)
         assert stored is not None
     corpus, said = stored
-    return TrainingPart(corpus, Survey(**said), *tokenizers)
+    return TrainingSplit(corpus, Survey(**said), *tokenizers)
 
 
 def stored_corpus(
     folder: Path, config: DataConfig, *, digest: str, append_eos: bool, tokenizers: Tokenizers
 ) -> Corpus | None:
-    """What `prepare_training_part` left there; None: it is not there any more."""
+    """The corpus that `prepare_training_split` stored; None where it was removed since."""
     stored = open_stored(folder / _key(config, digest, tokenizers, append_eos=append_eos))
     return None if stored is None else stored[0]
 
@@ -86,7 +86,7 @@ def _look_through(
         raise UserError(f"{files} has no pairs")
     if found.num_left_out == found.num_pairs:
         raise UserError(
-            f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out parts have all of its '
+            f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out splits have all of its '
             'sources; give other files, or set "drop_from_held_out" or "keep"'
         )
     return found, selection

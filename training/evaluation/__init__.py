@@ -1,7 +1,7 @@
-"""Measuring a model with the decoder that serves. A result says how it was taken, or it is no result.
+"""Measures a model with the decoder that serves. Every result carries the protocol by which it was taken.
 
 `decode_examples` gives outputs with their scores, `evaluate` every measurement of them. Its parts stand alone, for a
-report or a notebook: `training.metrics.take_statistics` takes a metric of outputs apart, and of that
+report or a notebook: `training.evaluation.metrics.take_statistics` takes a metric of outputs apart, and of that
 `confidence_interval` gives its interval, `by_length` the metric per bin of source lengths, `compare` the difference of
 two systems. What opens a run or a bundle is training/assessment/models.py.
 """

@@ -1,4 +1,4 @@
-"""How far a value could be off because the test set is what it is: bootstrap resampling (Koehn 2004).
+"""Confidence intervals of metrics by bootstrap resampling of the test set (Koehn 2004).
 
 A test set is a sample. Drawn again from itself with replacement, R times, it gives R values of the metric, and the
 middle 95 % of them are the interval. A resample is a number of times that each example counts. So with the metric's

@@ -1,4 +1,4 @@
-"""Is one system better than another, or was the test set kind to it? The paired bootstrap (Koehn 2004, sec. 4)."""
+"""The difference of two systems on one test set, by the paired bootstrap (Koehn 2004, section 4)."""
 
 from dataclasses import dataclass
 

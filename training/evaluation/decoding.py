@@ -1,4 +1,4 @@
-"""Outputs of examples, with what the model thought of them."""
+"""Outputs of examples, with the scores that the model gave them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Everything that is measured of one decoding of a test set."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from attendant.runtime.decoding.options import DecodingOptions
@@ -60,11 +60,12 @@ class Evaluation:
 
 def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOptions:
     """The search that `config` asks for; outputs are cut where it says, or else where the model does."""
-    return DecodingOptions(
+    options = DecodingOptions(
         max_length=config.max_length or model.max_length,
         beam_size=config.beam_size,
         length_penalty=config.length_penalty,
     )
+    return options if config.patience is None else replace(options, patience=config.patience)
 
 
 def evaluate(
@@ -103,7 +104,8 @@ def evaluate(
                 "beam_size": options.beam_size,
                 "length_penalty": options.length_penalty,
                 "max_length": options.max_length,
-            },
+            }
+            | ({"patience": options.patience} if has_patience(options) else {}),
             length_unit=None if length_edges is None else length_unit,
             by_length=()
             if length_edges is None
@@ -117,4 +119,10 @@ def evaluate(
 def describe_search(options: DecodingOptions) -> str:
     if options.beam_size == 1:
         return "greedy"
-    return f"beam {options.beam_size}, length penalty {options.length_penalty:g}"
+    patience = f", patience {options.patience:g}" if has_patience(options) else ""
+    return f"beam {options.beam_size}, length penalty {options.length_penalty:g}{patience}"
+
+
+def has_patience(options: DecodingOptions) -> bool:
+    """Whether the options set a patience that is not the decoder's default."""
+    return options.beam_size > 1 and options.patience != DecodingOptions(max_length=1).patience

@@ -1,4 +1,4 @@
-"""What a set of outputs is worth against its references. Texts in, percentages or scores out.
+"""Metrics of outputs against references: texts in, percentages or scores out.
 
 Every metric is first taken apart into a few numbers per example, its sufficient statistics, of whose sums alone its
 value is made: so a subset or a resample is scored by adding up rows, and no text is looked at twice. An example may

@@ -65,7 +65,7 @@ class _Steps:
     def product(self, step: int, inputs: Sequence[Tensor]) -> Tensor:
         """y_t of x_t, z_t, ...; keeps these."""
         kept = self.inputs[step]
-        for place, each in zip(kept.split(self.sizes, 1), inputs, strict=True):
+        for place, each in zip(torch.split(kept, self.sizes, 1), inputs, strict=True):
             place.copy_(each)
         if self.weight.dim() == 2:
             return torch.addmm(self.addends[step], kept, self.weight.T)
@@ -80,9 +80,9 @@ class _Steps:
         self.on_the_way_back.append(step)
         self.gradients[step] = gradient
         if self.weight.dim() == 2:
-            return torch.mm(gradient, self.weight).split(self.sizes, 1)
+            return torch.split(torch.mm(gradient, self.weight), self.sizes, 1)
         with usual_products():
-            return torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1).split(self.sizes, 1)
+            return torch.split(torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1), self.sizes, 1)
 
     def of_weights(self) -> tuple[Tensor, ...]:
         """The gradients of W, U, ..., when those of all y are known that the loss depends on."""
@@ -92,7 +92,7 @@ class _Steps:
             found = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
         else:
             found = torch.bmm(self.gradients.permute(1, 2, 0), self.inputs.transpose(0, 1))
-        return found.split(self.sizes, -1)
+        return torch.split(found, self.sizes, -1)
 
 
 class _OneStep(torch.autograd.Function):

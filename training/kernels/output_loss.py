@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from attendant.training.kernels.loss import smoothed_cross_entropy, smoothing_shares
 from attendant.training.kernels.precision import product_dtype, without_autocast
-from attendant.training.loop.consistency import divergence_and_gradients, symmetric_divergence
 
 MIN_ROWS: Final = 256
 """Fewer at a time would make the products slow."""
@@ -44,44 +43,16 @@ def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor
     """
     dtype = product_dtype(weight)
     if dtype == torch.float16:
-        # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this.
-        logits = _float16_logits(inputs, weight, bias)
+        # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this. The
+        # bias comes on top in float32: float16 has no finite number for what can't be generated.
+        logits = F.linear(inputs, weight).float() + bias
         return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-    total: Tensor = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, 0.0, dtype)[0]  # type: ignore[no-untyped-call]
+    total: Tensor = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, dtype)  # type: ignore[no-untyped-call]
     return total
 
 
-def consistent_output_loss(
-    inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, *, label_smoothing: float, r_drop: float
-) -> tuple[Tensor, Tensor]:
-    """The same of two passes, and how far they are apart; everything as in `output_loss`, but as said here.
-
-    Args:
-        inputs: [2 N, H], of the one pass and of the other in turns (see training/loop/consistency.py);
-            target_ids likewise.
-        r_drop: alpha.
-
-    Returns:
-        sums in nats: the cross-entropies of both plus alpha / 2 of the symmetric divergence; and without a gradient,
-        the cross-entropies.
-    """
-    dtype = product_dtype(weight)
-    if dtype == torch.float16:
-        logits = _float16_logits(inputs, weight, bias)
-        cross_entropy = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-        divergence = symmetric_divergence(torch.log_softmax(logits, 1))
-        return cross_entropy + r_drop / 2 * divergence, cross_entropy.detach()
-    totals: tuple[Tensor, Tensor] = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, r_drop, dtype)  # type: ignore[no-untyped-call]
-    return totals
-
-
-def _float16_logits(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The product in float16, the bias on top in float32: float16 has no finite number for what can't be generated."""
-    return F.linear(inputs, weight).float() + bias
-
-
 class _OutputLoss(torch.autograd.Function):
-    """dloss/dz = softmax(z) - q, q being the target distribution (see smoothed_cross_entropy), and R-Drop's part."""
+    """dloss/dz = softmax(z) - q, q being the target distribution (see smoothed_cross_entropy)."""
 
     @staticmethod
     def forward(
@@ -91,15 +62,13 @@ class _OutputLoss(torch.autograd.Function):
         bias: Tensor,
         target_ids: Tensor,
         label_smoothing: float,
-        r_drop: float,
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         with without_autocast(inputs.device):
             low_weight = weight.to(dtype)
             shares = smoothing_shares(bias, label_smoothing)
-            total, cross_entropy = bias.new_zeros(()), bias.new_zeros(())
+            total = bias.new_zeros(())
             of_inputs, of_weight, of_bias = [], None, torch.zeros_like(bias)
-            # Both are even: with R-Drop, neighbors belong together.
             num_rows = _even(max(MIN_ROWS, MAX_BYTES // (len(bias) * dtype.itemsize)))
             num_cached = _even(MAX_CACHED_LOGITS // len(bias)) if inputs.device.type == "cpu" else num_rows
             parts = zip(torch.split(inputs.to(dtype), num_rows), torch.split(target_ids, num_rows), strict=True)
@@ -108,49 +77,39 @@ class _OutputLoss(torch.autograd.Function):
                 cached = zip(torch.split(low_logits, num_cached), torch.split(part_ids, num_cached), strict=True)
                 for low, ids in cached:
                     logits = low.to(weight.dtype).add_(bias)  # where they are the same type, `low` is free for it
-                    loss, entropy, gradients = _at_logits(logits, ids, shares, label_smoothing, r_drop)
+                    loss, gradients = _at_logits(logits, ids, shares, label_smoothing)
                     total += loss
-                    cross_entropy += entropy
                     of_bias += gradients.sum(0)
                     low.copy_(gradients)
                 of_inputs.append(torch.mm(low_logits, low_weight).to(inputs.dtype))
                 of_weight_here = torch.mm(low_logits.T, part).to(weight.dtype)
                 of_weight = of_weight_here if of_weight is None else of_weight.add_(of_weight_here)
         ctx.gradients = torch.cat(of_inputs), of_weight, of_bias
-        ctx.mark_non_differentiable(cross_entropy)
-        return total, cross_entropy
+        return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
         of_inputs, of_weight, of_bias = (found.mul_(gradient) for found in gradients)
-        return of_inputs, of_weight, of_bias, None, None, None, None
+        return of_inputs, of_weight, of_bias, None, None, None
 
 
-def _at_logits(
-    logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothing: float, r_drop: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss, the cross-entropy in it, and the loss's gradients, of some rows of logits."""
+def _at_logits(logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+    """The loss of some rows of logits [n, V], and its gradients [n, V]."""
     true = target_ids.unsqueeze(1)
     gradients = torch.softmax(logits, 1)
     # log sum exp(z), from the largest of both: logarithms of all probabilities would take exp() twice.
     log_normalizers = logits.amax(1, keepdim=True) - gradients.amax(1, keepdim=True).log_()
     true_log_probs = logits.gather(1, true) - log_normalizers
-    loss = cross_entropy = (label_smoothing - 1) * true_log_probs.sum()
+    loss = (label_smoothing - 1) * true_log_probs.sum()
     if label_smoothing > 0:
         uniform = torch.mv(logits, shares) - label_smoothing * log_normalizers.squeeze(1)
-        loss = cross_entropy = cross_entropy - uniform.sum()
-    of_divergence = None
-    if r_drop > 0:
-        divergence, of_divergence = divergence_and_gradients(logits - log_normalizers)
-        loss = cross_entropy + r_drop / 2 * divergence
-    if label_smoothing > 0:
+        loss = loss - uniform.sum()
         gradients -= shares
-    if of_divergence is not None:
-        gradients.add_(of_divergence, alpha=r_drop / 2)
-    return loss, cross_entropy, gradients.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))
+    return loss, gradients.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))
 
 
 def _even(number: int) -> int:
+    """Parts of even size, as ever: sums over parts of another size would be rounded otherwise."""
     return max(2, number // 2 * 2)

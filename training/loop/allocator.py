@@ -15,7 +15,7 @@ NEVER: Final = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """From now on the process keeps what it frees, for the next time; its resident memory stays at the peak.
+    """From now on the process keeps the memory that it frees for reuse; its resident memory stays at the peak.
 
     Returns:
         whether the C library can be told so; where it is not glibc, nothing changes.

@@ -1,4 +1,4 @@
-"""A run set up for training: tokenizers, corpora, first weights, and what the run says of them."""
+"""Prepares a run for training: tokenizers, corpora, first weights, and the facts that the run records."""
 
 import hashlib
 import json
@@ -11,12 +11,13 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import CorpusFiles, Part
+from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
 from attendant.training.data.fetch.published import file_digest
+from attendant.training.data.length_ratio import max_length_ratio
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import train_tokenizer
-from attendant.training.data.training_split import TrainingPart, prepare_training_part
+from attendant.training.data.training_split import TrainingSplit, prepare_training_split
 from attendant.training.kernels.device import choose_device
 from attendant.training.loop.allocator import keep_freed_memory
 from attendant.training.loop.processes import Processes
@@ -27,14 +28,14 @@ from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, versions, write_json, write_text
 from attendant.training.run.starting_point import StartingPoint
 
-PARTS: Final[tuple[Part, ...]] = ("train", "validation", "test")
-HELD_OUT: Final[tuple[Part, ...]] = ("validation", "test")
+SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
+HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
 FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a trainer takes."""
+    """Everything that a trainer is made from."""
 
     run: Run
     recipe: Recipe
@@ -65,32 +66,33 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
     start = None if resumed else StartingPoint.of(recipe)
-    files = {part: found for part in PARTS if (found := recipe.data.files(part)) is not None}
-    digests = {part: {str(path): file_digest(path) for path in found.paths} for part, found in files.items()}
+    files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
+    digests = {split: {str(path): file_digest(path) for path in found.paths} for split, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
-    contents = {part: list(found.values()) for part, found in digests.items()}
+    contents = {split: list(found.values()) for split, found in digests.items()}
     digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
     if resumed:
         _check_resumption(run, recipe, digest)
-    held_out = {part: _read(files[part]) for part in HELD_OUT if part in files}
-    train = prepare_training_part(
+    held_out = {split: _read(files[split]) for split in HELD_OUT if split in files}
+    train = prepare_training_split(
         files["train"],
         recipe.data,
         digest=digest,
-        held_out={part: frozenset(pair.source for pair in pairs) for part, pairs in held_out.items()},
+        held_out={split: frozenset(pair.source for pair in pairs) for split, pairs in held_out.items()},
         folder=recipe.data.corpus_folder(run.path),
         append_eos=recipe.source.append_eos,
         tokenizers=_known_tokenizers(run, start, begun=resumed or not processes.is_first),
         train_tokenizers=lambda read: _train_tokenizers(recipe, read),
     )
-    num_read = {part: len(pairs) for part, pairs in held_out.items()}
+    num_read = {split: len(pairs) for split, pairs in held_out.items()}
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
-    held_out = {part: _without(pairs, frozenset(left_out.get(part, ())), part) for part, pairs in held_out.items()}
+    held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
     encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
     validation_corpus = encode_pairs(held_out["validation"], encoder)
     examples = group_references(held_out["validation"])
     facts = _facts(train, validation_corpus, held_out) | {
+        "max_length_ratio": max_length_ratio(train.corpus, append_eos=recipe.source.append_eos),
         "digest": digest,
         "files": digests,
         "num_pairs": {"train": train.survey.num_pairs} | num_read,
@@ -155,11 +157,11 @@ def _read(files: CorpusFiles) -> list[Pair]:
     return pairs
 
 
-def _without(pairs: list[Pair], sources: frozenset[str], part: Part) -> list[Pair]:
+def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[Pair]:
     kept = [pair for pair in pairs if pair.source not in sources]
     if not kept:
         raise UserError(
-            f'data.shared_sources = "drop_from_held_out" leaves nothing of data.{part}: the training part has all of '
+            f'data.shared_sources = "drop_from_held_out" leaves nothing of data.{split}: the training split has all of '
             'its sources; give other files, or set "drop_from_train" or "keep"'
         )
     return kept
@@ -179,9 +181,9 @@ def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tup
     return source, train_tokenizer(recipe.target, (pair.target for pair in read()))
 
 
-def _facts(train: TrainingPart, validation: Corpus, held_out: Mapping[Part, Sequence[Pair]]) -> dict[str, Any]:
+def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Sequence[Pair]]) -> dict[str, Any]:
     survey, corpus = train.survey, train.corpus
-    sources = [frozenset(pair.source for pair in held_out[part]) for part in HELD_OUT if part in held_out]
+    sources = [frozenset(pair.source for pair in held_out[split]) for split in HELD_OUT if split in held_out]
     return {
         "num_trained_pairs": len(corpus),
         "num_duplicates": survey.num_duplicates,
@@ -189,7 +191,7 @@ def _facts(train: TrainingPart, validation: Corpus, held_out: Mapping[Part, Sequ
         "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
         "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
         "num_pairs_of_shared_sources": survey.num_shared,
-        "num_sources_shared_with_training": {part: len(shared) for part, shared in survey.shared_sources.items()},
+        "num_sources_shared_with_training": {split: len(shared) for split, shared in survey.shared_sources.items()},
         "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
         "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
         "vocabulary_size": {

@@ -1,4 +1,4 @@
-"""Stops a training that has gone astray, with the place and the way out."""
+"""Stops a training whose loss is no number or diverges, and says where it happened and what to change."""
 
 import math
 

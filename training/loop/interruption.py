@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: the running step is finished and saved first. A second one ends the process at once."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -18,9 +18,7 @@ class Interruption:
         self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -1,4 +1,4 @@
-"""What a training says of itself while it runs: metrics.jsonl and TensorBoard."""
+"""The journal of a training: metrics.jsonl and TensorBoard."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ class Journal:
 
 
 class SilentJournal(Journal):
-    """What a process keeps that is not the first of its training: nothing."""
+    """The journal of every process but the first: it writes nothing."""
 
     def __init__(self) -> None: ...
 

@@ -18,7 +18,7 @@ LONGEST_WAIT = timedelta(hours=12)
 
 
 class Processes:
-    """Whom a process trains with.
+    """The group of processes that train together, and this one's place in it.
 
     Attributes:
         rank: 0 is the first one.
@@ -61,7 +61,7 @@ class Processes:
         return DistributedDataParallel(model, device_ids=[self._device.index] if self._device.type == "cuda" else None)
 
     def wait(self) -> None:
-        """Until all are here. Where the first one has ended meanwhile, so does this one: it has said why."""
+        """Waits until all processes are here. Ends this one where the first has ended, which has then said why."""
         try:
             self.sums([0.0])
         except RuntimeError:
@@ -83,7 +83,7 @@ class Processes:
         return self.sums([value if self.is_first else 0.0 for value in values])
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so in any process."""
+        """Whether the flag is set in any process."""
         return self.sums([float(flag)])[0] > 0
 
     def gather(self, tensor: Tensor) -> list[Tensor]:

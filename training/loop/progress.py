@@ -1,10 +1,10 @@
 """What a training shows: a live bar on a terminal, plain lines elsewhere."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 PLAIN_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepProgress:
     """Where a training stands after a step.
 
@@ -31,23 +31,21 @@ class StepProgress:
     seconds_left: float | None
 
 
-class TrainingProgress(Protocol):
-    """Is told of steps and validations, and of lines to show."""
+class TrainingProgress(AbstractContextManager["TrainingProgress"]):
+    """Shows the steps of a training, and lines of text, while its context lasts."""
 
-    def __enter__(self) -> "TrainingProgress": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
+    @abstractmethod
     def step(self, at: StepProgress) -> None:
         """Is called after each step."""
 
+    @abstractmethod
     def say(self, line: str) -> None:
         """Shows a line that stays."""
 
+    def __exit__(self, *exception: object) -> None: ...
 
-class LiveProgress:
+
+class LiveProgress(TrainingProgress):
     """A bar for the running epoch."""
 
     def __init__(self, console: Console) -> None:
@@ -68,9 +66,7 @@ class LiveProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
     def step(self, at: StepProgress) -> None:
@@ -88,21 +84,13 @@ class LiveProgress:
         self._console.print(line, highlight=False, markup=False)
 
 
-class PlainProgress:
+class PlainProgress(TrainingProgress):
     """A line at most every ten seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._clock = clock
         self._last = clock()
-
-    def __enter__(self) -> "PlainProgress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def step(self, at: StepProgress) -> None:
         if self._clock() - self._last < PLAIN_SECONDS:

@@ -1,10 +1,11 @@
-"""What the steps of a training add up to, for its journal and for whoever watches."""
+"""Sums up the steps of a training, for its journal and its progress display."""
 
 import math
 
 from attendant.training.loop.journal import Journal
 from attendant.training.loop.progress import StepProgress, TrainingProgress
 from attendant.training.loop.update import Gradient
+from attendant.training.run.state import TrainingState
 
 
 class StepLog:
@@ -18,47 +19,35 @@ class StepLog:
 
     def add(
         self,
+        state: TrainingState,
         gradient: Gradient,
-        *,
         num_tokens: int,
+        *,
         seconds: float,
         rate: float,
-        step: int,
-        epoch: int,
-        place: tuple[int, int, int],
-        total_seconds: float,
+        at: tuple[int, int, int],
         seconds_left: float | None,
     ) -> None:
-        """Is told of a step.
+        """Takes in a step.
 
         Args:
+            state: after the step.
             num_tokens: target tokens, over all processes.
             seconds: that the step took.
             rate: the learning rate.
-            step, epoch: that are done.
-            place: epoch, batch and batches of an epoch, counted from 1.
-            total_seconds: of the training so far.
+            at: the step's epoch and batch, counted from 1, and the number of batches of an epoch.
+            seconds_left: until the run's nearest limit; None: it has none.
         """
         self._loss += gradient.loss * num_tokens
         self._num_tokens += num_tokens
         self._seconds += seconds
         mean, speed = self._loss / self._num_tokens, self._num_tokens / max(self._seconds, 1e-9)
-        running_epoch, batch, num_batches = place
-        self._progress.step(
-            StepProgress(
-                epoch=running_epoch,
-                batch=batch,
-                num_batches=num_batches,
-                loss=mean,
-                rate=speed,
-                seconds_left=seconds_left,
-            )
-        )
-        if step % self._every_steps == 0:
-            values = {"loss": mean, "learning_rate": rate, "tokens_per_second": speed, "seconds": total_seconds}
+        self._progress.step(StepProgress(*at, loss=mean, rate=speed, seconds_left=seconds_left))
+        if state.step % self._every_steps == 0:
+            values = {"loss": mean, "learning_rate": rate, "tokens_per_second": speed, "seconds": state.seconds}
             if math.isfinite(gradient.norm):
                 values["gradient_norm"] = gradient.norm
-            self._journal.write("train", step=step, epoch=epoch, values=values)
+            self._journal.write("train", step=state.step, epoch=state.epoch, values=values)
             self._begin()
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: step, look, save, until a limit. What to train on is handed in; where it stands is a value."""
+"""The training loop: update, validate, save, until a limit is reached. Its state is a value, `TrainingState`."""
 
 import time
 from collections.abc import Callable
@@ -79,7 +79,6 @@ class Trainer:
             self._model,
             optimizer,
             label_smoothing=config.label_smoothing,
-            r_drop=config.r_drop,
             clip_norm=config.clip_norm,
             precision=self.precision,
             device=device,
@@ -144,25 +143,16 @@ class Trainer:
         if self._average is not None:
             self._average.update(self._model, state.step)
         state.batch += len(whole)
-        place_done = (state.epoch + 1, state.batch, self.num_batches)
+        at = (state.epoch + 1, state.batch, self.num_batches)
         if state.batch == self.num_batches:
             state.epoch, state.batch = state.epoch + 1, 0
             self._epoch_batches = self._plan.epoch(state.epoch)
         self._look_at_the_clock()
-        log.add(
-            gradient,
-            num_tokens=num_tokens,
-            seconds=self._clock() - started,
-            rate=rate,
-            step=state.step,
-            epoch=state.epoch,
-            place=place_done,
-            total_seconds=state.seconds,
-            seconds_left=self._seconds_left(),
-        )
+        seconds = self._clock() - started
+        log.add(state, gradient, num_tokens, seconds=seconds, rate=rate, at=at, seconds_left=self._seconds_left())
 
     def _share(self, indices: NDArray[np.int64]) -> Batch:
-        """What of a batch is for this process."""
+        """The share of a batch that this process takes."""
         own = indices[self._processes.rank :: self._processes.size]
         if len(own):
             return collate(self._corpus, own, self._model.start_id)

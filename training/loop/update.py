@@ -6,20 +6,20 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from attendant.training.data.batches import Batch
+from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
 from attendant.training.kernels.products import fast_products
-from attendant.training.loop.objective import Objective
 from attendant.training.loop.processes import Processes
 from attendant.training.model import Seq2Seq
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What was found before the weights move.
+    """The outcome of a backward pass, before the weights change.
 
     Attributes:
         loss: the smoothed cross-entropy, mean over all target tokens of all batches and processes, in nats.
@@ -30,6 +30,24 @@ class Gradient:
     loss: float
     norm: float
     overflowed: bool
+
+
+class Objective(nn.Module):
+    """A model and its loss as one module, which is what data-parallel processes share.
+
+    Attributes:
+        model: what is trained.
+    """
+
+    def __init__(self, model: Seq2Seq, *, label_smoothing: float) -> None:
+        super().__init__()
+        self.model = model
+        self._label_smoothing = label_smoothing
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The smoothed cross-entropy (training/kernels/loss.py), summed over the batch's target tokens, in nats."""
+        inputs = self.model.readouts(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        return output_loss(inputs, *self.model.output_layer(), batch.target_ids, label_smoothing=self._label_smoothing)
 
 
 class Updater:
@@ -46,13 +64,12 @@ class Updater:
         optimizer: torch.optim.Optimizer,
         *,
         label_smoothing: float,
-        r_drop: float = 0.0,
         clip_norm: float,
         precision: PrecisionName,
         device: torch.device,
         processes: Processes,
     ) -> None:
-        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing, r_drop=r_drop))
+        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing))
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
         self._clip_norm = clip_norm or math.inf
@@ -102,8 +119,8 @@ class Updater:
         waits = isinstance(self._objective, DistributedDataParallel) and not is_last
         with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                total, cross_entropy = self._objective(batch)
+                total = self._objective(batch)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return float(cross_entropy)
+            self.scaler.scale(loss).backward()
+        return float(total.item())

@@ -1,4 +1,4 @@
-"""What a training is judged by while it runs: the loss under teacher forcing, and a metric of decoded outputs."""
+"""Validation during training: the loss under teacher forcing, and a metric of decoded outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

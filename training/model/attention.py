@@ -31,6 +31,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         value_size = config.attention.value_size
+        assert config.attention.score != "none"
         self.score = SCORES[config.attention.score](config)
         self.project_values = None if value_size is None else nn.Linear(config.memory_size, value_size, bias=False)
         self.coverage = Coverage(config) if config.attention.coverage else None
@@ -75,10 +76,14 @@ class Attention(nn.Module):
             contexts [B, Q, C]; weights [B, Q, S], zero where the source is padding; the new coverage.
         """
         memory, mask = source["memory"], source["source_mask"]
-        evidence = () if self.coverage is None else (self.coverage.evidence(coverage),)
+        evidence: tuple[Tensor, ...] = ()
+        if self.coverage is not None:
+            assert coverage is not None
+            evidence = (self.coverage.evidence(coverage),)
         scores = self.score(query, source.get("keys", memory), *evidence)
         weights = torch.softmax(torch.where(mask.unsqueeze(1), scores, MASKED_SCORE), -1)
         if self.coverage is not None:
+            assert coverage is not None
             coverage = self.coverage.accumulate(coverage, weights, source["fertility"])
         return torch.matmul(weights.to(memory.dtype), memory), weights, coverage
 

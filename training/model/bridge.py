@@ -6,8 +6,7 @@ Shapes: B sources, S positions, D encoder size, L decoder layers, H decoder size
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.gates import CellState
-from attendant.training.model.cells import STATE_NAMES
+from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.model.config import ModelConfig
 
 

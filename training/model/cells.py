@@ -1,28 +1,14 @@
-"""The decoder's recurrent cells: the same weights run over a whole target at once, or one step at a time.
+"""The decoder's cells: the same weights run over a whole target at once, step by step, or in a loop of training.
 
-Shapes: R rows, T target positions, I inputs, F fed-back inputs, H hidden size,
-G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
-A cell's state is a tuple of [R, H] tensors in the order of `STATE_NAMES`.
+Shapes: R rows, T target positions, L layers, I inputs, F fed-back inputs, H hidden size, G the gates' width.
 """
-
-from abc import abstractmethod
-from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.training.kernels.gates import GATES, CellKind, CellState, activate
+from attendant.training.kernels.cells import RNN_CLASSES, CellKind, CellState, adds, next_state, step, weights_of
 from attendant.training.kernels.looped import LoopedProduct, at_every_step
-from attendant.training.kernels.unrolled import unroll
-
-RNN_CLASSES: Final[dict[CellKind, type[nn.RNNBase]]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
-
-STATE_NAMES: Final[dict[CellKind, tuple[str, ...]]] = {
-    "lstm": ("hidden", "cell"),
-    "gru": ("hidden",),
-    "rnn": ("hidden",),
-}
 
 
 class DecoderCell(nn.Module):
@@ -31,34 +17,22 @@ class DecoderCell(nn.Module):
     The inputs of a step may have two parts: what is known beforehand (I) and what the loop itself feeds (F).
     """
 
-    kind: ClassVar[CellKind]
-    rnn: nn.RNNBase
-
-    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
+    def __init__(self, kind: CellKind, input_size: int, feed_size: int, hidden_size: int) -> None:
         super().__init__()
+        self.kind = kind
         self.input_size = input_size
         self.feed_size = feed_size
-        self.hidden_size = hidden_size
+        self.rnn = RNN_CLASSES[kind](input_size + feed_size, hidden_size, batch_first=True)
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
         """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
-        return unroll(self.kind, self.rnn, inputs, state)
+        first = tuple(part.unsqueeze(0) for part in state)
+        outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
+        return outputs
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """One step from inputs [R, I + F]."""
-        rnn = self.rnn
-        projected = F.linear(inputs, rnn.weight_ih_l0, rnn.bias_ih_l0)
-        return self.activate(projected, F.linear(state[0], rnn.weight_hh_l0, rnn.bias_hh_l0), state)
-
-    @abstractmethod
-    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
-        """The new state.
-
-        Args:
-            projected: [R, G] W x + b of the inputs.
-            recurrent: [R, G] U h + b' of the hidden state.
-            state: the old state.
-        """
+        return step(self.rnn, self.kind, inputs, state)
 
 
 class CellLoop:
@@ -71,83 +45,30 @@ class CellLoop:
     """
 
     def __init__(self, cell: DecoderCell, known: Tensor | None, num_rows: int, num_steps: int) -> None:
-        rnn = cell.rnn
-        self._gates = GATES[cell.kind]
-        bias = rnn.bias_ih_l0 + rnn.bias_hh_l0 if self._gates.adds else rnn.bias_ih_l0
-        fed_weight = rnn.weight_ih_l0
+        weights = weights_of(cell.rnn)
+        self._kind = cell.kind
+        bias = weights.input_bias + weights.hidden_bias if adds(cell.kind) else weights.input_bias
+        fed_weight = weights.of_inputs
         if known is None:
             projected = at_every_step(bias, num_rows, num_steps)
         else:
-            known_weight, fed_weight = fed_weight.split([cell.input_size, cell.feed_size], 1)
+            known_weight, fed_weight = torch.split(fed_weight, [cell.input_size, cell.feed_size], 1)
             projected = F.linear(known, known_weight, bias)
-        if self._gates.adds:
-            self._products = [LoopedProduct(projected, fed_weight, rnn.weight_hh_l0)]
+        if adds(cell.kind):
+            self._products = [LoopedProduct(projected, fed_weight, weights.of_hidden)]
         else:
-            recurrent = at_every_step(rnn.bias_hh_l0, num_rows, num_steps)
-            self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, rnn.weight_hh_l0)]
+            recurrent = at_every_step(weights.hidden_bias, num_rows, num_steps)
+            self._products = [LoopedProduct(projected, fed_weight), LoopedProduct(recurrent, weights.of_hidden)]
 
     def step(self, fed: Tensor, state: CellState) -> CellState:
-        """The next step, from fed inputs [R, F]."""
-        inputs = [(fed, state[0])] if self._gates.adds else [(fed,), (state[0],)]
-        products = tuple(product(*each) for product, each in zip(self._products, inputs, strict=True))
-        return activate(self._gates, products, state)
+        """The next step, from fed inputs [R, F]. The state has at least 32 bits, whatever the products have."""
+        inputs = [(fed, state[0])] if adds(self._kind) else [(fed,), (state[0],)]
+        products = [product(*each) for product, each in zip(self._products, inputs, strict=True)]
+        return next_state(self._kind, [_in_32_bits(product) for product in products], state)
 
 
-class LSTMCell(DecoderCell):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
-
-    i, f, o = sigmoid(W x + U h + b); g = tanh(W_g x + U_g h + b_g); c' = f c + i g; h' = o tanh(c').
-    """
-
-    kind = "lstm"
-
-    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, feed_size, hidden_size)
-        self.rnn = nn.LSTM(input_size + feed_size, hidden_size, batch_first=True)
-
-    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
-        _, cell = state
-        input_gate, forget_gate, candidate, output_gate = (projected + recurrent).chunk(4, -1)
-        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
-        return output_gate.sigmoid() * cell.tanh(), cell
-
-
-class GRUCell(DecoderCell):
-    """Gated recurrent unit (Cho et al. 2014), with the reset gate after the recurrent product, as cuDNN has it.
-
-    r, z = sigmoid(W x + U h + b); n = tanh(W_n x + b_n + r (U_n h + b'_n)); h' = (1 - z) n + z h.
-    """
-
-    kind = "gru"
-
-    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, feed_size, hidden_size)
-        self.rnn = nn.GRU(input_size + feed_size, hidden_size, batch_first=True)
-
-    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
-        (hidden,) = state
-        reset_input, update_input, candidate_input = projected.chunk(3, -1)
-        reset_hidden, update_hidden, candidate_hidden = recurrent.chunk(3, -1)
-        reset = (reset_input + reset_hidden).sigmoid()
-        update = (update_input + update_hidden).sigmoid()
-        candidate = (candidate_input + reset * candidate_hidden).tanh()
-        return (candidate + update * (hidden - candidate),)
-
-
-class TanhCell(DecoderCell):
-    """The simple recurrent network (Elman 1990): h' = tanh(W x + U h + b)."""
-
-    kind = "rnn"
-
-    def __init__(self, input_size: int, feed_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, feed_size, hidden_size)
-        self.rnn = nn.RNN(input_size + feed_size, hidden_size, batch_first=True)
-
-    def activate(self, projected: Tensor, recurrent: Tensor, state: CellState) -> CellState:
-        return ((projected + recurrent).tanh(),)
-
-
-CELL_CLASSES: Final[dict[CellKind, type[DecoderCell]]] = {"lstm": LSTMCell, "gru": GRUCell, "rnn": TanhCell}
+def _in_32_bits(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def stack_states(states: list[CellState]) -> CellState:

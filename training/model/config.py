@@ -5,16 +5,16 @@ nothing, too.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from attendant.training.kernels.gates import CellKind
+from attendant.training.kernels.cells import CellKind
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
 InitialState = Literal["bridge", "mean", "zeros"]
-JoiningKind = Literal["tanh", "addition", "maxout"]
+ReadoutKind = Literal["tanh", "addition", "maxout"]
 StartSymbol = Literal["bos", "eos"]
 
 NumLayers = Annotated[int, Field(ge=1, le=8)]
@@ -76,7 +76,7 @@ class DecoderConfig(ModelTable):
             prediction (Cho et al. 2014).
         initial_state: the first state: "bridge": a learned layer from the encoder's last states; "mean": one from
             the mean of its outputs; "zeros".
-        joining: how context and state make the prediction, see training/model/readout.py.
+        readout: how context and state make the prediction, see training/model/readout.py.
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
     """
@@ -85,9 +85,16 @@ class DecoderConfig(ModelTable):
     input_feeding: bool = False
     source_vector: bool = False
     initial_state: InitialState = "bridge"
-    joining: JoiningKind = "tanh"
+    readout: ReadoutKind = "tanh"
     start_symbol: StartSymbol = "bos"
     tied_embeddings: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def joining_is_the_former_name_of_readout(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "joining" in value and "readout" not in value:
+            return {"readout" if key == "joining" else key: each for key, each in value.items()}
+        return value
 
 
 class ModelConfig(ModelTable):
@@ -179,9 +186,9 @@ class ModelConfig(ModelTable):
         for option, is_set in idle.items():
             if is_set:
                 yield f'{option} needs attention and model.attention.score is "none": leave it out'
-        if decoder.joining != "tanh" and not decoder.source_vector:
+        if decoder.readout != "tanh" and not decoder.source_vector:
             yield (
-                f'model.decoder.joining = "{decoder.joining}" has no context to join, with model.attention.score = '
+                f'model.decoder.readout = "{decoder.readout}" has no context, with model.attention.score = '
                 '"none": leave it out or set model.decoder.source_vector = true'
             )
         if decoder.initial_state == "zeros" and not decoder.source_vector:

@@ -5,15 +5,14 @@ E embedding size, D encoder size, C context size, H decoder size, A key size, L 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.gates import CellState
+from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.model.attention import Attention, AttentionLoop
 from attendant.training.model.cells import (
-    CELL_CLASSES,
-    STATE_NAMES,
     CellLoop,
     DecoderCell,
     stack_states,
@@ -21,7 +20,7 @@ from attendant.training.model.cells import (
 )
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
 from attendant.training.model.dropout import Dropout
-from attendant.training.model.readout import JOININGS
+from attendant.training.model.readout import READOUTS
 
 ATTENTIONAL = "attentional"
 COVERAGE = "coverage"
@@ -29,11 +28,11 @@ VECTOR = "vector"
 
 
 class Decoder(nn.Module):
-    """Cells, attention and joining in the order that the configuration says.
+    """Cells, attention and readout in the order that the configuration says.
 
-    query = "current": the cells run, the new state attends, both join (Luong et al. 2015). With input feeding what
-    they join to is part of the next step's input; without it nothing of a step needs the attention of the one before,
-    and teacher forcing has no loop over time.
+    query = "current": the cells run, the new state attends, and the readout is of both (Luong et al. 2015). With input
+    feeding the readout is part of the next step's input; without it nothing of a step needs the attention of the one
+    before, and teacher forcing has no loop over time.
     query = "previous": the state attends, its context is part of the cells' input (Bahdanau et al. 2015).
     No attention: the context, if any, is the same vector at every step (Cho et al. 2014).
 
@@ -57,10 +56,10 @@ class Decoder(nn.Module):
         known_size = config.embedding_size + (config.context_size if self.has_vector else 0)
         feed_size = config.context_size if self.asks_before else config.hidden_size if self.feeds_input else 0
         sizes = [(known_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
-        cell_class = CELL_CLASSES[config.cell]
-        self.cells = nn.ModuleList(cell_class(*size, config.hidden_size) for size in sizes)
+        cells = nn.ModuleList(DecoderCell(config.cell, *size, config.hidden_size) for size in sizes)
+        self.cells = cast("Sequence[DecoderCell]", cells)
         self.attention = Attention(config) if config.has_attention else None
-        self.joining = JOININGS[config.decoder.joining](config) if config.context_size else None
+        self.readout = READOUTS[config.decoder.readout](config) if config.context_size else None
         self.dropout = Dropout(config.dropout)
         flags = {ATTENTIONAL: self.feeds_input, COVERAGE: self.has_coverage, VECTOR: self.has_vector}
         self.row_names = (*self.state_names, *(name for name, has in flags.items() if has))
@@ -84,7 +83,7 @@ class Decoder(nn.Module):
         return rows
 
     def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
-        """Teacher forcing: the joined vectors [B, T, H] of embedded previous symbols [B, T, E].
+        """Teacher forcing: the readouts [B, T, H] of embedded previous symbols [B, T, E].
 
         Args:
             rows: what `start` made.
@@ -100,42 +99,47 @@ class Decoder(nn.Module):
             outputs = cell.unroll(self.dropout(hidden) if index else hidden, state)
             hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
         if self.attention is not None:
-            context = self._attend_all(hidden, rows, source)
-        return self._join(context, hidden, embedded)
+            context = self._attend_all(self.attention, hidden, rows, source)
+        return self._read_out(context, hidden, embedded)
 
-    def _attend_all(self, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+    def _attend_all(
+        self, attention: Attention, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]
+    ) -> Tensor:
         """Contexts [B, T, C] of states [B, T, H]; only coverage ties a step's attention to the one before."""
         if not self.has_coverage:
-            return self.attention(self.attention.query(hidden), source)[0]
-        attention, coverage, contexts = AttentionLoop(self.attention, source, hidden.shape[1]), rows[COVERAGE], []
+            context: Tensor = attention(attention.query(hidden), source)[0]
+            return context
+        loop, contexts = AttentionLoop(attention, source, hidden.shape[1]), []
+        coverage: Tensor | None = rows[COVERAGE]
         for state in hidden.unbind(1):
-            context, coverage = attention.step(state, coverage)
+            context, coverage = loop.step(state, coverage)
             contexts.append(context)
         return torch.stack(contexts, 1)
 
     def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
         """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
+        assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
         known = embedded.transpose(0, 1).contiguous()
         cells = [CellLoop(cell, None if index else known, num_rows, num_steps) for index, cell in enumerate(self.cells)]
-        join = self.joining.loop(num_rows, num_steps) if self.feeds_input else None
-        states, coverage, attentional = self._states(rows), rows.get(COVERAGE), rows.get(ATTENTIONAL)
+        states, coverage, outputs = self._states(rows), rows.get(COVERAGE), []
         drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
-        contexts, outputs = [], []
-        for symbol in embedded.unbind(1):
-            if join is None:
+        if self.asks_before:
+            contexts = []
+            for _ in range(num_steps):
                 context, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
                 output, states = self._run_cells(cells, context, states, drops)
                 outputs.append(output)
-            else:
-                output, states = self._run_cells(cells, attentional, states, drops)
-                context, coverage = attention.step(output, coverage)
-                attentional = join(context, output, symbol)
-                outputs.append(attentional)
-        stacked = torch.stack(outputs, 1)
-        return stacked if self.feeds_input else self._join(torch.stack(contexts, 1), stacked, embedded)
+            return self._read_out(torch.stack(contexts, 1), torch.stack(outputs, 1), embedded)
+        read_out, attentional = self.readout.loop(num_rows, num_steps), rows[ATTENTIONAL]
+        for symbol in embedded.unbind(1):
+            output, states = self._run_cells(cells, attentional, states, drops)
+            context, coverage = attention.step(output, coverage)
+            attentional = read_out(context, output, symbol)
+            outputs.append(attentional)
+        return torch.stack(outputs, 1)
 
     def step(
         self,
@@ -154,7 +158,7 @@ class Decoder(nn.Module):
             source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            joined vectors [R, H], the new row tensors and the attention weights [R, S], None without attention.
+            readouts [R, H], the new row tensors and the attention weights [R, S], None without attention.
         """
         states, coverage, context, weights = self._states(rows), rows.get(COVERAGE), None, None
         inputs = embedded
@@ -169,13 +173,18 @@ class Decoder(nn.Module):
         output, states = self._run_cells(self.cells, inputs, states, [self.dropout] * (len(states) - 1))
         if self.attention is not None and not self.asks_before:
             context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
-        joined = self._join(context, output, embedded)
-        kept = {ATTENTIONAL: joined, COVERAGE: coverage, VECTOR: context}
+        readout = self._read_out(context, output, embedded)
         new_rows = self._stacked(states)
-        return joined, {name: new_rows[name] if name in new_rows else kept[name] for name in self.row_names}, weights
+        if self.feeds_input:
+            new_rows[ATTENTIONAL] = readout
+        if coverage is not None:
+            new_rows[COVERAGE] = coverage
+        if self.has_vector:
+            new_rows[VECTOR] = rows[VECTOR]
+        return readout, new_rows, weights
 
-    def _join(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
-        return hidden if self.joining is None else self.joining(context, hidden, embedded)
+    def _read_out(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden if self.readout is None else self.readout(context, hidden, embedded)
 
     def _run_cells(
         self,
@@ -201,10 +210,11 @@ class Decoder(nn.Module):
         hidden: Tensor,
         source: Mapping[str, Tensor],
         coverage: Tensor | None,
-        source_rows: Tensor,
-        row_slots: Tensor,
+        source_rows: Tensor | None,
+        row_slots: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Contexts [R, C], weights [R, S] and coverage [R, S] of states [R, H]; a source's rows query it together."""
+        assert self.attention is not None and source_rows is not None and row_slots is not None
         num_sources, width = source_rows.shape
 
         def grid(values: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
-"""The weights that training begins with."""
+"""The initial weights."""
 
 import math
 
+import torch
 from torch import nn
 
 from attendant.runtime.bundle.tokenizer import PAD_ID
+from attendant.training.kernels.cells import weights_of
 from attendant.training.model.output import Output
 from attendant.training.model.scores import AdditiveScore
 
@@ -35,11 +37,12 @@ def initialize(model: nn.Module) -> None:
 
 
 def _initialize_recurrence(rnn: nn.RNNBase) -> None:
-    for gate in rnn.weight_ih_l0.split(rnn.hidden_size):
+    weights = weights_of(rnn)
+    for gate in torch.split(weights.of_inputs, rnn.hidden_size):
         nn.init.xavier_uniform_(gate)
-    for gate in rnn.weight_hh_l0.split(rnn.hidden_size):
+    for gate in torch.split(weights.of_hidden, rnn.hidden_size):
         nn.init.orthogonal_(gate)
-    nn.init.zeros_(rnn.bias_ih_l0)
-    nn.init.zeros_(rnn.bias_hh_l0)
+    nn.init.zeros_(weights.input_bias)
+    nn.init.zeros_(weights.hidden_bias)
     if isinstance(rnn, nn.LSTM):
-        nn.init.ones_(rnn.bias_ih_l0[rnn.hidden_size : 2 * rnn.hidden_size])
+        nn.init.ones_(weights.input_bias[rnn.hidden_size : 2 * rnn.hidden_size])

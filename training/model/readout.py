@@ -1,8 +1,8 @@
-"""How a context and a decoder state become the vector that makes the prediction.
+"""The readout, or attentional layer: how a context and a decoder state become the vector that makes the prediction.
 
 Shapes: C context size, H decoder size, E embedding size.
 
-A new joining is one class here, its name in config.JoiningKind and one line in `JOININGS`.
+A new readout is one class here, its name in config.ReadoutKind and one line in `READOUTS`.
 """
 
 from abc import abstractmethod
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from attendant.training.kernels.looped import looped_linear
-from attendant.training.model.config import JoiningKind, ModelConfig
+from attendant.training.model.config import ModelConfig, ReadoutKind
 
 
-class Joining(nn.Module):
+class Readout(nn.Module):
     """One product, between what it is of and what becomes of it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Joining(nn.Module):
         """[..., H] from what `project` gives and decoder states [..., H]."""
 
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Joins contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E] to [..., H]."""
+        """The vectors [..., H] of contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E]."""
         return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -47,7 +47,7 @@ class Joining(nn.Module):
         return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
 
 
-class TanhJoining(Joining):
+class TanhReadout(Readout):
     """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,7 +61,7 @@ class TanhJoining(Joining):
         return torch.tanh(projected)
 
 
-class AdditionJoining(Joining):
+class AdditionReadout(Readout):
     """s + W c: the state, corrected by the context as by a residual branch (He et al. 2016)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -75,7 +75,7 @@ class AdditionJoining(Joining):
         return hidden + projected
 
 
-class MaxoutJoining(Joining):
+class MaxoutReadout(Readout):
     """Deep output: max over pairs of U s + V e + C c (Bahdanau et al. 2015, appendix A.2.2; Goodfellow et al. 2013).
 
     s is the state after the cell, on which the paper's equation (4) conditions the prediction.
@@ -94,8 +94,8 @@ class MaxoutJoining(Joining):
         return torch.maximum(first, second)
 
 
-JOININGS: Final[dict[JoiningKind, type[Joining]]] = {
-    "tanh": TanhJoining,
-    "addition": AdditionJoining,
-    "maxout": MaxoutJoining,
+READOUTS: Final[dict[ReadoutKind, type[Readout]]] = {
+    "tanh": TanhReadout,
+    "addition": AdditionReadout,
+    "maxout": MaxoutReadout,
 }

@@ -6,9 +6,7 @@ Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = H 
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.gates import CellKind
-from attendant.training.kernels.unrolled import unroll
-from attendant.training.model.cells import RNN_CLASSES, STATE_NAMES
+from attendant.training.kernels.cells import RNN_CLASSES, CellKind
 
 
 class RecurrentLayer(nn.Module):
@@ -41,14 +39,12 @@ class RecurrentLayer(nn.Module):
             outputs [B, S, D], arbitrary beyond the lengths; and the last states [B, D]: the forward direction's at
             the last valid position, the backward direction's at the first.
         """
-        zeros = inputs.new_zeros(len(inputs), self.hidden_size)
-        state = (zeros,) * len(STATE_NAMES[self.cell])
-        outputs = unroll(self.cell, self.forward_rnn, inputs, state)
+        outputs: Tensor = self.forward_rnn(inputs)[0]
         last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         final = outputs.gather(1, last).squeeze(1)
         if self.backward_rnn is None:
             return outputs, final
-        backward = reverse(unroll(self.cell, self.backward_rnn, reverse(inputs, lengths), state), lengths)
+        backward = reverse(self.backward_rnn(reverse(inputs, lengths))[0], lengths)
         return torch.cat([outputs, backward], -1), torch.cat([final, backward[:, 0]], -1)
 
 

@@ -86,24 +86,24 @@ class Seq2Seq(nn.Module):
             logits [B, T, V], or [N, V] of the wanted positions.
         """
         logits: Tensor = self.output(
-            self.joined(source_ids, source_lengths, previous_ids, positions), self.target_embedding.weight
+            self.readouts(source_ids, source_lengths, previous_ids, positions), self.target_embedding.weight
         )
         return logits
 
-    def joined(
+    def readouts(
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
     ) -> Tensor:
         """`forward` up to the output layer: what it takes, [B, T, H] or [N, H]."""
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
-        joined = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
+        readouts = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
         if positions is not None:
-            joined = joined.flatten(0, 1).index_select(0, positions)
-        dropped: Tensor = self.dropout(joined)
+            readouts = readouts.flatten(0, 1).index_select(0, positions)
+        dropped: Tensor = self.dropout(readouts)
         return dropped
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The output layer's matrix [V, H] and bias [V], for who takes its product himself."""
+        """The output layer's matrix [V, H] and bias [V], for a loss that takes their product itself."""
         return self.output.matrix_and_bias(self.target_embedding.weight)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
@@ -137,8 +137,8 @@ class Seq2Seq(nn.Module):
             attention.
         """
         embedded = self.dropout(self.target_embedding(previous_ids))
-        joined, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
-        return self.output(self.dropout(joined), self.target_embedding.weight), rows, weights
+        readouts, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
+        return self.output(self.dropout(readouts), self.target_embedding.weight), rows, weights
 
     def state_tensors(self) -> tuple[StateTensor, ...]:
         """The tensors that pass from `encode` to `step` and from step to step."""

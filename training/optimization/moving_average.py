@@ -25,7 +25,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: Seq2Seq, num_updates: int) -> None:
-        """Is told of the weights after each update."""
+        """Takes in the weights after an update."""
         decay = min(self._decay, (1 + num_updates) / (WARM_UP + num_updates))
         averages: list[Tensor] = list(self.model.parameters())
         weights: list[Tensor] = list(model.parameters())

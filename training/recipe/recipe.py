@@ -2,10 +2,11 @@
 
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
+import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
@@ -16,7 +17,6 @@ from attendant.training.evaluation import EvaluationConfig
 from attendant.training.model import ModelConfig
 from attendant.training.optimization.optimizer import OptimizerConfig
 from attendant.training.optimization.schedule import DECAYS_TO_AN_END, ScheduleConfig
-from attendant.training.recipe.toml_text import toml_text
 from attendant.training.recipe.training import TrainerConfig, ValidationConfig
 from attendant.training.table import Table
 
@@ -53,15 +53,6 @@ class Recipe(Table):
         return self
 
     @model_validator(mode="after")
-    def r_drop_needs_dropout(self) -> Self:
-        if self.training.r_drop > 0 and self.model.dropout == 0:
-            raise ValueError(
-                f"training.r_drop = {self.training.r_drop} compares two passes with different dropout, and with "
-                "model.dropout = 0.0 they are the same: set model.dropout above 0, or training.r_drop to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
     def a_training_ends(self) -> Self:
         training = self.training
         limits = (training.max_epochs, training.max_steps, training.max_seconds)
@@ -80,15 +71,16 @@ class Recipe(Table):
 
     def to_text(self) -> str:
         """The resolved recipe as TOML."""
-        return toml_text(self.model_dump(mode="json"))
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collection[tuple[str, str]] = ()) -> Recipe:
     """Reads and validates a recipe.
 
     Args:
         path: the TOML file.
         overrides: `table.key=value` each; a value that is no TOML is taken as a string.
+        ignored: table and key each, of what may stand there and means nothing.
 
     Raises:
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
@@ -103,6 +95,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path}: not TOML: {error}") from None
     for override in overrides:
         _apply(content, override)
+    for table, key in ignored:
+        content.get(table, {}).pop(key, None)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:

@@ -19,14 +19,10 @@ class TrainerConfig(Table):
         start_from: a run directory whose best weights this training begins with, and whose tokenizers it takes;
             `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume needs it no more. None:
             random weights.
-        max_epochs: passes over the training part.
+        max_epochs: passes over the training split.
         max_steps: updates.
         max_seconds: of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
-        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4), against overfitting; 0: off. Each batch goes through
-            the model twice with different dropout, and the divergence of the two predictions is part of the loss, which
-            is half the paper's. The journaled loss is without it. Takes twice the memory and nearly twice the time. The
-            paper takes 5 for translation and 0.7 for summaries.
         clip_norm: gradients of a larger norm are scaled down to it (Pascanu et al. 2013); 0: never.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
@@ -51,7 +47,6 @@ class TrainerConfig(Table):
     max_steps: Count | None = None
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    r_drop: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     accumulate_batches: Count = 1
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None

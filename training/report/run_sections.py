@@ -53,7 +53,7 @@ def outputs(run: MeasuredRun) -> Section:
 
 
 def origin(run: MeasuredRun) -> Section:
-    """What it takes to repeat the run."""
+    """The recipe, data and versions from which the run can be repeated."""
     versions = run.loaded.versions
     blocks: list[Block] = [
         Table(headings=["data", "training", "validation", "test"], rows=_part_rows(run.loaded.data)),
@@ -81,7 +81,7 @@ def recipe_differences(runs: Sequence[MeasuredRun]) -> Section:
 
 
 def _title(run: MeasuredRun, what: str) -> str:
-    """With the run's name where there are several."""
+    """The title, with the run's name where there are several runs."""
     return f"{run.title}: {what}" if run.letter else what[0].upper() + what[1:]
 
 
@@ -145,7 +145,7 @@ def _side_rows(data: Mapping[str, Any]) -> list[list[str]]:
     tokens, vocabulary = data.get("num_tokens", {}), data.get("vocabulary_size", {})
     sides = ("source", "target")
     return [
-        ["tokens of the training part", *(_count(tokens.get(side)) for side in sides)],
+        ["tokens of the training split", *(_count(tokens.get(side)) for side in sides)],
         ["vocabulary", *(_count(vocabulary.get(side)) for side in sides)],
         ["unknown tokens in validation", *(f"{unknown[side]:.2%}" if side in unknown else "" for side in sides)],
     ]

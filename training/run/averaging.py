@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' weights, as a run of its own."""
+"""Averages the weights of several checkpoints into a run of its own."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Checkpoints: a training stopped at a step, whole on disk or not there. No pickle.
+"""Checkpoints: the state of a training after a step, written atomically and without pickle.
 
     checkpoints/step-00001200/model.safetensors        the weights
                               optimizer.safetensors    what only training needs: the optimizer's tensors, torch's
@@ -37,6 +37,9 @@ MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safeten
 RANDOM_STATE, TRAINED = "random_state.", "trained."
 WRITING_PREFIX = ".writing-"
 
+FORMER_NAME = ("decoder.joining.", "decoder.readout.")
+"""Of the readout's weights in the checkpoints of earlier versions, and the present one."""
+
 
 def checkpoint_path(run: Run, which: str) -> Path | None:
     """The directory that `best` or `last` names; None where there is none."""
@@ -46,7 +49,7 @@ def checkpoint_path(run: Run, which: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """What changes with each update, besides the training's state.
+    """The modules and the optimizer whose values an update changes; checkpoints save them.
 
     Attributes:
         model: the weights that are trained.
@@ -203,7 +206,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those of a prefix, without it; they leave `tensors`."""
+    """Moves the tensors whose names begin with a prefix out of `tensors`; their names lose the prefix."""
     names = [name for name in tensors if name.startswith(prefix)]
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 
@@ -223,9 +226,10 @@ def _tensors(directory: Path, file: str) -> dict[str, Tensor]:
     if file_digest(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged: {error}") from None
+    return {name.replace(*FORMER_NAME): tensor for name, tensor in tensors.items()}
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -248,7 +252,7 @@ def _split(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[st
 
 
 def _joined(tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What `_split` took apart."""
+    """The inverse of `_split`."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in itertools.chain(tensors.items(), plain["values"].items()):
         index, name = key.split(".", 1)

@@ -4,10 +4,11 @@ Its files:
 
 recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
-data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols
+data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
+                             how long targets are for their sources (training/data/length_ratio.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
-corpus/                      the tokenized training part (training/data/store.py); may be removed, and is made again
+corpus/                      the tokenized training split (training/data/store.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -37,10 +38,13 @@ from attendant.training.recipe.recipe import Recipe, load_recipe
 
 UNKNOWN_COMMIT = "unknown"
 
+FORMER_KEYS: Final = (("training", "r_drop"),)
+"""What the recipes of earlier runs may say, of an option that is gone: table and key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The places in a run directory."""
+    """The paths in a run directory, and what its files hold."""
 
     path: Path
 
@@ -72,9 +76,9 @@ class Run:
     def start_path(self) -> Path:
         return self.path / "start.json"
 
-    def left_out(self, part: str) -> frozenset[str]:
-        """The sources that a held-out part lost to data.shared_sources."""
-        return frozenset(self.facts(self.left_out_path.name)[part]) if self.left_out_path.exists() else frozenset()
+    def left_out(self, split: str) -> frozenset[str]:
+        """The sources that a held-out split lost to data.shared_sources."""
+        return frozenset(self.facts(self.left_out_path.name)[split]) if self.left_out_path.exists() else frozenset()
 
     def tokenizer_path(self, side: str) -> Path:
         return self.path / f"{side}_tokenizer.json"
@@ -83,7 +87,7 @@ class Run:
         """Raises UserError where the directory is no run."""
         if not self.recipe_path.is_file():
             raise UserError(f"{self.path} is not a run: it has no {self.recipe_path.name}")
-        return load_recipe(self.recipe_path)
+        return load_recipe(self.recipe_path, ignored=FORMER_KEYS)
 
     def tokenizer(self, side: str) -> Tokenizer:
         path = self.tokenizer_path(side)

@@ -6,7 +6,7 @@ from typing import Any
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import Part
+from attendant.training.data.config import Split
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.fetch.published import file_digest
 from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
@@ -50,12 +50,18 @@ class LoadedRun:
     def data_digest(self) -> str:
         return str(self.data["digest"])
 
+    @property
+    def max_length_ratio(self) -> float | None:
+        """The ratio of training/data/length_ratio.py; None: the run is older than that, and did not record it."""
+        found: float | None = self.data.get("max_length_ratio")
+        return found
+
     def held_out_sources(self, limit: int) -> list[list[int]]:
         """At most `limit` sources, without EOS, that a request could give; none where the data is not here any more."""
-        parts: tuple[Part, ...] = ("validation", "test")
+        splits: tuple[Split, ...] = ("validation", "test")
         sources: list[list[int]] = []
-        for part in parts:
-            files = self.recipe.data.files(part)
+        for split in splits:
+            files = self.recipe.data.files(split)
             if files is None or not all(path.is_file() for path in files.paths) or len(sources) >= limit:
                 continue
             examples = sample_evenly(group_references(read_pairs(files)), limit - len(sources))

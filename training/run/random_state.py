@@ -1,4 +1,4 @@
-"""torch's random numbers where they stand: dropout's, on whatever device."""
+"""Saves and restores torch's random state, from which dropout draws, on any device."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def restore_random_state(state: Tensor, device: torch.device) -> None:
-    """A GPU's part is left out where training goes on without one, and missing where it began without."""
+    """Sets torch's random state. A GPU's state is ignored on a CPU, and kept as it is where none was saved."""
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])
     if device.type == "cuda" and len(state) > size:

@@ -1,4 +1,4 @@
-"""Where a training stands."""
+"""The state of a training."""
 
 from dataclasses import dataclass
 

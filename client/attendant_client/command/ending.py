@@ -1,5 +1,6 @@
 """How errors end the command: their line and their exit status."""
 
+import re
 from argparse import Namespace
 
 from attendant_client.errors import (
@@ -16,6 +17,9 @@ from attendant_client.errors import (
 # Of a bulk run: whatever the line, the next one would end likewise.
 _OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
 
+# Fields that may be wrong for this line alone: the source, and lengths, whose limit may follow from the source's.
+_OF_ONE_LINE = re.compile(r"(text|tokens)\b.*|decoding\.(min_length|min_length_ratio|target_prefix\.tokens)")
+
 
 def status_of(error: AttendantError) -> int:
     """2: the user can mend it; 1: the server did not answer."""
@@ -25,7 +29,7 @@ def status_of(error: AttendantError) -> int:
 def concerns_every_line(error: AttendantError) -> bool:
     """Whether the options, the model or the server are at fault, rather than the line."""
     if isinstance(error, InvalidArgument) and error.violations:
-        return not any(violation.field.split(".")[0] in {"text", "tokens"} for violation in error.violations)
+        return not any(_OF_ONE_LINE.fullmatch(violation.field) for violation in error.violations)
     return isinstance(error, _OF_EVERY_LINE)
 
 

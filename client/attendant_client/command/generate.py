@@ -18,19 +18,8 @@ from attendant_client.command.lines import read_lines
 from attendant_client.command.progress import progress
 from attendant_client.command.rendering import generation_as_json, generation_as_text
 from attendant_client.errors import AttendantError, InvalidArgument
-from attendant_client.options import RequestOptions
+from attendant_client.options import RequestOptions, Sampling
 from attendant_client.ordered import in_order
-
-_DECODING = (
-    "model",
-    "beam_size",
-    "num_hypotheses",
-    "min_length",
-    "max_length",
-    "length_penalty",
-    "patience",
-    "suppress_unk",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +92,12 @@ async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace)
 
 def _asked(options: Namespace) -> RequestOptions:
     """The options that were given; the others are the server's to choose."""
-    given = {name: getattr(options, name) for name in _DECODING if getattr(options, name) is not None}
-    return cast(RequestOptions, {**given, "attention": options.attention, "token_log_probs": options.json})
+    values = vars(options)
+    given = {name: values[name] for name in RequestOptions.__annotations__ if values.get(name) is not None}
+    drawn = {name: values[name] for name in Sampling.__annotations__ if values[name] is not None}
+    if drawn or options.sample:
+        given["sampling"] = Sampling(**drawn)
+    return cast(RequestOptions, {**given, "token_log_probs": options.json})
 
 
 async def _texts(texts: list[str]) -> AsyncIterator[Item]:

@@ -1,4 +1,4 @@
-"""What the command takes. An option that is left out is left to the server, which takes the bundle's default."""
+"""What the command takes. A decoding option that is left out is not sent: the server has its default."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import generate, health, models, score
+from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.version import VERSION
 
 EPILOG = """\
@@ -99,23 +100,19 @@ def _generate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "texts", metavar="TEXT", nargs="+", type=_text, help="what to answer; `-` alone: each line of standard input"
     )
-    decoding = command.add_argument_group("decoding (left out: the bundle's default)")
-    decoding.add_argument("--model", metavar="M", type=_text, default="", help="where the server serves several")
-    for name, kind, what in (
-        ("--beam-size", _at_least(1), "live hypotheses; 1 is greedy search"),
-        ("--num-hypotheses", _at_least(1), "hypotheses to return, at most the beam size"),
-        ("--min-length", _at_least(0), "in tokens"),
-        ("--max-length", _at_least(1), "in tokens"),
-    ):
-        decoding.add_argument(name, metavar="N", type=kind, help=what)
-    decoding.add_argument(
-        "--length-penalty", metavar="X", type=_number, help="GNMT's alpha: the larger, the longer; 0: none"
-    )
-    decoding.add_argument("--patience", metavar="X", type=_positive_number, help="search on; 1: the usual rule")
-    decoding.add_argument("--suppress-unk", action="store_true", default=None, help="never generate UNK")
-    decoding.add_argument("--tokens", action="store_true", help="a TEXT is tokens, separated by spaces")
+    command.add_argument("--tokens", action="store_true", help="a TEXT is tokens, separated by spaces")
+    _model(command)
+    decoding = command.add_argument_group("decoding")
+    sampling = command.add_argument_group("sampling (each of these implies --sample)")
+    of_decoding = options_of(DecodingFields)
+    _, sample = of_decoding.pop("sampling")
+    sampling.add_argument("--sample", action="store_true", help=sample.meaning)
+    for group, meanings in ((decoding, of_decoding), (sampling, options_of(Sampling))):
+        for name, (kind, option) in meanings.items():
+            _option(group, name, kind, option)
     output = command.add_argument_group("output")
     output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
+    _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
     output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
     output.add_argument(
         "--concurrency",
@@ -126,10 +123,32 @@ def _generate(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _model(command: argparse.ArgumentParser) -> None:
+    _, option = options_of(RequestOptions)["model"]
+    command.add_argument("--model", metavar="M", type=_text, default="", help=_help(option))
+
+
+def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Option) -> None:
+    """An option of the API, None where it is left out."""
+    flag, meaning = "--" + name.replace("_", "-"), _help(option)
+    if kind is bool:
+        group.add_argument(flag, action="store_true", default=None, help=meaning)
+    elif kind in {int, int | None}:
+        group.add_argument(flag, metavar="N", type=_at_least(option.least, option.most), help=meaning)
+    elif kind in {float, float | None}:
+        group.add_argument(flag, metavar="X", type=_number, help=meaning)
+    else:
+        group.add_argument(flag, metavar="TOKENS", type=_tokens, help=f"{meaning}, separated by spaces")
+
+
+def _help(option: Option) -> str:
+    return f"{option.meaning} (default: {option.default})" if option.default else option.meaning
+
+
 def _score(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", type=_text)
     command.add_argument("target_text", metavar="TARGET", type=_text)
-    command.add_argument("--model", metavar="M", type=_text, default="", help="where the server serves several")
+    _model(command)
     command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
     command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
     command.add_argument("--attention", action="store_true", help="draw where the decoder looked")
@@ -153,15 +172,19 @@ def _text(value: str) -> str:
     return value
 
 
+def _tokens(value: str) -> list[str]:
+    return _text(value).split()
+
+
 def _target(value: str) -> str:
     if not value:
         raise argparse.ArgumentTypeError("is empty; HOST:PORT says where the server is")
     return value
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def _at_least(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
     def whole(value: str) -> int:
-        if not (value.isascii() and value.isdigit() and least <= int(value) < 2**32):
+        if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
             raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at least {least}")
         return int(value)
 

@@ -1,10 +1,9 @@
-"""The requests of one priority: who waits and who runs, and whom to admit next. Pure.
+"""The requests of one priority: which wait, which run, and which to admit next. Pure.
 
-Admission is by two budgets: rows (a request reserves all that its search may come to have) and padded source
-positions (requests x the widest padded source: what the encoder memory takes). Whoever has waited longest always goes
-first; if it does not fit, nobody overtakes it. Those that go along with it are taken from the next few in the queue by
-how near their padded width is to its own, because a batch is padded to its widest source. A request that
-MAX_OVERTAKEN admissions have come before is no longer passed over.
+Two budgets limit admission: rows (a request reserves all that its search may come to have) and padded source positions
+(requests x the widest padded source, which is what the encoder memory takes). The oldest request always goes first, and
+is waited for if it does not fit. Beside it, those of the next WINDOW in the queue are admitted whose padded width is
+nearest to its own, because a batch is padded to its widest source. MAX_OVERTAKEN bounds how often a request is passed.
 """
 
 import math
@@ -15,17 +14,21 @@ from attendant.runtime.stepper import padded_width
 from attendant.server.engine.request import EngineRequest
 
 WINDOW = 64
-"""How many waiting requests are looked at for companions of like length."""
+"""How many waiting requests are searched for some of like length."""
 
 MAX_OVERTAKEN = 64
-"""Admissions more than in order of arrival that a request waits for at most before nobody goes ahead of it any more."""
+"""Fairness bound: at most this many later requests are admitted before a waiting one."""
 
 
-class Lane:
-    """Two collections, in order of arrival: waiting and running."""
+class PriorityQueue:
+    """Two collections, in order of arrival: waiting and running.
+
+    Attributes:
+        reserved_rows: of all that run.
+    """
 
     def __init__(self) -> None:
-        # With the number of admissions that there will have been when its turn comes in order of arrival.
+        # With its place in order of arrival: how many are admitted before it if nobody overtakes.
         self._waiting: OrderedDict[int, tuple[EngineRequest, int]] = OrderedDict()
         self._running: dict[int, EngineRequest] = {}
         self._running_widths: Counter[int] = Counter()
@@ -50,7 +53,7 @@ class Lane:
         self._waiting[request.key] = request, self._num_admitted + len(self._waiting)
 
     def remove(self, key: int) -> EngineRequest | None:
-        """Takes a request out, wherever it is. None: not here."""
+        """Takes a request out, whether it waits or runs. None: not here."""
         if (entry := self._waiting.pop(key, None)) is not None:
             return entry[0]
         if (request := self._running.pop(key, None)) is not None:
@@ -94,8 +97,8 @@ class Lane:
             return [request for request, _ in islice(self._waiting.values(), 1)]
         window = list(islice(self._waiting.values(), WINDOW))
         num_overdue = 1
-        for _, due in window[1:]:
-            if self._num_admitted < due + MAX_OVERTAKEN:
+        for _, place in window[1:]:
+            if self._num_admitted < place + MAX_OVERTAKEN:
                 break
             num_overdue += 1
         first = width_of(window[0][0])

@@ -1,9 +1,9 @@
 """Which worker process decodes which request. Pure.
 
-There is one queue for all workers. An interactive request goes to the worker that has the fewest rows promised to its
-like, as soon as one has room: several small batches on several cores answer sooner than a large one on one. Bulk
-requests, of which a limited number is let in, go to the worker with the fewest at once, so that it can choose among
-them and needs not ask for more.
+There is one queue for all workers. An interactive request goes to the worker with the fewest rows reserved by
+interactive requests, as soon as one has room: several small batches on several cores answer sooner than a large one on
+one. Bulk requests, of which a limited number is let in, go at once to the worker with the fewest of their rows: it can
+choose among them, and need not ask for more.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ class Dispatcher:
         rows = self._rows[Priority.INTERACTIVE]
         while self._waiting:
             request = next(iter(self._waiting.values()))
-            # Whoever has waited longest is waited for, so nobody starves behind smaller ones.
+            # The oldest request is waited for until it fits, so that it does not starve behind smaller ones.
             if min(rows) + request.max_rows > self._max_rows:
                 break
             del self._waiting[request.key]

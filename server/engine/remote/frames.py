@@ -1,4 +1,7 @@
-"""Messages between a server and its worker processes: pickled values, each behind its length. Both ends are ours."""
+"""Framing of messages between a server and its worker processes: pickled values, each behind its length.
+
+Unpickling is safe here: both ends of the socket are processes of ours.
+"""
 
 import pickle
 import socket
@@ -23,7 +26,7 @@ def receive_one(connection: socket.socket) -> Any:
 
 
 def _read(stream: socket.SocketIO, size: int) -> bytes:
-    """So many bytes; none where the other end has hung up before."""
+    """So many bytes; none if the other end has hung up before."""
     read = bytearray()
     while len(read) < size:
         if not (part := stream.read(size - len(read))):
@@ -33,13 +36,17 @@ def _read(stream: socket.SocketIO, size: int) -> bytes:
 
 
 class Frames:
-    """What has been received, cut into messages."""
+    """Cuts a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that are whole with this."""
+        """The messages that are complete with this.
+
+        Raises:
+            Exception: of unpickling, where the other end sent something else.
+        """
         self._received += data
         while len(self._received) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._received)

@@ -1,44 +1,34 @@
-"""What a server and its worker processes say to each other, and how it is pickled.
+"""What a server and its worker processes say to each other: commands one way, reports the other.
 
-Each request crosses twice, so it counts: a dataclass is pickled by its name and its fields, with calls into Python for
-every one. Here all values cross as plain tuples, and options, which requests share, as bytes that are made and read
-once.
+They are pickled, which costs a call into Python for each object that is not a tuple of plain values. Decoding options
+are an object of many fields, which most requests share: each is pickled, and read, once.
 """
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.stepper import Floats
-from attendant.server.engine.host import Outcomes
-from attendant.server.engine.request import EngineRequest, Outcome, Priority, RequestStats, Result, StepStats
+from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
 
 MAX_OPTIONS_KEPT: Final = 256
 
-RESULT_STATS: Final = tuple(one.name for one in fields(RequestStats))
-STEP_STATS: Final = tuple(one.name for one in fields(StepStats) if one.name != "priority")
-_result_stats = attrgetter(*RESULT_STATS)
-_step_stats = attrgetter(*STEP_STATS)
-
 
 @dataclass(slots=True)
-class Orders:
+class Commands:
     """What the server wants of a worker."""
 
     requests: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
 
-    def __reduce__(self) -> tuple[Callable[..., "Orders"], tuple[Any, ...]]:
-        return _orders, (list(map(_request_fields, self.requests)), self.cancelled)
+    def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
+        packed = [(key, ids, _pickled(options), *rest) for key, ids, options, *rest in self.requests]
+        return _commands, (packed, self.cancelled)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What a worker did since its last report, and what it has.
 
     Attributes:
@@ -51,41 +41,10 @@ class Report:
     num_running: int
     num_rows: int
 
-    def __reduce__(self) -> tuple[Callable[..., "Report"], tuple[Any, ...]]:
-        outcomes = [(key, _outcome_fields(outcome)) for key, outcome in self.outcomes]
-        stats = [(int(one.priority), *_step_stats(one)) for one in self.stats]
-        return _report, (outcomes, stats, self.num_waiting, self.num_running, self.num_rows)
 
-
-def _orders(requests: list[tuple[Any, ...]], cancelled: list[int]) -> Orders:
-    return Orders([_request(*one) for one in requests], cancelled)
-
-
-def _report(outcomes: list[tuple[int, Any]], stats: list[tuple[Any, ...]], *counts: Any) -> Report:
-    return Report([(key, _outcome(packed)) for key, packed in outcomes], [_step(*one) for one in stats], *counts)
-
-
-def _request_fields(request: EngineRequest) -> tuple[Any, ...]:
-    options, times = _pickled(request.options), (request.submitted, request.deadline)
-    return request.key, request.source_ids, options, *times, int(request.priority)
-
-
-def _request(
-    key: int,
-    source_ids: tuple[int, ...],
-    options: bytes,
-    submitted: float,
-    deadline: float | None,
-    priority: int,
-) -> EngineRequest:
-    return EngineRequest(
-        key=key,
-        source_ids=source_ids,
-        options=_options(options),
-        submitted=submitted,
-        deadline=deadline,
-        priority=Priority(priority),
-    )
+def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int]) -> Commands:
+    requests = [EngineRequest(key, ids, _options(options), *rest) for key, ids, options, *rest in packed]
+    return Commands(requests, cancelled)
 
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
@@ -97,38 +56,3 @@ def _pickled(options: DecodingOptions) -> bytes:
 def _options(pickled: bytes) -> DecodingOptions:
     options: DecodingOptions = pickle.loads(pickled)
     return options
-
-
-def _outcome_fields(outcome: Outcome) -> Any:
-    """A result's as a tuple; an error crosses as it is."""
-    if not isinstance(outcome, Result):
-        return outcome
-    return _result_stats(outcome.stats), [_hypothesis_fields(one) for one in outcome.hypotheses]
-
-
-def _outcome(packed: Any) -> Outcome:
-    if not isinstance(packed, tuple):
-        error: Outcome = packed
-        return error
-    stats, hypotheses = packed
-    request_stats = RequestStats(**dict(zip(RESULT_STATS, stats, strict=True)))
-    return Result(tuple(_hypothesis(*one) for one in hypotheses), request_stats)
-
-
-def _hypothesis_fields(one: Hypothesis) -> tuple[Any, ...]:
-    return one.token_ids, one.token_log_probs, one.log_prob, one.score, one.finish_reason.value, one.attention
-
-
-def _hypothesis(
-    token_ids: tuple[int, ...],
-    token_log_probs: tuple[float, ...],
-    log_prob: float,
-    score: float,
-    reason: str,
-    attention: Floats | None,
-) -> Hypothesis:
-    return Hypothesis(token_ids, token_log_probs, log_prob, score, FinishReason(reason), attention)
-
-
-def _step(priority: int, *stats: Any) -> StepStats:
-    return StepStats(priority=Priority(priority), **dict(zip(STEP_STATS, stats, strict=True)))

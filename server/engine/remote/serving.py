@@ -1,4 +1,4 @@
-"""An engine in a process of its own: requests come in by a socket, outcomes go out by it, one message for each step."""
+"""The engine's end of the socket, in a worker process: commands come in, and after steps reports go out."""
 
 import select
 import socket
@@ -15,10 +15,10 @@ REPORT_SECONDS = 0.05
 RECEIVED_BYTES = 1 << 16
 
 
-def run_worker(connection: socket.socket, engine: Engine) -> None:
-    """Obeys orders until the other end closes the connection.
+def serve_engine(connection: socket.socket, engine: Engine) -> None:
+    """Obeys commands until the other end closes the connection.
 
-    One thread does it all: orders are looked for between two steps, and waited for when there is nothing to do.
+    One thread does it all: commands are looked for between two steps, and waited for when there is nothing to do.
 
     Raises:
         Exception: whatever a step raised.
@@ -33,10 +33,10 @@ def run_worker(connection: socket.socket, engine: Engine) -> None:
             data = connection.recv(RECEIVED_BYTES)
             if not data:
                 return
-            for orders in frames.feed(data):
-                for request in orders.requests:
+            for commands in frames.feed(data):
+                for request in commands.requests:
                     engine.submit(request)
-                for key in orders.cancelled:
+                for key in commands.cancelled:
                     engine.cancel(key)
         if not engine.has_work:
             continue

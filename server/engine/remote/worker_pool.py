@@ -1,24 +1,22 @@
-"""Engines in worker processes, behind one queue: the server's side of it, on the event loop."""
+"""Engines in worker processes, behind one queue: the server's end of the sockets, on the event loop."""
 
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from attendant.server.engine.host import Outcomes
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.remote.frames import Frames, framed
-from attendant.server.engine.remote.messages import Orders, Report
-from attendant.server.engine.remote.serving import RECEIVED_BYTES
-from attendant.server.engine.request import EngineRequest, Priority, StepStats
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.remote.messages import Commands, Report
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats
+from attendant.server.engine.throughput import ThroughputEstimate
 
 log = logging.getLogger(__name__)
 
-NOTHING = Report([], [], (0,) * len(Priority), 0, 0)
 
-
-class EngineWorkers:
+class WorkerPool:
     """Several engines of one model, an `EngineHost`: each answers at the other end of a socket."""
 
     def __init__(
@@ -30,18 +28,21 @@ class EngineWorkers:
             max_rows: of each worker.
             on_step: called in the event loop with each step's stats.
         """
+        self._connections = connections
         self._on_step = on_step
         self._dispatcher = Dispatcher(len(connections), max_rows)
-        self._pace = Pace()
-        self._workers = [_Worker(connection, self._on_report, self._on_lost) for connection in connections]
+        self._throughput = ThroughputEstimate()
+        self._links: list[_Link] = []
         self._stopping = False
         self._on_outcomes: Callable[[Outcomes], None]
         self._on_death: Callable[[], None]
 
-    def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
+    async def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
         self._on_outcomes, self._on_death = on_outcomes, on_death
-        for worker in self._workers:
-            worker.start(asyncio.get_running_loop())
+        make_link = partial(_Link, self._on_report, self._on_lost)
+        for connection in self._connections:
+            _, link = await asyncio.get_running_loop().create_unix_connection(make_link, sock=connection)
+            self._links.append(link)
 
     def submit(self, request: EngineRequest) -> None:
         self._send(self._dispatcher.add(request))
@@ -49,32 +50,32 @@ class EngineWorkers:
     def cancel(self, key: int) -> None:
         worker = self._dispatcher.cancel(key)
         if worker is not None:
-            self._workers[worker].cancel(key)
+            self._links[worker].next_commands().cancelled.append(key)
 
     def num_waiting(self, priority: Priority) -> int:
         here = self._dispatcher.num_waiting if priority is Priority.INTERACTIVE else 0
-        return here + sum(worker.report.num_waiting[priority] for worker in self._workers)
+        return here + sum(link.report.num_waiting[priority] for link in self._links)
 
     @property
     def num_running(self) -> int:
-        return sum(worker.report.num_running for worker in self._workers)
+        return sum(link.report.num_running for link in self._links)
 
     @property
     def num_rows(self) -> int:
-        return sum(worker.report.num_rows for worker in self._workers)
+        return sum(link.report.num_rows for link in self._links)
 
     def expected_seconds(self, num_requests: int) -> float:
-        return self._pace.expected_seconds(num_requests) / len(self._workers)
+        return self._throughput.expected_seconds(num_requests) / len(self._connections)
 
     async def stop(self, timeout_seconds: float) -> None:
         """Hangs up: each worker ends after its step."""
         self._stopping = True
-        for worker in self._workers:
-            worker.hang_up()
+        for link in self._links:
+            link.hang_up()
 
-    def _send(self, given: list[tuple[int, EngineRequest]]) -> None:
+    def _send(self, given: Iterable[tuple[int, EngineRequest]]) -> None:
         for worker, request in given:
-            self._workers[worker].submit(request)
+            self._links[worker].next_commands().requests.append(request)
 
     def _on_report(self, report: Report) -> None:
         ended = [key for key, _ in report.outcomes]
@@ -88,7 +89,7 @@ class EngineWorkers:
             if stats.priority is Priority.INTERACTIVE:
                 seconds += sum(stats.phase_seconds.values())
         if seconds:
-            self._pace.note(seconds, num_interactive)
+            self._throughput.note(seconds, num_interactive)
 
     def _on_lost(self) -> None:
         if not self._stopping:
@@ -97,82 +98,47 @@ class EngineWorkers:
             self._on_death()
 
 
-class _Worker:
-    """One connection. What is said to the worker in one turn of the event loop is one message."""
+class _Link(asyncio.Protocol):
+    """The connection to one worker. Commands of one turn of the event loop are sent as one message.
 
-    def __init__(
-        self, connection: socket.socket, on_report: Callable[[Report], None], on_lost: Callable[[], None]
-    ) -> None:
-        self.report = NOTHING
-        self._connection = connection
+    Attributes:
+        report: the worker's latest.
+    """
+
+    def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
+        self.report = Report([], [], (0,) * len(Priority), 0, 0)
         self._on_report = on_report
         self._on_lost = on_lost
         self._frames = Frames()
-        self._orders: Orders | None = None
-        self._unsent = bytearray()
-        self._loop: asyncio.AbstractEventLoop
+        self._commands: Commands | None = None
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._connection.setblocking(False)
-        loop.add_reader(self._connection, self._receive)
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
 
-    def submit(self, request: EngineRequest) -> None:
-        self._next_orders().requests.append(request)
-
-    def cancel(self, key: int) -> None:
-        self._next_orders().cancelled.append(key)
+    def next_commands(self) -> Commands:
+        """Those that are sent next, to be added to."""
+        if self._commands is None:
+            self._commands = Commands()
+            asyncio.get_running_loop().call_soon(self._send_commands)
+        return self._commands
 
     def hang_up(self) -> None:
-        if self._connection.fileno() >= 0:
-            self._loop.remove_reader(self._connection)
-            self._loop.remove_writer(self._connection)
-            self._connection.close()
+        self._transport.abort()
 
-    def _next_orders(self) -> Orders:
-        if self._orders is None:
-            self._orders = Orders()
-            self._loop.call_soon(self._send_orders)
-        return self._orders
-
-    def _send_orders(self) -> None:
-        orders, self._orders = self._orders, None
-        if self._connection.fileno() < 0:
-            return
-        held_up = bool(self._unsent)
-        self._unsent += framed(orders)
-        if not held_up and not self._write():
-            self._loop.add_writer(self._connection, self._write_on)
-
-    def _write_on(self) -> None:
-        if self._write():
-            self._loop.remove_writer(self._connection)
-
-    def _write(self) -> bool:
-        """Sends what the socket takes; returns whether that was all."""
-        try:
-            del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            # The worker has gone: what it said before that, and that it went, is told by the reading side.
-            self._unsent.clear()
-        return not self._unsent
-
-    def _receive(self) -> None:
-        try:
-            data = self._connection.recv(RECEIVED_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
+    def data_received(self, data: bytes) -> None:
         try:
             for report in self._frames.feed(data):
                 self.report = report
                 self._on_report(report)
         except Exception:
             log.exception("what a worker process said can't be understood")
-            data = b""
-        if not data:
             self.hang_up()
-            self._on_lost()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost()
+
+    def _send_commands(self) -> None:
+        commands, self._commands = self._commands, None
+        # To a worker that has gone, nothing is sent; that it went is told by `connection_lost`.
+        if not self._transport.is_closing():
+            self._transport.write(framed(commands))

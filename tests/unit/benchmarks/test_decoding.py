@@ -1,6 +1,8 @@
 """In-process measuring: jobs, workers that are asked in turns, and what becomes of one that fails."""
 
 import sys
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,33 +10,41 @@ import pytest
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from benchmarks.decoding.job import EOS_ID, Job, batches, sentences, share
-from benchmarks.decoding.measurement import measure
-from benchmarks.decoding.pool import Pool, WorkerFailed
-from benchmarks.decoding.replay import watched_graphs
-from benchmarks.decoding.system import System, attendant, bare_graphs
+from benchmarks.command import Context
+from benchmarks.decoding.graph_calls import GraphCalls, replay
+from benchmarks.decoding.in_process import Decoder, measure_decoders, own_decoder, workers
+from benchmarks.decoding.parts import against
+from benchmarks.harness.measurement import Unavailable
+from benchmarks.job import EOS_ID, Job, batches, sentences, share
+from benchmarks.workload import QUICK
 
 ECHO = """
-from benchmarks.decoding.job import answer_jobs
+from benchmarks.job import answer_jobs
 print("noise of a toolkit")
-answer_jobs(lambda job: [0.5] * job.num_sentences)
+answer_jobs(lambda sources, job: None{options})
 """
 ENDS_AFTER_ONE = """
 import sys
-from benchmarks.decoding.job import answer_jobs
-def run(job, asked=[]):
+from benchmarks.job import answer_jobs
+def decode(sources, job, asked=[]):
     asked.append(job)
-    if len(asked) > 1:
+    if len(asked) > 5:
         sys.exit("no memory left")
-    return [0.5]
-answer_jobs(run)
+answer_jobs(decode)
 """
 JOB = Job(num_sentences=10, num_tokens=6, vocabulary_size=16, batch_size=2)
 
 
-def system(program: str, **options: int) -> System:
-    return System(name="a system", command=(sys.executable, "-c", program), batch_sizes=(2,), **options)
+def decoder(program: str, num_workers: int = 1) -> Decoder:
+    command = sys.executable, "-c", program
+    return Decoder(key="one", name="a system", command=lambda: command, batch_sizes=(2,), num_workers=num_workers)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(workload=QUICK, cache=tmp_path, quick=True)
 
 
 def test_sentences_are_the_same_for_the_same_seed_and_end_with_the_end_symbol() -> None:
@@ -56,49 +66,73 @@ def test_batches_are_of_the_size_but_for_the_last() -> None:
 
 
 def test_all_workers_answer_and_what_a_toolkit_prints_is_no_answer() -> None:
-    with Pool(system(ECHO, num_workers=2)) as pool:
-        outcome = pool.run(JOB)
-    assert outcome.latencies == [0.5] * 10
-    assert outcome.speed == pytest.approx(10 / outcome.seconds)
+    with workers(decoder(ECHO.format(options=""), num_workers=2)) as pool:
+        found = pool.run(JOB)
+    assert found["sentences"] == 10 and found["batch"] == 2
+    assert found["speed"] > 0 and 0 <= found["ms"] < 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "batch_size", "sizes"),
+    [("", 2, "2 2 1"), (", batches_itself=True", 2, "5"), (", batches_itself=True", 1, "1 1 1 1 1")],
+)
+def test_a_toolkit_that_batches_gets_all_sentences_unless_each_is_timed(
+    options: str, batch_size: int, sizes: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = (
+        ECHO.format(options=options)
+        .replace("None", "sys.stderr.write(f'{len(sources)} ')")
+        .replace("\n", "\nimport sys\n", 1)
+    )
+    with workers(decoder(program)) as pool:
+        pool.run(replace(JOB, num_sentences=5, batch_size=batch_size))
+        (process,) = pool._processes
+        assert process.said().removeprefix("noise of a toolkit\n").strip() == sizes
 
 
 def test_a_worker_that_can_not_start_says_why() -> None:
-    with pytest.raises(WorkerFailed, match="no such model"), Pool(system("raise SystemExit('no such model')")):
+    with pytest.raises(Unavailable, match="no such model"), workers(decoder("raise SystemExit('no such model')")):
         pass
 
 
-def test_a_system_that_fails_keeps_its_row_and_the_others_are_measured() -> None:
-    failing, fine = measure(
-        [system(ENDS_AFTER_ONE), system(ECHO)], JOB, num_rounds=2, visit_seconds=0.001, say=lambda _: None
+def test_a_system_that_fails_keeps_its_row_and_the_others_are_measured(context: Context) -> None:
+    wanted = replace(context, quick=False)
+    failing, fine = measure_decoders(
+        wanted, [decoder(ENDS_AFTER_ONE), decoder(ECHO.format(options=""))], replace(JOB, num_sentences=2), 0.001
     )
-    assert failing.problem == "no memory left" and failing.speed is None
-    assert fine.problem is None and fine.speed is not None and len(fine.outcomes) == 2
+    assert failing.problem == "no memory left" and not failing.samples
+    assert fine.problem is None and fine.median("speed") > 0 and len(fine.samples["speed"]) == wanted.num_rounds
 
 
-@pytest.fixture(scope="module")
-def bundle(tiny: Path) -> Path:
-    return tiny
+@pytest.mark.parametrize("mode", [[], ["bare"]])
+def test_our_own_workers_decode(mode: list[str], tiny: Path, context: Context) -> None:
+    ours = own_decoder(context, "fp32", bare=bool(mode))
+    command = sys.executable, "-m", "benchmarks.decoding.attendant_worker", str(tiny), "fp32", "1", *mode
+    with workers(replace(ours, command=lambda: command)) as pool:
+        found = pool.run(Job(num_sentences=3, num_tokens=5, vocabulary_size=12, batch_size=1))
+    assert found["sentences"] == 3 and found["ms"] > 0
 
 
-@pytest.mark.parametrize("make", [attendant, bare_graphs])
-def test_our_own_workers_decode(make: type[System], bundle: Path) -> None:
-    one = make(bundle, "fp32", num_workers=1, num_threads=1)  # type: ignore[call-arg]
-    with Pool(one) as pool:
-        assert len(pool.run(Job(num_sentences=3, num_tokens=5, vocabulary_size=12, batch_size=1)).latencies) == 3
-
-
-def test_a_replay_makes_the_calls_of_a_decoding_again(bundle: Path) -> None:
-    opened = open_bundle(bundle)
-    stepper = OnnxStepper(opened, "fp32", "cpu", 1)
+def test_a_replay_makes_the_calls_of_a_decoding_again(tiny: Path) -> None:
+    opened = open_bundle(tiny)
+    watched = GraphCalls()
+    stepper = OnnxStepper(opened, "fp32", "cpu", 1, open_session=watched.open)
     options = DecodingOptions(max_length=4, min_length=4)
-    with watched_graphs(keep=True) as recorded:
-        decode_all(stepper, [[4, 5, 3], [6, 3]], options, opened.manifest.special_ids)
+    recorded = watched.kept = []
+    found = decode_all(stepper, [[4, 5, 3], [6, 3]], options, opened.manifest.special_ids)
     # One encoding, then a step per token and the one that decides how it ends.
-    assert len(recorded.calls) == 6
-    assert recorded.seconds > 0
-    with watched_graphs(keep=True) as again:
-        recorded.replay()
-    assert [call[1] for call in again.calls] == [call[1] for call in recorded.calls]
-    with watched_graphs(keep=False) as none_kept:
-        decode_all(stepper, [[4, 3]], options, opened.manifest.special_ids)
-    assert not none_kept.calls and none_kept.seconds > 0
+    assert len(recorded) == 6
+    assert watched.seconds > 0
+    again = watched.kept = []
+    replay(recorded)
+    assert [call[1] for call in again] == [call[1] for call in recorded]
+    watched.kept, watched.seconds = None, 0.0
+    decode_all(stepper, [[4, 3]], options, opened.manifest.special_ids)
+    assert watched.seconds > 0
+    plain = OnnxStepper(opened, "fp32", "cpu", 1)
+    assert decode_all(plain, [[4, 5, 3], [6, 3]], options, opened.manifest.special_ids) == found, "watching is all"
+
+
+def test_what_is_no_checkout_is_refused(context: Context, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--against must name another checkout"):
+        against(replace(context, options=Namespace(against=tmp_path)))

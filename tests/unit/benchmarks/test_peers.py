@@ -7,20 +7,20 @@ import pytest
 import torch
 
 from benchmarks.command import Context
-from benchmarks.decoding.job import Job, sentences
-from benchmarks.peers.candidates import Candidate
-from benchmarks.peers.environment import PeerEnvironment
-from benchmarks.peers.in_process import measured
+from benchmarks.decoding.in_process import Decoder, throughput
+from benchmarks.harness.environment import Environment
+from benchmarks.harness.measurement import Unavailable
+from benchmarks.job import Job, sentences
+from benchmarks.peers.decoders import TRANSFORMERS
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
-from benchmarks.peers.plain_loop import BOS_ID, PlainLoop
-from benchmarks.peers.plain_model import export_plain, plain_model
-from benchmarks.training.environment import InstallationFailed
-from benchmarks.training.workload import QUICK
+from benchmarks.peers.plain_loop import BOS_ID, onnx_loop
+from benchmarks.peers.plain_model import export_plain, plain_model, torch_loop
+from benchmarks.workload import QUICK
 
 
 def test_an_interpreter_that_is_not_here_is_named(tmp_path: Path) -> None:
-    environment = PeerEnvironment(name="peer", requirements=("peer==1",), interpreters=("python2.4", "python9.9"))
-    with pytest.raises(InstallationFailed, match=r"it needs one of python2\.4, python9\.9, and none is here"):
+    environment = Environment(name="peer", package="peer==1", interpreters=("python2.4", "python9.9"))
+    with pytest.raises(Unavailable, match=r"it needs one of python2\.4, python9\.9, and none is here"):
         environment.install(tmp_path)
 
 
@@ -30,35 +30,53 @@ def test_an_interpreter_that_only_pyenv_has_is_found(tmp_path: Path, monkeypatch
     python.write_text('#!/bin/sh\n[ "$1" = -c ] || { echo "asked for $2"; exit 1; }\n')
     python.chmod(0o755)
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
-    environment = PeerEnvironment(name="peer", requirements=("peer==1",), interpreters=("python2.4", "python9.9"))
-    with pytest.raises(InstallationFailed, match="asked for venv"):
+    environment = Environment(name="peer", package="peer==1", interpreters=("python2.4", "python9.9"))
+    with pytest.raises(Unavailable, match="asked for venv"):
         environment.install(tmp_path)
 
 
 def test_a_complete_environment_is_kept(tmp_path: Path) -> None:
-    environment = PeerEnvironment(name="peer", requirements=("peer==1",), interpreters=("python9.9",))
+    environment = Environment(name="peer", package="peer==1", interpreters=("python9.9",))
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "installed.txt").write_text("peer==1\n")
     assert environment.install(tmp_path) == tmp_path / "peer" / "bin" / "python"
 
 
-def test_a_peer_that_can_not_be_installed_keeps_its_row_with_the_reason(tmp_path: Path) -> None:
+def test_a_peer_that_can_not_be_installed_keeps_its_row_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
-        raise InstallationFailed("no wheel for this machine")
+        raise Unavailable("no wheel for this machine")
 
-    said: list[str] = []
-    context = Context(workload=QUICK, cache=tmp_path, quick=True, num_requests=1, say=said.append)
-    lost = Candidate(key="lost", name="a peer", prepare=fail)  # type: ignore[arg-type]
-    ((key, name, measurement, problem),) = measured(context, [lost], Job(num_sentences=1), 0.1)
-    assert (key, name, measurement, problem) == ("lost", "a peer", None, "not measured: no wheel for this machine")
-    assert said == ["a peer: no wheel for this machine"]
+    context = Context(workload=QUICK, cache=tmp_path, quick=True)
+    part = throughput(context, [Decoder(key="lost", name="a peer", command=fail)], beam_size=1)  # type: ignore[arg-type]
+    assert part.rows == [["a peer", *[None] * 4, "not measured: no wheel for this machine"]]
+    assert part.figures == {}
+    assert capsys.readouterr().err.startswith("a peer: no wheel for this machine\n")
+
+
+def test_an_environments_packages_are_installed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr("benchmarks.harness.environment.output_of", lambda command: commands.append(list(command)))
+    peer = Environment(name="peer", package="peer==1", requirements=("torch==2",), own_dependencies=False)
+    (tmp_path / "peer").mkdir()
+    peer.install(tmp_path, "https://index")
+    assert commands[0][1:4] == ["-m", "venv", "--clear"]
+    assert commands[1][-3:] == ["--extra-index-url", "https://index", "torch==2"]
+    assert commands[2][-2:] == ["--no-deps", "peer==1"]
+    peer.install(tmp_path)
+    assert len(commands) == 3, "a complete environment is kept"
+
+
+def test_transformers_have_about_as_many_parameters_as_the_model() -> None:
+    assert [round(one.num_parameters(8000) / 1e6, 1) for one in TRANSFORMERS] == [17.2, 17.5]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
     export_plain(QUICK, tmp_path)
-    loop = PlainLoop(str(tmp_path / "fp32"), 1)
+    loop = onnx_loop(str(tmp_path / "fp32"))
     sources = sentences(Job(num_sentences=3, num_tokens=7, vocabulary_size=QUICK.vocabulary_size))
     encoder, step = plain_model(QUICK)
     with torch.inference_mode():
@@ -72,7 +90,9 @@ def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
     np.testing.assert_array_equal(greedy, torch.stack(wanted, 1).numpy())
     assert loop.decode(sources, 5, 4).shape == (3, 5)
     np.testing.assert_array_equal(loop.decode(sources[1:2], 5, 4), loop.decode(sources, 5, 4)[1:2])
-    assert PlainLoop(str(tmp_path / "int8"), 1).decode(sources, 5, 1).shape == (3, 5)
+    np.testing.assert_array_equal(torch_loop(QUICK).decode(sources, 5, 1), greedy)
+    np.testing.assert_array_equal(torch_loop(QUICK).decode(sources, 5, 4), loop.decode(sources, 5, 4))
+    assert onnx_loop(str(tmp_path / "int8")).decode(sources, 5, 1).shape == (3, 5)
 
 
 def test_marian_is_as_wide_as_its_parameters_permit() -> None:

@@ -1,29 +1,26 @@
 """Results: kept part by part, shown as tables, held against the yardsticks."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
-from benchmarks.command import write_pages
+from attendant.runtime.errors import UserError
+from benchmarks.command import Context, Suite, run_suite
+from benchmarks.harness.machine import Machine
+from benchmarks.harness.measurement import Measurement, System, Unavailable, figures, measure, running_system, table
+from benchmarks.harness.pages import markdown_table, shown
+from benchmarks.harness.results import Measured, Part, Picture, Results
 from benchmarks.peers.__main__ import SUITE as PEERS
-from benchmarks.results import Measured, Part, Picture, Results, Series
 from benchmarks.serving.open_loop import rate_at
-from benchmarks.tables import markdown_table, shown
-from benchmarks.training.machine import Machine
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, yardstick_rows
 
 MACHINE = Machine(cpu="a processor", num_cores=2, load=0.1, date="2026-01-01", python="3.11.7")
 
 
 def measured(**figures: float) -> Measured:
-    picture = Picture(
-        file="a.svg", title="p99", x_label="load", y_label="ms", series=[Series(name="ours", xs=[1.0], ys=[2.0])]
-    )
-    part = Part(
-        title="A part", about="How.", columns=["what", "ms"], rows=[["a", 1.5]], figures=figures, pictures=[picture]
-    )
-    return Measured(part=part, command="python -m x", machine=MACHINE)
+    picture = Picture(file="a.svg", title="p99", x_label="load", y_label="ms", series={"ours": [(1.0, 2.0)]})
+    part = Part(columns=["what", "ms"], rows=[["a", 1.5]], figures=figures, pictures=[picture], note="A note.")
+    return Measured(title="A part", about="How.", command="python -m x", machine=MACHINE, part=part)
 
 
 def test_a_part_that_is_run_again_takes_the_place_of_its_former_result_and_others_stay(tmp_path: Path) -> None:
@@ -34,7 +31,8 @@ def test_a_part_that_is_run_again_takes_the_place_of_its_former_result_and_other
     found = Results(path).parts
     assert list(found) == ["one", "two"]
     assert [one.part.figures["a"] for one in found.values()] == [3.0, 2.0]
-    assert found["two"] == measured(a=2.0)
+    assert found["two"].part.figures == measured(a=2.0).part.figures
+    assert found["two"].machine == MACHINE and found["two"].part.note == "A note."
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_every_yardstick_is_a_row_whether_measured_or_not(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("ours", "holds"), [(400.0, "yes"), (399.0, "no")])
 def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) -> None:
-    Results(tmp_path / "peers.json").add("greedy", measured(attendant_int8=ours, plain_fp32=100.0))
+    Results(tmp_path / "peers.json").add("greedy", measured(attendant_int8_speed=ours, plain_fp32_speed=100.0))
     rows = {row[0]: row for row in yardstick_rows(tmp_path)}
     row = rows["greedy in process, int8, against a plain fp32 ORT loop, each at its best setting"]
     assert row[3:] == [f"{ours / 100:.2f} x", "at least 4 x", holds]
@@ -77,7 +75,7 @@ def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("share", "holds"), [(0.1, "yes"), (0.11, "no")])
 def test_at_most_such_a_share(share: float, holds: str, tmp_path: Path) -> None:
-    Results(tmp_path / "serving.json").add("bookkeeping", measured(greedy_share_64=share))
+    Results(tmp_path / "serving.json").add("bookkeeping", measured(int8_greedy_share_64=share))
     (row,) = (row for row in yardstick_rows(tmp_path) if str(row[0]).startswith("bookkeeping"))
     assert row[3:] == [f"{100 * share:.1f} %", "at most 10 %", holds]
 
@@ -85,23 +83,83 @@ def test_at_most_such_a_share(share: float, holds: str, tmp_path: Path) -> None:
 def test_pages_say_where_and_by_which_command_and_show_the_pictures(tmp_path: Path) -> None:
     results = Results(tmp_path / "peers.json")
     results.add("greedy", measured(a=1.0))
-    write_pages(PEERS, results, tmp_path)
+    PEERS.write(results, tmp_path)
     page = (tmp_path / "peers.md").read_text(encoding="utf-8")
     assert "`python -m x`, 2026-01-01: a processor, 2 cores" in page
     assert "![p99](a.svg)" in page and "| a | 1.50 |" in page
     drawn = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in drawn
-    write_pages(PEERS, results, tmp_path)
+    PEERS.write(results, tmp_path)
     assert (tmp_path / "a.svg").read_bytes() == drawn, "the same results give the same picture"
     assert "not measured" in (tmp_path / "yardsticks.md").read_text(encoding="utf-8")
 
 
-def test_figures_of_yardsticks_are_ratios_or_have_a_limit_of_their_own() -> None:
+def test_yardsticks_have_one_limit_and_are_ratios_or_have_a_unit_of_their_own() -> None:
     assert len({one.what for one in YARDSTICKS}) == len(YARDSTICKS)
     for one in YARDSTICKS:
-        assert one.theirs is not None or not one.at_least
-        assert not (one.percent and one.theirs)
-        assert dataclasses.asdict(one)["limit"] > 0
+        (limit,) = (value for value in (one.at_least, one.at_most) if value is not None)
+        assert limit > 0
+        assert one.theirs is not None or one.at_least is None
+        assert one.unit or one.theirs is None
+
+
+def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
+    order: list[str] = []
+
+    def visit(name: str, value: float):  # type: ignore[no-untyped-def]
+        def ask(number: int) -> dict[str, float]:
+            order.append(f"{name}{number}")
+            if value < 0 and number == 2:
+                raise Unavailable("no memory left")
+            return {"speed": number * value} if value else {}
+
+        return ask
+
+    systems = [
+        running_system("a", "A", [visit("a", 10.0), visit("a", 0.0)]),
+        running_system("b", "B", [visit("b", -1.0)]),
+        running_system("a", "A, other setting", [visit("c", 5.0)]),
+    ]
+    said: list[str] = []
+    found = measure(systems, num_rounds=3, say=said.append)
+    assert order == ["a1", "b1", "c1", "a1", "a2", "b2", "c2", "a2", "a3", "c3", "a3"]
+    assert found[0].samples == {"speed": [10.0, 20.0, 30.0]} and found[0].spread("speed") == "10-30"
+    assert found[1].problem == "no memory left" and not found[1].samples
+    assert "B: no memory left" in said
+    rows = table(found, 3, lambda one: [one.median("speed"), ""])
+    assert rows == [["A", 20.0, ""], ["B", None, "not measured: no memory left"], ["A, other setting", 10.0, ""]]
+    assert figures(found, best_by="speed") == {"a_speed": 20.0}
+
+
+def test_several_samples_of_one_visit_count_each() -> None:
+    one = Measurement(System(key="a", name="A", start=lambda: None))  # type: ignore[arg-type, return-value]
+    assert one.take({"speed": [1.0, 2.0, 6.0], "batch": 8.0}) == "speed 6"
+    one.take({"speed": [3.0], "batch": 8.0})
+    assert one.median("speed") == 2.5 and one.samples["batch"] == [8.0, 8.0]
+
+
+def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: Path) -> None:
+    def fast(context: Context) -> Part:
+        """A title.
+
+        What is shown.
+        """
+        return Part(columns=["what"], rows=[[str(context.options.weight)]])
+
+    suite = Suite(
+        command="benchmarks.x",
+        name="x",
+        title="X",
+        about="About X.",
+        parts={"fast": fast, "other": fast},
+        add_options=lambda parser: parser.add_argument("--weight", type=int, default=1) and None,
+    )
+    run_suite(suite, ["--only", "fast", "--weight", "3", "--output", str(tmp_path)])
+    page = (tmp_path / "x.md").read_text()
+    assert "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks.x --only fast --weight 3`" in page
+    assert "| 3 |" in page
+    with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other"):
+        run_suite(suite, ["--only", "slow"])
 
 
 @pytest.mark.parametrize(

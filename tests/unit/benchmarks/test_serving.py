@@ -13,13 +13,14 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.serving.attendant_server import BULK, UNARY, generate_request, write_payloads
+from benchmarks.command import Context
+from benchmarks.harness.measurement import Unavailable
+from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.generator import Load
-from benchmarks.serving.load import LoadGenerator
-from benchmarks.serving.overhead import empty_service
-from benchmarks.serving.processes import cpu_seconds, resident_bytes, tree
+from benchmarks.serving.payloads import generate_request, write_payloads
 from benchmarks.serving.request_level import RequestLevelScheduler
-from benchmarks.serving.served import Served, ServedSystem, ServerFailed, mean_between
+from benchmarks.serving.servers import Server, empty_service, mean_between, running
+from benchmarks.workload import QUICK
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -71,63 +72,59 @@ def request(key: int) -> EngineRequest:
     return EngineRequest(key=key, source_ids=(4, 3), options=DecodingOptions(max_length=4), submitted=0.0)
 
 
-def tiny_server(bundle: Path, payloads: Path, *program: str) -> ServedSystem:
-    return ServedSystem(
-        name="tiny",
-        command=(
-            *(sys.executable, "-m", *program, str(bundle)),
-            *("--port", "0", "--metrics-port", "0", "--log-level", "warning"),
-        ),
-        method=UNARY,
-        payloads=payloads,
-    )
+def payloads_of(folder: Path, requests: list[bytes]) -> Path:
+    return write_payloads(Context(workload=QUICK, cache=folder), "some", requests)
+
+
+def tiny_server(bundle: Path, payloads: Path, program: str) -> Server:
+    options = "--port", "0", "--metrics-port", "0", "--log-level", "warning"
+    command = sys.executable, "-m", program, str(bundle), *options
+    return Server(key="tiny", name="tiny", command=lambda: command, payloads=lambda: payloads)
 
 
 @pytest.mark.parametrize("program", ["server", "benchmarks.serving.request_level"])
 def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Path) -> None:
     requests = [messages.GenerateRequest(text=text).SerializeToString() for text in ("abc", "face", "jig")]
-    payloads = write_payloads(tmp_path / "payloads.txt", requests)
+    payloads = payloads_of(tmp_path, requests)
     assert [base64.b64decode(line) for line in payloads.read_text().splitlines()] == requests
-    with Served(tiny_server(tiny, payloads, program)) as served:
-        before = served.metrics()
-        with LoadGenerator(served) as unary, LoadGenerator(served, UNARY + "Batch") as bulk:
-            closed = unary.run(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
-            opened = unary.run(Load(kind="open", rate=200.0, seconds=0.2))
-            streamed = bulk.run(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
-        after = served.metrics()
-        assert served.resident_bytes() > 0
-    assert closed.num_answered == 30 and streamed.num_answered == 20
-    assert closed.latency(50) <= closed.latency(99) and closed.server_cpu_seconds >= 0
+    with running(tiny_server(tiny, payloads, program)) as server:
+        before = server.metrics()
+        closed = server.load(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
+        opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
+        streamed = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
+        after = server.metrics()
+        assert server.process.resident_bytes() > 0
+    assert closed["answers"] == 30 and streamed["answers"] == 20
+    assert closed["p50"] <= closed["p99"] and closed["cpu"] >= 0
     answered = after["attendant_requests_total"] - before.get("attendant_requests_total", 0.0)
-    assert answered == 50 + opened.num_answered
+    assert answered == 50 + opened["answers"]
     assert mean_between("attendant_step_rows", before, after) >= 1
 
 
-def test_the_empty_service_answers_each_kind_of_call(tmp_path: Path) -> None:
-    payloads = write_payloads(tmp_path / "payloads.txt", [b"anything"])
-    with (
-        Served(empty_service(payloads)) as served,
-        LoadGenerator(served) as unary,
-        LoadGenerator(served, BULK) as bulk,
-    ):
-        closed = unary.run(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
-        streamed = bulk.run(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
-    assert closed.num_answered == 30 and streamed.num_answered == 20
+def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time(tmp_path: Path) -> None:
+    bulk = Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20)
+    with running(empty_service(payloads_of(tmp_path, [b"anything"]))) as server:
+        server.begin(bulk)
+        closed = server.load(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
+        streamed = server.end(bulk)
+    assert closed["answers"] == 30 and streamed["answers"] == 20
 
 
 def test_a_refused_request_is_no_figure(tiny: Path, tmp_path: Path) -> None:
-    payloads = write_payloads(tmp_path / "payloads.txt", [messages.GenerateRequest().SerializeToString()])
+    payloads = payloads_of(tmp_path, [messages.GenerateRequest().SerializeToString()])
     with (
-        Served(tiny_server(tiny, payloads, "server")) as served,
-        LoadGenerator(served) as generator,
-        pytest.raises(ServerFailed, match="2 requests failed: INVALID_ARGUMENT"),
+        running(tiny_server(tiny, payloads, "server")) as server,
+        pytest.raises(Unavailable, match=r"2 requests failed: .*INVALID_ARGUMENT"),
     ):
-        generator.run(Load(kind="closed", num_clients=1, seconds=60.0, num_requests=2))
+        server.load(Load(kind="closed", num_clients=1, seconds=60.0, num_requests=2))
 
 
-def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ServerFailed, match="nothing there"),
-        Served(tiny_server(tmp_path / "nothing there", tmp_path, "server")),
-    ):
+def test_a_server_that_does_not_come_up_says_why_after_all_its_starts(tmp_path: Path) -> None:
+    program = f"from pathlib import Path; print(file=Path({str(tmp_path / 'log')!r}).open('a')); exit('nothing there')"
+    command = sys.executable, "-c", program
+    server = Server(key="", name="", command=lambda: command, payloads=lambda: tmp_path, max_starts=3)
+    with pytest.raises(Unavailable, match="nothing there"), running(server):
+        pass
+    assert (tmp_path / "log").read_text() == "\n" * 3
+    with pytest.raises(Unavailable, match="no such"), running(tiny_server(tmp_path / "no such", tmp_path, "server")):
         pass

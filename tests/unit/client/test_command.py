@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from attendant_client.command import main
+from attendant_client.options import DecodingFields, Sampling, options_of
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.unit.client.fake_server import Failure, Served, served, violation
 
@@ -45,18 +46,42 @@ def test_texts_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("SLOW\nB\n", "")
 
 
+EVERY_OPTION = """
+--beam-size 4 --num-hypotheses 2 --alternatives --min-length 0 --max-length 9 --min-length-ratio 0.5
+--max-length-ratio 1.5 --length-penalty 0.5 --coverage-penalty 0.25 --repetition-penalty 1.25 --no-repeat-ngram-size 3
+--patience 2 --suppress-unk --temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
+"""
+
+
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
-    words = "generate ab --model m --beam-size 4 --num-hypotheses 2 --min-length 0 --max-length 9"
-    assert main([*words.split(), *["--length-penalty", "0.5", "--patience", "2", "--suppress-unk"]]) == 0
+    assert main(["generate", "ab", "--model", "m", *EVERY_OPTION.split(), "--target-prefix", "A  BC"]) == 0
     assert main(["generate", "a  b c", "--tokens"]) == 0
+    assert main(["generate", "ab", "--sample"]) == 0
     decoding = pb.DecodingOptions(
-        beam_size=4, num_hypotheses=2, min_length=0, max_length=9, length_penalty=0.5, patience=2, suppress_unk=True
+        beam_size=4,
+        num_hypotheses=2,
+        alternatives=True,
+        min_length=0,
+        max_length=9,
+        min_length_ratio=0.5,
+        max_length_ratio=1.5,
+        length_penalty=0.5,
+        coverage_penalty=0.25,
+        repetition_penalty=1.25,
+        no_repeat_ngram_size=3,
+        patience=2,
+        suppress_unk=True,
+        target_prefix=pb.Tokens(tokens=["A", "BC"]),
+        sampling=pb.SamplingOptions(temperature=0.75, top_k=5, top_p=0.875, seed=2**64 - 1),
     )
-    asked, tokens = server.seq2seq.requests
+    assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)
+    asked, tokens, drawn = server.seq2seq.requests
     assert (asked.text, asked.model, asked.decoding) == ("ab", "m", decoding)
+    assert asked.output == pb.OutputOptions(replace_unknowns=True)
     assert tokens.tokens.tokens == ["a", "b", "c"]
     assert tokens.decoding == pb.DecodingOptions()
-    assert asked.output == tokens.output == pb.OutputOptions()
+    assert tokens.output == pb.OutputOptions()
+    assert drawn.decoding == pb.DecodingOptions(sampling=pb.SamplingOptions())
 
 
 def test_several_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +168,16 @@ def test_what_concerns_every_line_ends_the_run(
     out, err = capsys.readouterr()
     assert err == "attendant: line 1: decoding.beam_size: must be 1 to 8, got 9\n"
     assert out == ""
+
+
+def test_a_length_that_follows_from_the_line_is_not_the_others(
+    standard_input: Callable[[bytes], None], server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = (violation("decoding.min_length_ratio", "is 2, 60 tokens of this source, must be 0 to 48 tokens"),)
+    server.seq2seq.item_failures.append(Failure(grpc.StatusCode.INVALID_ARGUMENT, "too long", details))
+    standard_input(b"a\nb\n")
+    assert main(["generate", "-", "--min-length-ratio", "2"]) == 2
+    assert capsys.readouterr() == ("\nB\n", "attendant: line 1: too long\n")
 
 
 def test_a_failure_of_one_line_is_not_the_others(
@@ -259,7 +294,9 @@ def test_a_model_that_is_not_there_is_an_object_too(server: Served, capsys: pyte
         (["generate"], "attendant generate: the following arguments are required: TEXT"),
         (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
         (["generate", "a", "--beam-size", "99999999999"], "'99999999999' is not a whole number"),
+        (["generate", "a", "--seed", str(2**64)], "--seed: '18446744073709551616' is not a whole number"),
         (["generate", "a", "--length-penalty", "much"], "--length-penalty: 'much' is not a number"),
+        (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
         (["generate", "a", "--timeout", "0"], "--timeout: '0' is not a number above 0"),
         (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
         (["generate", "\udcff"], "is not UTF-8"),
@@ -287,6 +324,11 @@ def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.Capt
     out = " ".join(capsys.readouterr().out.split())
     for words in (f"the server (default: {server.target})", "(default: 30)", "(default: 512)", "ATTENDANT_TOKEN"):
         assert words in out
+    for fields in (DecodingFields, Sampling):
+        for name, (_, option) in options_of(fields).items():
+            assert name == "sampling" or f"--{name.replace('_', '-')} " in out
+            assert option.meaning in out
+            assert f"(default: {option.default})" in out or not option.default
 
 
 def test_a_terminal_that_knows_ascii_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from attendant_client import errors
 from attendant_client.channel import SERVICE_CONFIG
+from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.unit.client.fake_server import Served
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +32,12 @@ def test_the_program_runs(document: str, server: Served) -> None:
 def test_the_service_config_is_the_clients() -> None:
     (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.DOTALL)
     assert json.loads(config) == SERVICE_CONFIG
+
+
+def test_every_option_is_in_the_documents() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    for message in (pb.DecodingOptions, pb.SamplingOptions, pb.OutputOptions):
+        assert not {field.name for field in message.DESCRIPTOR.fields} - rows
 
 
 def test_every_error_is_in_the_documents() -> None:

@@ -52,6 +52,8 @@ def next_log_probs(
         for symbol in range(stepper.vocabulary_size):
             if repeats_an_ngram([*prefix, symbol], options.no_repeat_ngram_size):
                 logits[symbol] = -1e9
+    if logits.max() < BANNED:  # nothing may follow
+        return [-math.inf] * len(logits)
     return [float(x) for x in log_softmax(logits)]
 
 
@@ -104,7 +106,7 @@ def naive_decode(stepper: FakeStepper, source: Sequence[int], options: DecodingO
         log_probs = next_log_probs(stepper, source, options.target_prefix, options)
         order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
         possible = [symbol for symbol in order if log_probs[symbol] > BANNED]
-        for symbol in possible[: options.num_hypotheses]:
+        for symbol in possible[: options.num_hypotheses] or [None]:
             found += naive_beam(stepper, source, replace(options, num_hypotheses=1), first=symbol)
     return sorted(found, key=lambda one: -one.score)
 
@@ -119,6 +121,11 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
     assert sampling is not None
     random = np.random.Generator(np.random.Philox(key=[sampling.seed, number]))
     partial = Partial()
+
+    def cut(partial: Partial) -> Found:
+        value = score(stepper, source, partial, len(partial.tokens), options)
+        return Found(partial.tokens, partial.log_probs, False, value)
+
     while True:
         log_probs = next_log_probs(stepper, source, partial.tokens, options)
         values = ranking(log_probs, partial.tokens, options)
@@ -128,6 +135,8 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
         else:
             order = sorted((s for s in range(len(values)) if values[s] > BANNED), key=lambda s: -values[s])
             order = order[: sampling.top_k or MAX_SAMPLED_CANDIDATES]
+            if not order:
+                return cut(partial)
             weights = [math.exp((values[s] - values[order[0]]) / sampling.temperature) for s in order]
             kept, reached = 0, 0.0
             while kept < len(order) and reached < sampling.top_p * sum(weights):
@@ -141,8 +150,7 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
                     symbol = order[place]
                     break
         if symbol != EOS and len(partial.tokens) == options.max_length:
-            length = len(partial.tokens)
-            return Found(partial.tokens, partial.log_probs, False, score(stepper, source, partial, length, options))
+            return cut(partial)
         summands = (*partial.log_probs, log_probs[symbol])
         partial = replace(partial, log_probs=summands, total=partial.total + values[symbol])
         if symbol == EOS:

@@ -113,12 +113,13 @@ def test_what_can_only_be_followed_by_banned_symbols_is_cut() -> None:
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_steps_are_remembered_as_far_back_as_somebody_goes(beam_size: int) -> None:
     search: BeamSearch[int] = BeamSearch(beam_size, SPECIAL_IDS)
-    for key, most in enumerate([3, *[1] * 40]):
+    found: dict[int, tuple[Hypothesis, ...]] = {}
+    for key, most in enumerate([40, *[3] * 200]):
         search.join([Entrant(key, DecodingOptions(max_length=most, beam_size=beam_size), 3, 0)])
-        advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
-        assert search.num_steps_kept <= 4
-    search.remove(set(search.keys))
-    assert search.num_steps_kept == 0
+        found |= advance(search, [[5, 4, 6]] * len(search.rows), [[-1.0, -2.0, -3.0]] * len(search.rows))
+        assert search._history.width <= 64
+    assert search._history.width == 16
+    assert [len(found[key][0].token_ids) for key in range(190)] == [40, *[3] * 189]
 
 
 def test_when_all_have_left_others_may_come() -> None:

@@ -115,6 +115,6 @@ def test_help_shows_defaults_units_and_variables(capsys: pytest.CaptureFixture[s
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     for option in OPTIONS:
-        assert option.flag in text and option.variable in text and option.unit in text
-        assert f"(default: {option.default_text or option.default})" in text
+        assert option.flag in text and option.variable in text and option.kind.unit in text
+        assert f"(default: {option.default_text})" in text
     assert "ATTENDANT_BUNDLES" in text

@@ -1,6 +1,7 @@
 """What is measured of a bundle when it is loaded."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server import loading
+from attendant.server.config import parse_config
+from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
@@ -21,5 +24,27 @@ def test_a_request_is_timed_by_what_it_computes_where_others_may_hold_it_up(
 ) -> None:
     """On a busy host the time on the wall is that of the neighbours, and bulk work would be let take as long."""
     readings = itertools.count()
-    monkeypatch.setattr(f"server.loading.time.{clock}", lambda: 0.5 * next(readings))
+    monkeypatch.setattr(f"attendant.server.loading.time.{clock}", lambda: 0.5 * next(readings))
     assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, provider) == 0.5
+
+
+def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> None:
+    class OtherScheduler(Scheduler):
+        pass
+
+    config = replace(
+        parse_config(["b", "--max-rows", "3", "--max-source-positions", "99", "--bulk-seconds", "0.25"], {}),
+        scheduler=OtherScheduler,
+    )
+    loaded = loading.load_model(open_bundle(tiny_bundle_path), config, 1)
+    assert isinstance(loaded.engine.scheduler, OtherScheduler)
+    assert loaded.engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
+    assert loaded.limits.max_beam_size == 3
+
+
+def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(
+    tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_request_seconds", lambda *_: 0.5)
+    loaded = loading.load_model(open_bundle(tiny_bundle_path), parse_config(["b"], {}), 1)
+    assert loaded.engine.scheduler.budget.bulk_seconds == 0.25

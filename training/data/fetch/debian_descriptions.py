@@ -29,7 +29,7 @@ SIGNED_RELEASE = re.compile(r"(.*_dists_[^_-]+)_InRelease")
 
 
 def build_debian_synopses(directory: Path, announce: Announce) -> None:
-    """Reads apt's indexes and writes the three parts.
+    """Reads apt's indexes and writes the three splits.
 
     Raises:
         UserError: no apt, no network, Debian not among apt's sources, or counts that can't be right.
@@ -39,14 +39,14 @@ def build_debian_synopses(directory: Path, announce: Announce) -> None:
         prefix, release = _debian_release(apt.lists)
         texts = (Path(f"{prefix}_main_i18n_Translation-en"), Path(f"{prefix}_main_binary-{apt.architecture}_Packages"))
         translations, packages = (path.read_text(encoding="utf-8") for path in texts)
-    parts = split_by_key(chosen(descriptions(translations), sources(packages)))
+    splits = split_by_key(chosen(descriptions(translations), sources(packages)))
     # What is not released yet has no version.
     version = (release.get("Version") or release["Date"])[0]
     versions = {release["Codename"][0]: version, "architecture": apt.architecture}
-    EXPECTED.check("Debian's synopses", versions, parts, announce)
+    EXPECTED.check("Debian's synopses", versions, splits, announce)
     write_versions(directory, versions)
-    for part, pairs in parts.items():
-        write_pairs(directory / f"{part}.tsv", pairs)
+    for split, pairs in splits.items():
+        write_pairs(directory / f"{split}.tsv", pairs)
 
 
 def stanzas(index: str) -> Iterator[dict[str, list[str]]]:
@@ -105,7 +105,7 @@ def chosen(pairs: Mapping[str, Pair], source_of: Mapping[str, str]) -> Iterator[
 
 
 def _debian_release(lists: Path) -> tuple[str, dict[str, list[str]]]:
-    """Where the indexes of a release of Debian lie, up to the component's name, and what it says of itself."""
+    """The path prefix of a Debian release's indexes, up to the component's name, and the fields of its Release file."""
     for path in sorted(lists.iterdir()):
         if match := SIGNED_RELEASE.fullmatch(path.name):
             _, _, signed = path.read_text(encoding="utf-8").partition("\n\n")

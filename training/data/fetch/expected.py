@@ -1,4 +1,4 @@
-"""What a fetcher has to find: exact where its sources are the very ones that were counted, else about that."""
+"""The counts that a fetcher must find: exactly, from the versions that were counted; nearly, from others."""
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ TOLERANCE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Counts of parts, for one set of versions.
+    """Counts of splits, for one set of versions.
 
     Attributes:
         versions: package -> version.
-        counts: part -> pairs.
+        counts: split -> pairs.
     """
 
     versions: Mapping[str, str]
     counts: Mapping[str, int]
 
     def check(
-        self, name: str, versions: Mapping[str, str], parts: Mapping[str, Sized], announce: Callable[[str], None]
+        self, name: str, versions: Mapping[str, str], splits: Mapping[str, Sized], announce: Callable[[str], None]
     ) -> None:
         """Compares what was built with what was expected.
 
         Args:
             name: of the data set.
             versions: of the packages that were found.
-            parts: part -> its pairs.
+            splits: split -> its pairs.
             announce: is told, in a line, that versions differ.
 
         Raises:
             UserError: other counts from the same versions, or far other counts from other versions.
         """
-        counts = {part: len(pairs) for part, pairs in parts.items()}
+        counts = {split: len(pairs) for split, pairs in splits.items()}
         if counts == self.counts and versions == self.versions:
             return
         found, wanted = (" / ".join(map(str, numbers.values())) for numbers in (counts, self.counts))
@@ -44,7 +44,7 @@ class Expected:
         )
         if not others:
             raise UserError(f"{name}: {found} pairs, expected {wanted} from these versions: not the same data")
-        if any(abs(counts[part] - count) > TOLERANCE * count for part, count in self.counts.items()):
+        if any(abs(counts[split] - count) > TOLERANCE * count for split, count in self.counts.items()):
             raise UserError(
                 f"{name}: {found} pairs from {others}, expected about {wanted}: this release of the packages is too "
                 "different to be read"

@@ -52,14 +52,14 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """One TSV file, on the disk before it is named as done."""
+    """Writes a TSV file and flushes it to the disk."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
     flush_to_disk(path)
 
 
 def write_versions(directory: Path, versions: Mapping[str, str]) -> None:
-    """Of what packages a data set was built: package -> version."""
+    """Records the packages that a data set was built of: package -> version."""
     text = json.dumps(dict(versions), indent=2, sort_keys=True)
     (directory / VERSIONS_NAME).write_text(f"{text}\n", encoding="utf-8")
 

@@ -33,6 +33,6 @@ def _build(
     while len(words) < sum(COUNTS.values()):
         words["".join(generator.choices(ALPHABET, k=generator.randint(min_length, max_length)))] = None
     remaining = iter(words)
-    for part, count in COUNTS.items():
+    for split, count in COUNTS.items():
         pairs = (Pair(word, " ".join(spelled(word))) for word in islice(remaining, count))
-        write_pairs(directory / f"{part}.tsv", pairs)
+        write_pairs(directory / f"{split}.tsv", pairs)

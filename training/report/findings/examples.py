@@ -1,4 +1,4 @@
-"""Which outputs a reader should see: the best and the worst, by the metric and by the model itself."""
+"""Chooses the outputs to show: the best and the worst, by the metric and by the model's own probability."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LIST_SIZE = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An output with what the references and the model think of it.
+    """An output with its value by the metric and its probability by the model.
 
     Attributes:
         metric, value: of this output alone.
@@ -41,7 +41,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Outputs that stand out in one way; the first most of all."""
+    """Outputs ranked by one criterion, most extreme first."""
 
     title: str
     entries: tuple[Judged, ...]

@@ -90,7 +90,7 @@ class Gradients:
 
 @dataclass(slots=True)
 class _Norms:
-    """Values by distance, as they come."""
+    """Collects values by distance."""
 
     distances: list[NDArray[np.int64]] = field(default_factory=list)
     values: list[NDArray[np.float64]] = field(default_factory=list)

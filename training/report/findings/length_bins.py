@@ -1,4 +1,4 @@
-"""How sources are counted and binned where nobody says it."""
+"""The default unit and bins of source lengths."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ FEW_WORDS = 3
 
 
 def natural_unit(sources: Sequence[str]) -> LengthUnit:
-    """Words, where the sources have some; where most are a word or two, what a tokenizer makes of them."""
+    """What lengths are counted in: words, or tokens where most sources are only one or two words."""
     return "words" if float(np.median([num_words(source) for source in sources])) >= FEW_WORDS else "tokens"
 
 

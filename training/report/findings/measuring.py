@@ -1,4 +1,4 @@
-"""Everything that a report says of its runs, measured."""
+"""Takes all measurements that a report shows of its runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

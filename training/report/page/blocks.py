@@ -17,7 +17,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A number that a reader came for."""
+    """A headline number."""
 
     label: str
     value: str

@@ -79,7 +79,7 @@ def _picture(picture: Picture, folder: str) -> str:
 
 
 def _on_paper(svg: str) -> str:
-    """The drawing on a ground of its own: beside a Markdown file nobody says what color the page has."""
+    """The drawing on a white ground: a Markdown viewer may have a page of any color."""
     opened = svg.index(">") + 1
     return f'{svg[:opened]}<rect width="100%" height="100%" style="fill:{PAPER}"/>{svg[opened:]}\n'
 

@@ -8,7 +8,7 @@ from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import EngineRequest, Outcome, Priority, Result, StepResult
 from attendant.server.errors import Cancelled, DeadlineExceeded
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -38,10 +38,12 @@ def options(length: int, beam_size: int = 1, **more: Any) -> DecodingOptions:
 class Desk:
     """An engine, and what came out of it."""
 
-    def __init__(self, max_rows: int = 8, max_source_positions: int = 1000) -> None:
+    def __init__(
+        self, max_rows: int = 8, max_source_positions: int = 1000, scheduler: type[Scheduler] = Scheduler
+    ) -> None:
         self.stepper = TimedStepper()
         budget = Budget(max_rows=max_rows, max_source_positions=max_source_positions)
-        self.engine = Engine(self.stepper, budget, SPECIAL_IDS, lambda: self.stepper.now)
+        self.engine = Engine(self.stepper, budget, SPECIAL_IDS, lambda: self.stepper.now, scheduler)
         self.outcomes: dict[int, Outcome] = {}
 
     def submit(
@@ -91,6 +93,23 @@ def test_newcomers_join_and_the_finished_leave_at_every_step() -> None:
     desk.run()
     assert set(desk.outcomes) == {0, 1, 2}
     assert not desk.engine.has_work and desk.engine.num_rows == 0
+
+
+def test_another_admission_policy() -> None:
+    """The seam for measurements: here nobody joins until all have ended."""
+
+    class RequestLevel(Scheduler):
+        def admit(self, priority: Priority) -> list[EngineRequest]:
+            return [] if self.num_running else super().admit(priority)
+
+    desk = Desk(max_rows=2, scheduler=RequestLevel)
+    for key, length in enumerate((2, 1, 1)):
+        desk.submit(key, options(length))
+    encoded = []
+    while desk.engine.has_work:
+        encoded.append(desk.step().stats.num_encoded)
+    assert encoded == [2, 0, 0, 1, 0], "the third waits for both"
+    assert set(desk.outcomes) == {0, 1, 2}
 
 
 def test_answers_are_those_of_offline_decoding() -> None:

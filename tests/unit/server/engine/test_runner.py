@@ -1,4 +1,4 @@
-"""The thread and its two doors, from an event loop as in the server."""
+"""Requests to an engine on a thread, and their outcomes, from an event loop as in the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,18 +10,27 @@ import pytest
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import Result, StepStats
+from attendant.server.engine.request import Outcome, Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
 from attendant.server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.serving import GatedStepper, eventually
+from tests.serving import GatedStepper, answered, eventually
 
 LONG = DecodingOptions(min_length=30, max_length=30)
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
-    return asyncio.create_task(runner.run((4, 5, 3), wanted, timeout))
+    async def answer() -> Result:
+        return await answered(runner.submit((4, 5, 3), wanted, timeout))
+
+    return asyncio.create_task(answer())
+
+
+def ask_bulk(runner: EngineRunner, told: list[Any]) -> "asyncio.Future[Outcome]":
+    submitted = runner.submit((4, 5, 3), LONG, None, Priority.BULK)
+    submitted.add_done_callback(lambda ended: told.append("cancelled" if ended.cancelled() else ended.result()))
+    return submitted
 
 
 @asynccontextmanager
@@ -32,7 +41,7 @@ async def running(
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
     host = EngineThread("test", engine, on_step=stats.append)
     runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
-    runner.start()
+    await runner.start()
     try:
         yield runner, stats
     finally:
@@ -101,7 +110,7 @@ async def test_a_deadline_that_has_passed_is_not_started() -> None:
 async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
-        runner._host._pace.note(10.0, 1)
+        runner._host._throughput.note(10.0, 1)
         task = ask(runner)
         await stepper.arrival()
         other = ask(runner)
@@ -182,15 +191,15 @@ async def test_stopping_tells_those_that_are_still_in() -> None:
 
 
 async def test_bulk_work_is_told_by_call_and_may_be_cancelled() -> None:
-    stepper, told = GatedStepper(7), []
+    stepper, told = GatedStepper(7), list[Any]()
     async with running(stepper) as (runner, _):
-        keys = [runner.submit_bulk((4, 5, 3), LONG, None, told.append) for _ in range(3)]
+        submitted = [ask_bulk(runner, told) for _ in range(3)]
         await stepper.arrival()
-        runner.cancel(keys[0])
-        runner.cancel(keys[0])
+        assert submitted[0].cancel()
+        assert not submitted[0].cancel()
         stepper.open()
-        await eventually(lambda: len(told) == 2)
-        assert all(isinstance(one, Result) for one in told)
+        await eventually(lambda: len(told) == 3)
+        assert told[0] == "cancelled" and all(isinstance(one, Result) for one in told[1:])
         await eventually(lambda: runner.num_running == 0)
 
 
@@ -199,7 +208,7 @@ async def test_a_full_queue_of_bulk_work_refuses_nobody() -> None:
     async with running(stepper, max_rows=1, max_waiting=1) as (runner, _):
         told: list[Any] = []
         for _ in range(9):
-            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
+            ask_bulk(runner, told)
         await stepper.arrival()
         task = ask(runner)
         stepper.open()
@@ -211,11 +220,11 @@ async def test_draining_refuses_bulk_work_and_waits_for_what_is_in() -> None:
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
         told: list[Any] = []
-        runner.submit_bulk((4, 5, 3), LONG, None, told.append)
+        ask_bulk(runner, told)
         await stepper.arrival()
         runner.drain()
         with pytest.raises(Draining):
-            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
+            ask_bulk(runner, told)
         finished = asyncio.create_task(runner.finished())
         stepper.open()
         await asyncio.wait_for(finished, 20)

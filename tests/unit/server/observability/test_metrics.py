@@ -4,6 +4,8 @@ import math
 import re
 import socket
 import urllib.request
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.errors import UserError
 from attendant.server.engine.request import Priority, RequestStats, StepStats
-from attendant.server.observability.endpoint import MetricsEndpoint
+from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
@@ -75,15 +77,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def exercise(metrics: Metrics) -> None:
     """One of everything."""
     model = metrics.of_model("m")
-    model.watch(
-        waiting=lambda: 3,
-        running=lambda: 2,
-        rows=lambda: 5,
-        rows_limit=8,
-        version="v",
-        precision="fp32",
-        provider="cpu",
-    )
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5)
+    model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     model.set_ready(True)
     model.stepped(STEP)
     model.answered((4, 5, 1, 4, 3), 4, STATS)
@@ -168,18 +163,10 @@ def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) 
 
 
 def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
-    waiting = [3]
-    metrics.of_model("m").watch(
-        waiting=lambda: waiting[0],
-        running=lambda: 0,
-        rows=lambda: 0,
-        rows_limit=1,
-        version="v",
-        precision="fp32",
-        provider="cpu",
-    )
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0)
+    metrics.of_model("m").watch(runner, rows_limit=1, version="v", precision="fp32", provider="cpu")
     assert value(metrics, "requests_waiting") == 3
-    waiting[0] = 0
+    runner.num_waiting = 0
     assert value(metrics, "requests_waiting") == 0
 
 
@@ -197,8 +184,8 @@ def test_entropy_and_coverage_by_hand() -> None:
 def test_the_endpoint_speaks_prometheus(metrics: Metrics) -> None:
     exercise(metrics)
     with (
-        MetricsEndpoint("127.0.0.1", 0, metrics.registry) as endpoint,
-        urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics") as response,
+        metrics_endpoint("127.0.0.1", 0, metrics.registry) as port,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response,
     ):
         text = response.read().decode()
         assert response.headers["Content-Type"].startswith("text/plain")
@@ -210,7 +197,6 @@ def test_the_endpoint_speaks_prometheus(metrics: Metrics) -> None:
 def test_a_port_in_use_is_told_in_one_line(metrics: Metrics) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UserError, match=f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
-        ):
-            MetricsEndpoint("127.0.0.1", port, metrics.registry)
+        words = f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
+        with pytest.raises(UserError, match=words), metrics_endpoint("127.0.0.1", port, metrics.registry):
+            pass

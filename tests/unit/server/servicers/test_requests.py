@@ -48,6 +48,14 @@ def test_unset_options_take_the_bundles_defaults() -> None:
     )
 
 
+def test_the_same_options_are_held_against_each_models_own_limits() -> None:
+    request = messages.GenerateRequest(text="abc", decoding=Decoding(beam_size=4))
+    wide, narrow = model(max_rows=8), model(max_rows=2)
+    for _ in range(2):
+        assert read_generate(request, wide).options.beam_size == 4
+        assert list(refused(read_generate, request, narrow)) == ["decoding.beam_size"]
+
+
 def test_set_options_are_taken_as_they_were_typed() -> None:
     given = Decoding(
         beam_size=5,

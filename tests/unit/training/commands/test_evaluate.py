@@ -62,6 +62,18 @@ def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished
     assert len([entry for entry in entries(finished_run) if "validation.tsv" in entry["protocol"]]) >= 3
 
 
+def test_a_sweep_of_patience(finished_run: Path, tmp_path: Path, command: Command) -> None:
+    options = ("--beam-sizes", "1,2", "--patience", "0.5,2", "--metrics", "per", "--bootstrap", 0, "--json")
+    status, said, _ = command("evaluate", finished_run, *options, "--outputs", tmp_path / "outputs.tsv")
+    assert status == 0
+    searches = [result["measurements"][0]["decoding"] for result in json.loads(said)["results"]]
+    assert [(search["beam_size"], search.get("patience")) for search in searches] == [(1, None), (2, 0.5), (2, 2.0)]
+    header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
+    assert list(dict.fromkeys(row[header.index("patience")] for row in rows)) == ["", "0.5", "2"]
+    status, _, errors = command("evaluate", finished_run, "--patience", "0")
+    assert status == 2 and "--patience 0:" in errors
+
+
 def test_a_sweep_is_a_table(finished_run: Path, command: Command) -> None:
     status, said, _ = command("evaluate", finished_run, "--beam-sizes", "1,2", "--length-penalty", "1")
     assert status == 0
@@ -194,7 +206,7 @@ def test_options_are_checked_before_anything_is_decoded(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "knows of no test part: give --data FILE.tsv"),
+        ((), "knows of no test split: give --data FILE.tsv"),
         (("--data", "{data}", "--precision", "int8"), "precision int8 is not in the bundle tiny; it has fp32"),
         (("--data", "{data}", "--precision", "int9"), "--precision int9: must be of fp32, int8, fp16"),
         (("--data", "{data}", "--checkpoint", "best"), "--checkpoint best: is for runs"),

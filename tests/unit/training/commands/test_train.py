@@ -43,6 +43,7 @@ def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> 
 
     loaded = load_run(output)
     assert loaded.recipe.optimizer.learning_rate == 0.01
+    assert loaded.max_length_ratio == data["max_length_ratio"] == 1.0
     assert loaded.evaluation == evaluation
     assert loaded.checkpoint.startswith("sha256:")
     assert loaded.data_digest == data["digest"]

@@ -1,4 +1,4 @@
-"""What is found in a training part, and what leaves it."""
+"""What is found in a training split, and what leaves it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_of_equal_pairs_the_first_stays() -> None:
     assert found.num_left_out == 2
 
 
-def test_shared_sources_leave_the_training_part() -> None:
+def test_shared_sources_leave_the_training_split() -> None:
     found, kept = look(shared_sources="drop_from_train")
     assert kept == [Pair("b", "1"), Pair("b", "1"), Pair("a1", "")]
     assert found.num_left_out == 4
@@ -48,7 +48,7 @@ def test_shared_sources_leave_the_training_part() -> None:
 
 @pytest.fixture
 def dirty_recipe(tmp_path: Path, tiny_recipe: Path) -> Path:
-    """Two of validation's sources, one pair twice, and one of unequal lengths in the training part."""
+    """Two of validation's sources, one pair twice, and one of unequal lengths in the training split."""
     held_out = (tmp_path / "validation.tsv").read_text().splitlines()
     train = (tmp_path / "train.tsv").read_text().splitlines()
     train += [held_out[0], held_out[1], train[-1], "abcd\ta"]
@@ -65,8 +65,8 @@ def run(command: Command, recipe: Path, output: Path, *options: str) -> str:
 
 def test_a_run_reports_what_is_there(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
     said = run(command, dirty_recipe, tmp_path / "run")
-    assert "52 of 52 pairs\n" in said and "duplicates in the training part: 1 (" in said
-    assert "sources of validation that are in the training part too: 2 (see data.shared_sources)" in said
+    assert "52 of 52 pairs\n" in said and "duplicates in the training split: 1 (" in said
+    assert "sources of validation that are in the training split too: 2 (see data.shared_sources)" in said
     assert "sources in both validation and test: 16\n" in said
     facts = load_run(tmp_path / "run").data
     assert facts["num_duplicates"] == 1 and facts["num_pairs_of_shared_sources"] == 2
@@ -84,7 +84,9 @@ def test_the_training_part_is_cleaned(tmp_path: Path, dirty_recipe: Path, comman
 
 def test_the_held_out_parts_are_cleaned(tmp_path: Path, dirty_recipe: Path, command: Command) -> None:
     said = run(command, dirty_recipe, tmp_path / "run", "data.shared_sources=drop_from_held_out")
-    assert "52 of 52 pairs" in said and "14 examples" in said and "without 2 sources that the training part has" in said
+    assert (
+        "52 of 52 pairs" in said and "14 examples" in said and "without 2 sources that the training split has" in said
+    )
     assert load_run(tmp_path / "run").data["num_validation_examples"] == 14
     assert len(Run(tmp_path / "run").left_out("test")) == 2
     status, said, _ = command("evaluate", tmp_path / "run", "--split", "validation")

@@ -14,7 +14,7 @@ from attendant.training.data.corpus import PairEncoder, encode_pairs
 from attendant.training.data.pairs import Pair
 from attendant.training.data.store import open_stored, store
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.data.training_split import prepare_training_part
+from attendant.training.data.training_split import prepare_training_split
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})
@@ -72,7 +72,7 @@ def prepare(tmp_path: Path, **options: object) -> Path:
     """Returns the directory that was made or found."""
     (tmp_path / "train.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
     before = set((tmp_path / "cache").glob("*"))
-    part = prepare_training_part(
+    part = prepare_training_split(
         CorpusFiles(tsv=str(tmp_path / "train.tsv")),
         CONFIG.model_copy(update=options),
         digest="d",

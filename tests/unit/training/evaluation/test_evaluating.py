@@ -55,6 +55,14 @@ def test_a_result_carries_its_protocol() -> None:
     assert "by_length" not in greedy.to_json()
 
 
+def test_patience_is_passed_on_and_said() -> None:
+    (found,) = measure([Example("ab", ("c d",))], metrics=["wer"], beam_size=2, patience=3).measurements
+    assert found.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6, "patience": 3.0}
+    assert found.protocol.endswith("beam 2, length penalty 0, patience 3, at most 6 tokens")
+    (greedy,) = measure([Example("ab", ("c d",))], metrics=["wer"], patience=3).measurements
+    assert "patience" not in greedy.decoding and "greedy, at most" in greedy.protocol
+
+
 def test_what_the_model_says_is_what_is_scored() -> None:
     assert measure([Example("ab", ("?",))], metrics=["exact_match"]).measurements[0].value == 0.0
     ((hypothesis,),) = decode_all(

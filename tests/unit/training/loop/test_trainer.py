@@ -93,9 +93,8 @@ def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
         ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss"),
         ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3"),
         ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2"),
-        ("training.r_drop=2.0",),
     ],
-    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "r-drop"],
+    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema"],
 )
 @pytest.mark.parametrize("stop", [4, 7])
 def test_interrupted_and_resumed_is_as_uninterrupted(
@@ -159,7 +158,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from attendant.training.loop import trainer
-from tests.unit.training.test_trainer import dying_at, train
+from tests.unit.training.loop.test_trainer import dying_at, train
 recipe, output, num_batches, *options = sys.argv[1:]
 trainer.collate = dying_at(int(num_batches), lambda: os.kill(os.getpid(), signal.SIGKILL))
 train(Path(recipe), Path(output), *options)

@@ -47,7 +47,7 @@ class Bigrams(nn.Module):
         self.embedding = nn.Embedding(11, 6)
         self.output = nn.Linear(6, 11)
 
-    def joined(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
+    def readouts(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
         del source_ids, source_lengths
         embedded: Tensor = self.embedding(previous_ids.flatten()[positions])
         return embedded

@@ -36,7 +36,7 @@ from attendant.training.model import ModelConfig
         ({"attention": {"score": "none", "key_size": 2}}, ["key_size = 2", '"none"']),
         ({"attention": {"score": "none", "value_size": 2}}, ["value_size = 2", '"none"']),
         ({"attention": {"score": "none"}, "decoder": {"input_feeding": True}}, ["input_feeding", '"none"']),
-        ({"attention": {"score": "none"}, "decoder": {"joining": "maxout"}}, ["joining", "source_vector = true"]),
+        ({"attention": {"score": "none"}, "decoder": {"readout": "maxout"}}, ["readout", "source_vector = true"]),
         ({"attention": {"score": "none"}, "decoder": {"initial_state": "zeros"}}, ["initial_state", "bridge"]),
         ({"encoder": {"reverse_source": True}}, ["reverse_source", "bidirectional = false"]),
     ],
@@ -57,3 +57,8 @@ def test_what_dot_is_refused_with_mends_it() -> None:
 def test_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ModelConfig().cell = "gru"
+
+
+def test_the_former_name_of_readout_is_still_read() -> None:
+    former = ModelConfig.model_validate({"decoder": {"joining": "maxout"}})
+    assert former == ModelConfig.model_validate({"decoder": {"readout": "maxout"}})

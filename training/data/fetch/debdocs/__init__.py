@@ -33,11 +33,11 @@ COUNTS = {
     ("fr", "sentences"): {"train": 58_033, "validation": 2_794, "test": 2_968},
     ("fr", "prose"): {"train": 33_342, "validation": 1_565, "test": 1_844},
 }
-"""Language and unit -> part -> pairs."""
+"""Language and unit -> split -> pairs."""
 
 
 def build_debdocs(directory: Path, announce: Announce, *, language: str, unit: str) -> None:
-    """Downloads the packages, aligns their pages and writes the three parts.
+    """Downloads the packages, aligns their pages and writes the three splits.
 
     Args:
         announce: is told, in a line, if other versions than the counted ones were found.
@@ -52,10 +52,10 @@ def build_debdocs(directory: Path, announce: Announce, *, language: str, unit: s
         apt = Apt(Path(folder))
         versions = apt.download(list(expected.versions))
         pages = chain(help_pages(apt.root, language), manual_pages(apt.root, language))
-        parts = split_by_key((key, UNITS[unit].pairs(paragraphs)) for key, paragraphs in pages)
+        splits = split_by_key((key, UNITS[unit].pairs(paragraphs)) for key, paragraphs in pages)
         for package in versions:
             shutil.copyfile(apt.root / f"usr/share/doc/{package}/copyright", directory / f"copyright.{package}.txt")
-    expected.check(f"debdocs, {unit}, en to {language}", versions, parts, announce)
+    expected.check(f"debdocs, {unit}, en to {language}", versions, splits, announce)
     write_versions(directory, versions)
-    for part, pairs in parts.items():
-        write_pairs(directory / f"{part}.tsv", pairs)
+    for split, pairs in splits.items():
+        write_pairs(directory / f"{split}.tsv", pairs)

@@ -1,4 +1,4 @@
-"""What a pair of debdocs is: a paragraph, a sentence, or a paragraph of prose; and which pairs are worth learning."""
+"""The units of debdocs (paragraph, sentence, paragraph of prose), and which of their pairs are kept."""
 
 import re
 from collections.abc import Iterable, Iterator

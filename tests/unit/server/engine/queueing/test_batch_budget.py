@@ -6,51 +6,52 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.server.engine.queueing.batch_budget import Allowance, Turns
+from attendant.server.engine.queueing.batch_budget import BatchBudget
+from attendant.server.engine.queueing.fair_share import FairShare
 
 
-def learn(allowance: Allowance, fixed: float, per_unit: float, calls: int = 60) -> int:
+def learn(budget: BatchBudget, fixed: float, per_unit: float, calls: int = 60) -> int:
     for _ in range(calls):
-        units = allowance.units
-        allowance.note(fixed + per_unit * units, units)
-    return allowance.units
+        units = budget.units
+        budget.note(fixed + per_unit * units, units)
+    return budget.units
 
 
 @pytest.mark.parametrize(("fixed", "per_unit"), [(0.0, 0.001), (0.002, 0.0001), (0.0001, 0.00002)])
 def test_it_finds_the_size_that_takes_the_time(fixed: float, per_unit: float) -> None:
-    units = learn(Allowance(0.004, 8), fixed, per_unit)
+    units = learn(BatchBudget(0.004, 8), fixed, per_unit)
     assert fixed + per_unit * units == pytest.approx(0.004, rel=0.1, abs=per_unit)
 
 
 def test_it_approaches_what_it_has_not_measured() -> None:
-    allowance = Allowance(1.0, 8)
-    allowance.note(0.0001, 8)
-    assert allowance.units == 16
+    budget = BatchBudget(1.0, 8)
+    budget.note(0.0001, 8)
+    assert budget.units == 16
 
 
 def test_something_always_goes_on() -> None:
-    assert learn(Allowance(0.001, 8), 5.0, 1.0) == 1
+    assert learn(BatchBudget(0.001, 8), 5.0, 1.0) == 1
 
 
 def test_an_interruption_does_not_count_for_much() -> None:
-    allowance = Allowance(0.01, 8)
-    before = learn(allowance, 0.0, 0.0001)
-    allowance.note(5.0, before)
-    assert allowance.units > before / 2
-    assert learn(allowance, 0.0, 0.0001) == pytest.approx(before, rel=0.05)
+    budget = BatchBudget(0.01, 8)
+    before = learn(budget, 0.0, 0.0001)
+    budget.note(5.0, before)
+    assert budget.units > before / 2
+    assert learn(budget, 0.0, 0.0001) == pytest.approx(before, rel=0.05)
 
 
 def test_what_becomes_dearer_becomes_less() -> None:
-    allowance = Allowance(0.01, 8)
-    learn(allowance, 0.0, 0.0001)
-    assert learn(allowance, 0.0, 0.001) == pytest.approx(10, abs=1)
+    budget = BatchBudget(0.01, 8)
+    learn(budget, 0.0, 0.0001)
+    assert learn(budget, 0.0, 0.001) == pytest.approx(10, abs=1)
 
 
 def test_small_calls_say_little() -> None:
-    allowance = Allowance(0.01, 64)
-    allowance.note(0.002, 1)
-    allowance.note(0.0, 64)
-    assert allowance.units == 64
+    budget = BatchBudget(0.01, 64)
+    budget.note(0.002, 1)
+    budget.note(0.0, 64)
+    assert budget.units == 64
 
 
 @settings(max_examples=100, deadline=None)
@@ -58,24 +59,24 @@ def test_small_calls_say_little() -> None:
 def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: float, share: float) -> None:
     """While both always want to go on: neither starves, whatever their rounds take."""
     rng = random.Random(seed)
-    turns = Turns(share)
+    fair_share = FairShare(share)
     seconds = {True: 0.0, False: 0.0}
     for _ in range(3000):
-        is_bulk = turns.is_bulk_turn()
+        is_bulk = fair_share.is_bulk_turn()
         took = (bulk if is_bulk else interactive) * rng.uniform(0.5, 1.5)
         seconds[is_bulk] += took
-        turns.note(bulk=is_bulk, seconds=took, contended=True)
+        fair_share.note(bulk=is_bulk, seconds=took, contended=True)
     total = seconds[True] + seconds[False]
     # The edges: a round that has begun, and one that was earned but not had.
     assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
 
 
 def test_what_was_done_alone_is_neither_earned_nor_owed() -> None:
-    turns = Turns(0.5)
+    fair_share = FairShare(0.5)
     for _ in range(100):
-        turns.note(bulk=False, seconds=1.0, contended=False)
-    assert not turns.is_bulk_turn()
+        fair_share.note(bulk=False, seconds=1.0, contended=False)
+    assert not fair_share.is_bulk_turn()
     for _ in range(100):
-        turns.note(bulk=True, seconds=1.0, contended=False)
-    turns.note(bulk=False, seconds=1.0, contended=True)
-    assert turns.is_bulk_turn(), "it is not made to pay for the time that nobody else wanted"
+        fair_share.note(bulk=True, seconds=1.0, contended=False)
+    fair_share.note(bulk=False, seconds=1.0, contended=True)
+    assert fair_share.is_bulk_turn(), "it is not made to pay for the time that nobody else wanted"

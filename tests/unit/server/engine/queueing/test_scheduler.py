@@ -1,4 +1,4 @@
-"""Priorities, deadlines, and the two lanes together; admission itself is in test_priority_queue.py."""
+"""Priorities, deadlines, and the two queues together; admission itself is in test_priority_queue.py."""
 
 import random
 from dataclasses import replace
@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.queueing.scheduler import BULK_SHARE, COMPANY_PART, MAX_COMPANY_STEPS, Budget, Scheduler
+from attendant.server.engine.queueing.scheduler import (
+    BULK_SHARE,
+    MAX_STEPS_TO_FILL,
+    MIN_NEWCOMERS_PART,
+    Budget,
+    Scheduler,
+)
 from attendant.server.engine.request import EngineRequest, Priority
 
 OPTIONS = DecodingOptions(max_length=5)
@@ -40,10 +46,10 @@ def test_an_interactive_request_is_admitted_whatever_bulk_there_is() -> None:
     queue = scheduler(max_rows=4)
     for key in range(20):
         queue.add(request(key, BULK))
-    assert queue.turn() is BULK
+    assert queue.next_priority() is BULK
     assert len(queue.admit(BULK)) == 4
     queue.add(request(99, rows=4))
-    assert queue.turn() is INTERACTIVE
+    assert queue.next_priority() is INTERACTIVE
     assert keys(queue.admit(INTERACTIVE)) == [99]
     assert (queue.num_waiting(BULK), queue.num_waiting(INTERACTIVE), queue.num_running) == (16, 0, 5)
 
@@ -57,8 +63,8 @@ def running(num_running: int) -> Scheduler:
     return queue
 
 
-def test_a_newcomer_beside_many_waits_for_company() -> None:
-    queue = running(4 * COMPANY_PART)
+def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
+    queue = running(4 * MIN_NEWCOMERS_PART)
     for key in (101, 102, 103):
         queue.add(request(key))
         assert queue.admit(INTERACTIVE) == []
@@ -66,39 +72,39 @@ def test_a_newcomer_beside_many_waits_for_company() -> None:
     assert keys(queue.admit(INTERACTIVE)) == [101, 102, 103, 104]
 
 
-def test_a_newcomer_waits_for_company_so_many_steps_and_no_longer() -> None:
-    queue = running(4 * COMPANY_PART)
+def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
+    queue = running(4 * MIN_NEWCOMERS_PART)
     for first in (101, 201):
         queue.add(request(first))
-        for _ in range(MAX_COMPANY_STEPS):
+        for _ in range(MAX_STEPS_TO_FILL):
             assert queue.admit(INTERACTIVE) == []
         assert keys(queue.admit(INTERACTIVE)) == [first]
 
 
 def test_a_newcomer_beside_few_joins_at_once() -> None:
-    queue = running(COMPANY_PART)
+    queue = running(MIN_NEWCOMERS_PART)
     queue.add(request(101))
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
 
 def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
-    queue = running(2 * COMPANY_PART)
+    queue = running(2 * MIN_NEWCOMERS_PART)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
     queue.remove(101)
     for _ in range(10):
         assert queue.admit(INTERACTIVE) == []
     queue.add(request(102))
-    for _ in range(MAX_COMPANY_STEPS):
+    for _ in range(MAX_STEPS_TO_FILL):
         assert queue.admit(INTERACTIVE) == []
     assert keys(queue.admit(INTERACTIVE)) == [102]
 
 
-def test_whoever_waits_for_company_joins_when_those_that_ran_have_ended() -> None:
-    queue = running(2 * COMPANY_PART)
+def test_whoever_waits_to_fill_a_batch_joins_when_those_that_ran_have_ended() -> None:
+    queue = running(2 * MIN_NEWCOMERS_PART)
     queue.add(request(101))
     assert queue.admit(INTERACTIVE) == []
-    for key in range(2 * COMPANY_PART):
+    for key in range(2 * MIN_NEWCOMERS_PART):
         queue.remove(key)
     assert keys(queue.admit(INTERACTIVE)) == [101]
 
@@ -108,10 +114,10 @@ def test_bulk_has_the_machine_when_it_is_alone() -> None:
     queue.add(request(0, BULK))
     queue.add(request(1))
     queue.admit(INTERACTIVE)
-    assert queue.turn() is INTERACTIVE
+    assert queue.next_priority() is INTERACTIVE
     queue.remove(1)
     for _ in range(100):
-        assert queue.turn() is BULK
+        assert queue.next_priority() is BULK
         queue.note_round(BULK, 1.0)
 
 
@@ -139,7 +145,7 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
         else:
             queue.note_bulk_step(0.001 + 0.0003 * running, running)
             # Half of them end, so that the limit comes to bear.
-            for key in list(queue._lanes[BULK]._running)[: running // 2]:
+            for key in list(queue._queues[BULK]._running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
     assert queue._bulk_rows is not None and queue._bulk_positions is not None
@@ -208,11 +214,11 @@ def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
             queue.add(request(key, BULK))
             steps_left[key] = rng.randint(1, 6)
             key += 1
-        turn = queue.turn()
+        turn = queue.next_priority()
         admitted = queue.admit(turn)
         if turn is INTERACTIVE:
             waits += [now - submitted[one.key] for one in admitted]
-        running = list(queue._lanes[turn]._running)
+        running = list(queue._queues[turn]._running)
         if turn is BULK and admitted:
             took = 0.2 * len(admitted)
             queue.note_bulk_encoding(took, 8 * len(admitted))

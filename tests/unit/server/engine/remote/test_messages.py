@@ -7,7 +7,7 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
-from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Orders, Report
+from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Commands, Report
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
@@ -36,25 +36,25 @@ def arrived(message: object) -> object:
     return pickle.loads(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
-def test_orders_arrive_as_they_were() -> None:
+def test_commands_arrive_as_they_were() -> None:
     forced = scoring_options((4, 5), 3)
     drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
-    orders = Orders(
+    commands = Commands(
         [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)], [7, 8]
     )
-    assert arrived(orders) == orders
+    assert arrived(commands) == commands
 
 
 def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
     options = beam(9)
-    first, second = arrived(Orders([request(1, options)])), arrived(Orders([request(2, options)]))
-    assert isinstance(first, Orders) and isinstance(second, Orders)
+    first, second = arrived(Commands([request(1, options)])), arrived(Commands([request(2, options)]))
+    assert isinstance(first, Commands) and isinstance(second, Commands)
     assert first.requests[0].options is second.requests[0].options
 
 
 def test_more_options_than_are_kept_arrive_as_they_were() -> None:
-    orders = Orders([request(number, beam(number + 1)) for number in range(2 * MAX_OPTIONS_KEPT)])
-    assert arrived(orders) == orders
+    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_OPTIONS_KEPT)])
+    assert arrived(commands) == commands
 
 
 def test_a_report_arrives_as_it_was() -> None:
@@ -86,6 +86,6 @@ def test_an_error_arrives_among_results() -> None:
     assert result == Result((), STATS)
 
 
-@pytest.mark.parametrize("message", [Orders(), Report([], [], (0, 0), 0, 0)])
+@pytest.mark.parametrize("message", [Commands(), Report([], [], (0, 0), 0, 0)])
 def test_nothing_arrives_as_nothing(message: object) -> None:
     assert arrived(message) == message

@@ -13,13 +13,13 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
-from attendant.server.engine.remote.serving import run_worker
-from attendant.server.engine.remote.worker_pool import EngineWorkers
+from attendant.server.engine.remote.serving import serve_engine
+from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import Draining, EngineDead
 from tests.fakes import SPECIAL_IDS, FakeStepper
-from tests.serving import PATIENCE_SECONDS, GatedStepper, eventually
+from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually
 
 LONG = DecodingOptions(min_length=30, max_length=30)
 
@@ -27,7 +27,7 @@ LONG = DecodingOptions(min_length=30, max_length=30)
 def work(connection: socket.socket, stepper: FakeStepper, max_rows: int) -> None:
     """A worker's life, as in server/process/worker_main.py: a failed step ends it."""
     with connection, suppress(RuntimeError, OSError):
-        run_worker(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS))
+        serve_engine(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS))
 
 
 @asynccontextmanager
@@ -42,9 +42,9 @@ async def running(
     for thread in threads:
         thread.start()
     stats: list[StepStats] = []
-    host = EngineWorkers([ours for ours, _ in pairs], max_rows=max_rows, on_step=stats.append)
+    host = WorkerPool([ours for ours, _ in pairs], max_rows=max_rows, on_step=stats.append)
     runner = EngineRunner(host, max_waiting=10, max_bulk=20, on_death=on_death)
-    runner.start()
+    await runner.start()
     try:
         yield runner, stats
     finally:
@@ -58,7 +58,15 @@ async def running(
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
-    return asyncio.create_task(runner.run((4, 5, 3), wanted, timeout_seconds=None))
+    async def answer() -> Result:
+        return await answered(runner.submit((4, 5, 3), wanted, None))
+
+    return asyncio.create_task(answer())
+
+
+def ask_bulk(runner: EngineRunner, source: tuple[int, ...], wanted: DecodingOptions, told: list[object]) -> None:
+    submitted = runner.submit(source, wanted, None, Priority.BULK)
+    submitted.add_done_callback(lambda ended: told.append(ended.result()))
 
 
 async def ended(*tasks: "asyncio.Task[Result]") -> list[Result | BaseException]:
@@ -86,7 +94,7 @@ async def test_bulk_and_interactive_by_the_same_door() -> None:
     async with running(FakeStepper(), FakeStepper()) as (runner, stats):
         told: list[object] = []
         for _ in range(12):
-            runner.submit_bulk((4, 5, 3), LONG, None, told.append)
+            ask_bulk(runner, (4, 5, 3), LONG, told)
         assert isinstance((await ended(ask(runner)))[0], Result)
         await eventually(lambda: len(told) == 12)
         assert {one.priority for one in stats} == set(Priority)
@@ -157,7 +165,7 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         source = (4,) * 5000
         told: list[object] = []
         for _ in range(200):  # several times what a socket holds
-            runner.submit_bulk(source, DecodingOptions(max_length=1), None, told.append)
+            ask_bulk(runner, source, DecodingOptions(max_length=1), told)
             await asyncio.sleep(0)
         stepper.open()
         assert isinstance((await ended(task))[0], Result)

@@ -1,0 +1,1 @@
+"""What every benchmark is made of: systems that are measured in turns, their processes, results and pages."""

@@ -1,0 +1,81 @@
+"""The peers' environments: each from PyPI into a folder of its own, made once and kept."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.harness.measurement import Unavailable
+from benchmarks.harness.process import LAST_LINES, ROOT
+
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+"""The very torch that Attendant trains with: what is compared are the toolkits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """One peer's environment.
+
+    Attributes:
+        package: the peer itself, with its version.
+        requirements: what else pip installs.
+        own_dependencies: whether the package's own list of dependencies is followed; some pin what is too old.
+        interpreters: the first of these that is here and starts makes the environment; none: this Python. A name is
+            looked for on the path, then among pyenv's versions.
+    """
+
+    name: str
+    package: str
+    requirements: Sequence[str] = ()
+    own_dependencies: bool = True
+    interpreters: Sequence[str] = ()
+
+    @property
+    def version(self) -> str:
+        return self.package.partition("==")[2]
+
+    def install(self, cache: Path, torch_index: str | None = None) -> Path:
+        """Makes the environment where it is not there, complete, yet; returns its interpreter.
+
+        Args:
+            cache: the folder of all environments.
+            torch_index: an index with a CPU build of torch, beside pip's own.
+
+        Raises:
+            Unavailable: there is no such Python, or pip's words.
+        """
+        folder = cache / self.name
+        python = folder / "bin" / "python"
+        done, wanted = folder / "installed.txt", "\n".join([*self.requirements, self.package]) + "\n"
+        if not done.exists() or done.read_text(encoding="utf-8") != wanted:
+            output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            index = [] if torch_index is None else ["--extra-index-url", torch_index]
+            if self.requirements:
+                output_of([*pip, *index, *self.requirements])
+            output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
+            done.write_text(wanted, encoding="utf-8")
+        return python
+
+    def _interpreter(self) -> str:
+        if not self.interpreters:
+            return sys.executable
+        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        for name in self.interpreters:
+            for path in (shutil.which(name), *map(str, sorted(pyenv.glob(f"versions/*/bin/{name}")))):
+                # A launcher of several versions may be on the path and have none of this one.
+                if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                    return path
+        raise Unavailable(f"it needs one of {', '.join(self.interpreters)}, and none is here")
+
+
+def output_of(command: Sequence[str], question: str = "") -> str:
+    """What a peer's command prints. Raises Unavailable with its last words where it fails."""
+    done = subprocess.run(command, cwd=ROOT, input=question, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(" / ".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]))
+    return done.stdout

@@ -1,0 +1,131 @@
+"""Systems measured in turns: a machine that slows down slows all of them."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from benchmarks.harness.results import Cell
+
+Samples = Mapping[str, float | list[float]]
+"""Figures by name, of each one sample or several; the one that is shown while the benchmark runs stands first."""
+
+Visit = Callable[[int], Samples]
+"""Measures a running system once. Takes the number of the round, from 1, which is also a seed. No figures: the system
+has nothing to measure at this point."""
+
+Say = Callable[[str], None]
+
+
+class Unavailable(Exception):
+    """A system that can't be installed, did not start, or failed under way; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What is measured: a toolkit, a server or an engine, with its settings.
+
+    Attributes:
+        key: its figures' names begin with it. Several settings of one system may share it: the best one counts.
+        name: of its row in the table.
+        start: a context that installs what is missing, starts the system and warms it up, and stops it at the end.
+            Its value are the visits of a round, one for each load or size. Raises Unavailable.
+        about: version, and how its model or its work differs from the others', for the page.
+    """
+
+    key: str
+    name: str
+    start: Callable[[], AbstractContextManager[Sequence[Visit]]]
+    about: str = ""
+
+
+def running_system(key: str, name: str, visits: Sequence[Visit]) -> System:
+    """A system that was started before, and is stopped after, it is measured."""
+    return System(key=key, name=name, start=lambda: nullcontext(visits))
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What is known of one system.
+
+    Attributes:
+        samples: by figure, of all rounds.
+        problem: why there are none.
+    """
+
+    system: System
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    problem: str | None = None
+
+    def median(self, figure: str) -> float:
+        """Over all samples. Raises KeyError where the figure was not measured."""
+        return statistics.median(self.samples[figure])
+
+    def spread(self, figure: str) -> str:
+        """The least and the greatest sample."""
+        return f"{min(self.samples[figure]):,.0f}-{max(self.samples[figure]):,.0f}"
+
+    @contextmanager
+    def noting_failure(self, say: Say) -> Iterator[None]:
+        """Keeps the reason of a failure in place of the figures: partial ones are none."""
+        try:
+            yield
+        except Unavailable as error:
+            self.samples.clear()
+            self.problem = str(error)
+            say(f"{self.system.name}: {error}")
+
+    def take(self, found: Samples) -> str:
+        """Keeps a visit's figures; the first one in words."""
+        for figure, value in found.items():
+            self.samples.setdefault(figure, []).extend(value if isinstance(value, list) else [value])
+        return "".join(f"{figure} {self.samples[figure][-1]:,.4g}" for figure in list(found)[:1])
+
+
+def measure(
+    systems: Sequence[System], *, num_rounds: int, say: Say, into: list[Measurement] | None = None
+) -> list[Measurement]:
+    """Starts all systems, then visits each once a round, point by point; in the order given.
+
+    Args:
+        into: gets the measurements at once, for who keeps what there is should an exception end it.
+    """
+    measurements = [Measurement(system) for system in systems]
+    if into is not None:
+        into += measurements
+    with ExitStack() as exits:
+        visits: list[Sequence[Visit]] = []
+        for one in measurements:
+            visits.append(())
+            with one.noting_failure(say):
+                visits[-1] = exits.enter_context(one.system.start())
+        for number in range(1, num_rounds + 1):
+            for point in zip_longest(*visits):
+                said = []
+                for one, visit in zip(measurements, point, strict=True):
+                    if visit is not None and one.problem is None:
+                        with one.noting_failure(say):
+                            said.append(f"{one.system.name}: {one.take(visit(number))}")
+                say(f"round {number} of {num_rounds}: {'; '.join(said)}")
+    return measurements
+
+
+def table(
+    measurements: Sequence[Measurement], width: int, cells: Callable[[Measurement], list[Cell]]
+) -> list[list[Cell]]:
+    """A row of so many columns per system: name and `cells`; the reason in the last one where there are no figures."""
+    return [
+        [one.system.name, *cells(one)]
+        if one.problem is None
+        else [one.system.name, *[None] * (width - 2), f"not measured: {one.problem}"]
+        for one in measurements
+    ]
+
+
+def figures(measurements: Sequence[Measurement], best_by: str | None = None) -> dict[str, float]:
+    """The medians as `<key>_<figure>`; of measurements with one key those of the greatest `best_by`."""
+    found: dict[str, float] = {}
+    for one in sorted(measurements, key=lambda one: one.median(best_by) if best_by and one.samples else 0.0):
+        found |= {f"{one.system.key}_{figure}": one.median(figure) for figure in one.samples}
+    return found

@@ -1,0 +1,108 @@
+"""What a worker process is asked, and how it answers: one JSON line each, on standard input and output.
+
+Only the standard library, and no newer Python than 3.9's: this file is imported in every peer's own environment. Other
+checkouts' workers are asked in the same way (against.py): fields keep their names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+NUM_SPECIAL_SYMBOLS = 4
+EOS_ID = 3
+READY = "ready\n"
+
+Sources = list[list[int]]
+"""Ids as an encoder takes them: the last one is the end symbol's."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sentences to decode; the same ones for the same seed in every system.
+
+    Attributes:
+        num_tokens: source positions of each sentence, its end symbol among them, and decoder steps of each.
+        batch_size: sentences decoded together; 1: one after the other.
+    """
+
+    num_sentences: int
+    num_tokens: int = 20
+    vocabulary_size: int = 8000
+    beam_size: int = 1
+    batch_size: int = 64
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a job took in one worker.
+
+    Attributes:
+        seconds: by the clock, from the first sentence's start to the last one's end.
+        cpu_seconds: of all threads of the process.
+        latencies: of each batch, in seconds.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    latencies: list[float]
+
+
+def sentences(job: Job) -> Sources:
+    """The job's sentences: random words, then the end symbol."""
+    generator = random.Random(job.seed)
+    words = range(NUM_SPECIAL_SYMBOLS, job.vocabulary_size)
+    return [[*generator.choices(words, k=job.num_tokens - 1), EOS_ID] for _ in range(job.num_sentences)]
+
+
+def word_of(token_id: int) -> str:
+    """How the vocabularies of all systems spell a word."""
+    return f"w{token_id}"
+
+
+def words_of(source: list[int]) -> str:
+    """A sentence as text, without its end symbol."""
+    return " ".join(map(word_of, source[:-1]))
+
+
+def batches(sources: Sources, size: int) -> list[Sources]:
+    """The sentences in batches of so many; the last one may be smaller."""
+    return [sources[start : start + size] for start in range(0, len(sources), size)]
+
+
+def share(job: Job, number: int, num_workers: int) -> Job:
+    """The part of a job that worker `number` of so many does."""
+    whole, rest = divmod(job.num_sentences, num_workers)
+    return replace(job, num_sentences=whole + (number < rest), seed=job.seed + number)
+
+
+def answer_jobs(decode: Callable[[Sources, Job], object], *, batches_itself: bool = False) -> None:
+    """The worker's life: says that it is ready, then does jobs until standard input ends.
+
+    Args:
+        decode: decodes sentences.
+        batches_itself: it takes all sentences of a job at once, unless they are to be decoded one by one.
+    """
+    # What a toolkit prints is no answer.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answers.write(READY)
+    answers.flush()
+    for line in sys.stdin:
+        job = Job(**json.loads(line))
+        size = job.num_sentences if batches_itself and job.batch_size > 1 else job.batch_size
+        cpu, began = time.process_time(), time.perf_counter()
+        latencies = []
+        for batch in batches(sentences(job), size):
+            started = time.perf_counter()
+            decode(batch, job)
+            latencies.append(time.perf_counter() - started)
+        answer = Answer(time.perf_counter() - began, time.process_time() - cpu, latencies)
+        answers.write(json.dumps(asdict(answer)) + "\n")
+        answers.flush()

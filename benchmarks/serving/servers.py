@@ -1,0 +1,181 @@
+"""A server as a process, from its start to its end, and the load generators that ask it."""
+
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.command import Context
+from benchmarks.decoding.in_process import NUM_WORKERS
+from benchmarks.harness.measurement import Unavailable, Visit
+from benchmarks.harness.process import KEEP_MEMORY, Process
+from benchmarks.serving.generator import Answered, Load
+from benchmarks.serving.payloads import BULK, UNARY, equal_payloads
+
+START_SECONDS = 180.0
+METRIC_LINE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How a server is started and asked.
+
+    Attributes:
+        key, name, about: as in `System`.
+        command: makes what is missing; returns what is run, which prints `serving on HOST:PORT` when it is ready, and
+            may add `metrics on HOST:PORT`. Raises Unavailable.
+        payloads: makes a file of requests, one per line, in base64.
+        method: the full name of the unary call that takes them.
+        max_starts: how often a start that fails is tried.
+        keeps_memory: whether glibc is told to keep what is freed (KEEP_MEMORY), as in all that is timed.
+    """
+
+    key: str
+    name: str
+    command: Callable[[], Sequence[str]]
+    payloads: Callable[[], Path]
+    method: str = UNARY
+    max_starts: int = 1
+    keeps_memory: bool = True
+    about: str = ""
+
+
+def attendant_server(
+    context: Context,
+    *,
+    key: str = "attendant",
+    name: str = "Attendant",
+    payloads: Path | None = None,
+    num_workers: int = NUM_WORKERS,
+    num_threads: int = NUM_WORKERS,
+    precision: str = "int8",
+    program: str = "server",
+) -> Server:
+    """The public command.
+
+    Args:
+        payloads: None: sentences of the workload's length.
+        num_threads: of all workers together.
+        program: the module that Python runs: another one that takes the server's options.
+    """
+    layout = ["--workers", str(num_workers), "--threads", str(num_threads)]
+    options = ["--port", "0", "--metrics-port", "0", "--log-level", "warning", "--precision", precision, *layout]
+    return Server(
+        key=key,
+        name=name,
+        command=lambda: [sys.executable, "-m", program, str(context.bundle), *options],
+        payloads=lambda: payloads or equal_payloads(context),
+        about=f"{precision}, {' '.join(layout)}",
+    )
+
+
+def empty_service(payloads: Path) -> Server:
+    """What gRPC alone costs."""
+    command = sys.executable, "-m", "benchmarks.serving.echo_server"
+    return Server(key="empty", name="empty service", command=lambda: command, payloads=lambda: payloads)
+
+
+@contextmanager
+def running(server: Server) -> Iterator["Running"]:
+    """Waits until it serves; ends it, and its load generators, afterwards. Raises Unavailable."""
+    payloads, command = server.payloads(), server.command()
+    for num_left in reversed(range(server.max_starts)):
+        with ExitStack() as exits:
+            process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
+            try:
+                target, metrics_target = _addresses(process)
+            except Unavailable:
+                if not num_left:
+                    raise
+                continue
+            yield Running(server.method, payloads, process, target, metrics_target, exits)
+            return
+
+
+@dataclass(slots=True)
+class Running:
+    """A server that runs, with a load generator per kind of call."""
+
+    unary_method: str
+    payloads: Path
+    process: Process
+    target: str
+    metrics_target: str
+    exits: ExitStack
+    generators: dict[str, Process] = field(default_factory=dict)
+    begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    def visit(self, load: Load, suffix: str = "") -> Visit:
+        """A visit with this load; the figures' names end with the suffix."""
+        return lambda number: {
+            f"{name}{suffix}": value for name, value in self.load(replace(load, seed=number)).items()
+        }
+
+    def load(self, load: Load) -> dict[str, float]:
+        """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
+        answer in ms, and the number of answers.
+
+        Raises:
+            Unavailable: the server refused a request, or ended.
+        """
+        self.begin(load)
+        return self.end(load)
+
+    def begin(self, load: Load) -> None:
+        """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
+        method = self._method(load)
+        if method not in self.generators:
+            command = sys.executable, "-m", "benchmarks.serving.generator", self.target, method, str(self.payloads)
+            self.generators[method] = self.exits.enter_context(Process(command, answers=True))
+            self.generators[method].await_ready()
+        self.begun_cpu_seconds[method] = self.process.cpu_seconds()
+        self.generators[method].ask(asdict(load))
+
+    def end(self, load: Load) -> dict[str, float]:
+        """The figures of a load that was begun. Raises Unavailable."""
+        method = self._method(load)
+        answered = Answered(**self.generators[method].answer())
+        num = len(answered.latencies)
+        if answered.failures or not num:
+            raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
+        p50, p99 = (1e3 * float(value) for value in np.percentile(answered.latencies, (50, 99)))
+        cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
+        return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of its metrics, added up over their labels but for a phase's and a bucket's."""
+        with urllib.request.urlopen(f"http://{self.metrics_target}/metrics") as response:
+            text = response.read().decode()
+        found: dict[str, float] = {}
+        for name, labels, value in METRIC_LINE.findall(text):
+            kept = [label for label in labels.split(",") if label.startswith(("phase=", "le="))]
+            key = f"{name}{{{','.join(kept)}}}" if kept else name
+            found[key] = found.get(key, 0.0) + float(value)
+        return found
+
+    def _method(self, load: Load) -> str:
+        return BULK if load.kind == "bulk" else self.unary_method
+
+
+def _addresses(process: Process) -> tuple[str, str]:
+    """Waits until a server says where it serves; where its metrics are, too, or "". Raises Unavailable."""
+    give_up = time.monotonic() + START_SECONDS
+    while process.is_running and time.monotonic() < give_up:
+        said = process.said()
+        if found := re.search(r"^serving on ([^\s,:]+:\d+)", said, re.MULTILINE):
+            metrics = re.search(r"metrics on (\S+:\d+)", said)
+            return found[1], metrics[1] if metrics else ""
+        time.sleep(0.05)
+    raise process.failure()
+
+
+def mean_between(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """The mean of what a histogram took in between two readings of `Running.metrics`."""
+    count, total = (after[f"{name}_{part}"] - before.get(f"{name}_{part}", 0.0) for part in ("count", "sum"))
+    return total / count

@@ -1,0 +1,116 @@
+"""What trains: the toolkits' own commands, set to the workload by the files beside this one."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from benchmarks.harness.environment import TORCH, Environment
+from benchmarks.workload import Workload
+
+MANY_STEPS = 1_000_000
+"""No training comes to its end: it is stopped when it was watched long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is to be trained.
+
+    Attributes:
+        corpus: the folder of its files (data.py).
+        folder: for the configuration, logs and checkpoints.
+        input_feeding: whether a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
+        precision: "fp32", or "bf16": automatic mixed precision.
+    """
+
+    workload: Workload
+    corpus: Path
+    folder: Path
+    input_feeding: bool = True
+    precision: str = "fp32"
+    num_threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """A toolkit's training command: an entry of toolkits.toml.
+
+    Attributes:
+        differences: how its model and its work differ from the others'.
+        template: the file of its configuration.
+        arguments: of its Python; `$config` is the configuration, `$folder` the training's folder.
+        environment: None: this Python's.
+        progress: the file in the training's folder that gets the lines of progress; empty: the command's output.
+        step_line: what a line of progress looks like, the step in its group; one comes every `window_steps`.
+        parameters_line: where it says how many parameters there are.
+    """
+
+    name: str
+    differences: str
+    template: str
+    arguments: Sequence[str]
+    environment: Environment | None = None
+    progress: str = ""
+    step_line: str
+    parameters_line: str
+    precisions: Sequence[str] = ("fp32",)
+
+    @property
+    def version(self) -> str:
+        return version("attendant") if self.environment is None else self.environment.version
+
+    def configure(self, training: Training) -> list[str]:
+        """Writes the configuration into the training's folder; the arguments of the toolkit's Python."""
+        config = training.folder / self.template
+        config.parent.mkdir(parents=True, exist_ok=True)
+        template = Template((Path(__file__).parent / self.template).read_text(encoding="utf-8"))
+        config.write_text(template.substitute(_values(training)), encoding="utf-8")
+        return [Template(one).substitute(config=config, folder=training.folder) for one in self.arguments]
+
+    def last_step(self, progress: str) -> int:
+        """The step of the last whole line of progress; -1: none yet."""
+        steps = re.findall(self.step_line, progress.rpartition("\n")[0])
+        return int(steps[-1]) if steps else -1
+
+    def num_parameters(self, said: str) -> float | None:
+        found = re.search(self.parameters_line, said)
+        return float(found[1].replace(",", "")) if found else None
+
+
+def _values(training: Training) -> dict[str, object]:
+    """What the templates name."""
+    workload, corpus = training.workload, training.corpus
+    return {
+        **asdict(workload),
+        **asdict(training),
+        "train": corpus / "train",
+        "dev": corpus / "dev",
+        "words": corpus / "words.txt",
+        "input_feeding": str(training.input_feeding).lower(),
+        "input_feeding_number": int(training.input_feeding),
+        "direction_size": workload.hidden_size // 2,
+        "batch_positions": 2 * workload.batch_tokens,
+        "positions_and_end": workload.num_tokens + 1,
+        "epoch_sentences": workload.batch_sentences * workload.num_batches,
+        "many_steps": MANY_STEPS,
+        "more_steps": MANY_STEPS * workload.window_steps,
+    }
+
+
+def _toolkit(entry: dict[str, Any]) -> Toolkit:
+    if (peer := entry.pop("environment", None)) is not None:
+        # Their own lists of dependencies pin what is too old and add much: what training needs of them is named.
+        requirements = TORCH, *peer.pop("requirements")
+        entry["environment"] = Environment(**peer, requirements=requirements, own_dependencies=False)
+    return Toolkit(**entry)
+
+
+TOOLKITS = {
+    name: _toolkit(entry)
+    for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+}
+"""Attendant is the last one."""

@@ -1,0 +1,88 @@
+"""What every request has in common, an RPC's own or one of a stream's: it is counted and logged once, when it ends."""
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from attendant.server.errors import AttendantError, InternalError
+from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import cancellation_code
+from attendant.server.servicers.status import abort
+
+log = logging.getLogger(__name__)
+
+# Refused, in one way or another: neither a fault of ours, nor the end of the caller's patience.
+REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAVAILABLE"})
+MAX_LOGGED_CHARACTERS = 128
+
+
+class RequestContext:
+    """A request from its arrival, which is now, to its end.
+
+    Attributes:
+        made_up_id: under which the log speaks of it, where it was logged and its caller gave it no id; else empty.
+    """
+
+    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "_request_id", "made_up_id")
+
+    def __init__(self, method: str, catalogue: Catalogue, metrics: Metrics, request_id: str, model: str) -> None:
+        """`request_id` and `model` as the caller gave them."""
+        self._method = method
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._request_id = request_id
+        self._model = model
+        self._began = time.monotonic()
+        self.made_up_id = ""
+
+    def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
+        """Counts and logs the request.
+
+        Args:
+            raised: what it ended with; None: an answer.
+            cancelled_as: the code of what is neither one of our errors nor an ordinary exception: a cancellation.
+
+        Returns:
+            What to tell the caller; None where it has an answer, or has gone.
+        """
+        label, seconds = self._catalogue.label_of(self._model), time.monotonic() - self._began
+        error = raised if isinstance(raised, AttendantError) else None
+        if error is None and isinstance(raised, Exception):
+            error = InternalError()
+            log.error("internal error", exc_info=raised, extra=self._facts(label))
+        code = error.code if error is not None else "OK" if raised is None else cancelled_as
+        self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds)
+        if error is not None and code in REFUSALS:
+            self._metrics.rejected.labels(label, error.reason).inc()
+        if log.isEnabledFor(logging.DEBUG):
+            facts = self._facts(label) | {"code": code, "seconds": round(seconds, 6)}
+            log.debug("request ended", extra=facts | ({} if error is None else {"error": str(error)}))
+        return error
+
+    def _facts(self, label: str) -> dict[str, object]:
+        if not self._request_id and not self.made_up_id:
+            self.made_up_id = uuid.uuid4().hex
+        request_id = self._request_id or self.made_up_id
+        return {"request_id": request_id[:MAX_LOGGED_CHARACTERS], "method": self._method, "model": label}
+
+
+@asynccontextmanager
+async def answering(request: RequestContext, rpc: Any) -> AsyncIterator[None]:
+    """Around the handling of an RPC that is one request: ends it, and turns what is raised into the RPC's status.
+
+    Raises:
+        grpc.aio.AbortError: in place of an exception; gRPC's own.
+        asyncio.CancelledError: the RPC was cancelled, and gRPC ends its task.
+    """
+    try:
+        yield
+    except BaseException as raised:
+        error = request.end(raised, cancellation_code(rpc))
+        if error is not None:
+            await abort(rpc, error, request.made_up_id)
+        raise
+    request.end(None)

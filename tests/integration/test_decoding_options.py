@@ -1,0 +1,322 @@
+"""Every decoding and output option on the real server: what it does, and that requests beside it change nothing."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from attendant_client import (
+    AttendantClient,
+    FinishReason,
+    GenerateOptions,
+    Generation,
+    Hypothesis,
+    InvalidArgument,
+    Sampling,
+)
+from tests.bundles import LETTERS
+from tests.serving import fake_bundle, fake_stepper, served
+
+WORDS = ["badge", "face", "a", "jig", "abcdefghij", "deaf"]
+# Flat enough for long and unlike targets, UNK among them.
+HOT = Sampling(temperature=3.0, seed=5)
+OPTIONS: dict[str, GenerateOptions] = {
+    "greedy": {},
+    "beam": {"beam_size": 4, "num_hypotheses": 4},
+    "length penalty": {"beam_size": 3, "length_penalty": 1.5},
+    "coverage penalty": {"beam_size": 4, "num_hypotheses": 2, "coverage_penalty": 0.4},
+    "lengths": {"beam_size": 2, "min_length": 6, "max_length": 9},
+    "ratios": {"min_length_ratio": 1.2, "max_length_ratio": 1.5},
+    "patience": {"beam_size": 3, "patience": 2.0},
+    "bigrams": {"no_repeat_ngram_size": 2, "min_length": 12, "beam_size": 2},
+    "repetition": {"repetition_penalty": 1.7, "min_length": 8},
+    "repetition in a beam": {"repetition_penalty": 1.7, "min_length": 8, "beam_size": 4, "num_hypotheses": 3},
+    "no UNK": {"suppress_unk": True, "min_length": 10},
+    "prefix": {"target_prefix": ["AA", "B"], "beam_size": 3, "num_hypotheses": 2},
+    "alternatives": {"alternatives": True, "num_hypotheses": 4},
+    "alternatives of beams": {"alternatives": True, "num_hypotheses": 4, "beam_size": 2, "target_prefix": ["K"]},
+    "sampling": {"sampling": Sampling(seed=1), "num_hypotheses": 3},
+    "hot sampling": {"sampling": HOT, "num_hypotheses": 8, "repetition_penalty": 1.3, "target_prefix": ["G"]},
+    "narrow sampling": {"sampling": Sampling(seed=1, top_k=3, top_p=0.8), "no_repeat_ngram_size": 1},
+    "replaced": {"sampling": HOT, "replace_unknowns": True, "num_hypotheses": 8},
+}
+
+
+def ngrams(tokens: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+
+
+async def log_prob_by_score(client: AttendantClient, source: str, hypothesis: Hypothesis) -> float:
+    ended = hypothesis.finish_reason is FinishReason.EOS
+    return (await client.score(source, hypothesis.tokens, include_eos=ended)).log_prob
+
+
+async def test_each_beside_all_others_is_what_it_is_alone(client: AttendantClient) -> None:
+    async def ask(word: str, name: str) -> tuple[Hypothesis, ...]:
+        return (await client.generate(word, **OPTIONS[name], attention=True, token_log_probs=True)).hypotheses
+
+    asked = [(word, name) for name in OPTIONS for word in WORDS]
+    alone = {one: await ask(*one) for one in asked}
+    for order in (asked, asked[::-1]):
+        together = await asyncio.gather(*(ask(*one) for one in order))
+        assert [name for (_, name), found in zip(order, together, strict=True) if alone[_, name] != found] == []
+    async with client.bulk() as bulk:
+        streamed = await asyncio.gather(
+            *(bulk.generate(word, **OPTIONS[name], attention=True, token_log_probs=True) for word, name in asked)
+        )
+    assert [answer.hypotheses for answer in streamed] == [alone[one] for one in asked]
+    assert max(answer.timings.mean_batch_rows for answer in streamed) > 16, "they shared their steps"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("greedy", "beam", "length penalty", "patience", "prefix", "alternatives", "alternatives of beams"),
+        *("sampling", "hot sampling"),
+    ],
+)
+async def test_a_score_of_the_answer_gives_its_log_prob(client: AttendantClient, name: str) -> None:
+    """Where nothing is banned: the probability of what is banned goes to the other symbols."""
+    for word in WORDS:
+        for hypothesis in (await client.generate(word, **OPTIONS[name])).hypotheses:
+            assert await log_prob_by_score(client, word, hypothesis) == hypothesis.log_prob
+
+
+async def test_draws_are_repeated_by_their_seed_alone(client: AttendantClient) -> None:
+    async def draw(seed: int | None) -> list[tuple[str, ...]]:
+        sampling = Sampling(temperature=3.0, seed=seed)
+        return [one.tokens for one in (await client.generate("badge", sampling=sampling, num_hypotheses=8)).hypotheses]
+
+    first = await draw(7)
+    assert len(first) == 8 and len(set(first)) > 4
+    assert await draw(7) == first
+    others = [await draw(8), await draw(2**64 - 1), await draw(None), await draw(None)]
+    assert len({tuple(sorted(one)) for one in [first, *others]}) == 5
+
+
+async def test_draws_stay_within_their_bounds(client: AttendantClient) -> None:
+    greedy = await client.generate("badge", beam_size=1)
+    for narrow in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=0.001)):
+        answer = await client.generate("badge", sampling=narrow, num_hypotheses=3)
+        assert [one.tokens for one in answer.hypotheses] == [greedy.best.tokens] * 3
+
+
+@pytest.mark.parametrize("prefix", [[], ["AA", "B"]])
+@pytest.mark.parametrize("beam_size", [1, 2])
+async def test_alternatives_begin_with_the_most_probable_tokens(
+    client: AttendantClient, prefix: list[str], beam_size: int
+) -> None:
+    async def first_steps(num: int, beam_size: int) -> dict[tuple[str, ...], float]:
+        answer = await client.generate(
+            "badge",
+            alternatives=True,
+            num_hypotheses=num,
+            beam_size=beam_size,
+            target_prefix=prefix,
+            token_log_probs=True,
+        )
+        assert [one.score for one in answer.hypotheses] == sorted((h.score for h in answer.hypotheses), reverse=True)
+        assert len(answer.hypotheses) == num
+        assert all(list(one.tokens[: len(prefix)]) == prefix for one in answer.hypotheses)
+        place = len(prefix)
+        return {one.tokens[place : place + 1]: one.token_log_probs[place] for one in answer.hypotheses}
+
+    eight = await first_steps(8, 1)
+    four = await first_steps(4, beam_size)
+    assert len(eight) == 8 and len(four) == 4, "no two begin alike"
+    assert four == dict(sorted(eight.items(), key=lambda one: -one[1])[:4])
+
+
+async def test_a_prefix_stands_in_front_and_counts(client: AttendantClient) -> None:
+    prefix = ["B", "B", "B", "<unk>"]
+    answer = await client.generate(
+        "face",
+        target_prefix=prefix,
+        beam_size=3,
+        num_hypotheses=3,
+        max_length=6,
+        no_repeat_ngram_size=1,
+        suppress_unk=True,
+        token_log_probs=True,
+    )
+    for hypothesis in answer.hypotheses:
+        assert list(hypothesis.tokens[:4]) == prefix, "bans are not for the prefix"
+        assert len(hypothesis.tokens) <= 6
+        assert not {"B", "<unk>"} & set(hypothesis.tokens[4:]), "but for what follows"
+    scored = await client.score("face", prefix, include_eos=False)
+    assert all(one.token_log_probs[:4] == scored.token_log_probs for one in answer.hypotheses)
+    whole = await client.generate("face", target_prefix=prefix, max_length=4)
+    assert list(whole.best.tokens) == prefix
+
+
+async def test_unknowns_become_what_they_attend_to(client: AttendantClient) -> None:
+    """Nothing of the source is in the vocabulary: what stands in the text does not tell which character UNK was."""
+    source = "xyzé"
+    options: GenerateOptions = {"sampling": HOT, "num_hypotheses": 8, "min_length": 12}
+    assert not set(source) & set(LETTERS)
+    plain = await client.generate(source, **options, attention=True)
+    replaced = await client.generate(source, **options, replace_unknowns=True)
+    assert len({token for one in replaced.hypotheses for token in one.tokens} & set(source)) > 1
+    for one, other in zip(plain.hypotheses, replaced.hypotheses, strict=True):
+        assert one.attention is not None and other.attention is None
+        expected = [
+            source[max(range(len(source)), key=row.__getitem__)] if token == "<unk>" else token
+            for token, row in zip(one.tokens, one.attention, strict=False)
+        ]
+        assert (list(other.tokens), other.text) == (expected, " ".join(expected))
+        assert "<unk>" not in other.text
+        assert (other.score, other.log_prob) == (one.score, one.log_prob), "of what the model said"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("how", [{}, {"beam_size": 4, "num_hypotheses": 4}, {"sampling": HOT, "num_hypotheses": 4}])
+async def test_no_ngram_twice(client: AttendantClient, size: int, how: dict[str, Any]) -> None:
+    # Of 12 sounds and UNK there are no more than 13.
+    length = 12 if size == 1 else 40
+    free = [await client.generate(word, min_length=length, max_length=length, **how) for word in WORDS]
+    bound = [
+        await client.generate(word, min_length=length, max_length=length, no_repeat_ngram_size=size, **how)
+        for word in WORDS
+    ]
+    assert any(len(set(found)) < len(found) for found in all_ngrams(free, size))
+    assert all(len(set(found)) == len(found) for found in all_ngrams(bound, size))
+    assert {len(one.tokens) for answer in bound for one in answer.hypotheses} == {length}
+
+
+def all_ngrams(answers: Sequence[Generation], size: int) -> list[list[tuple[str, ...]]]:
+    return [ngrams(one.tokens, size) for answer in answers for one in answer.hypotheses]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+async def test_where_every_symbol_is_banned_the_answer_ends(client: AttendantClient, beam_size: int) -> None:
+    """13 unlike symbols is all that there is, and EOS is banned too."""
+    answer = await client.generate("badge", no_repeat_ngram_size=1, min_length=30, beam_size=beam_size)
+    assert len(answer.best.tokens) == len(set(answer.best.tokens)) == 13
+    assert "<pad>" not in answer.best.tokens
+    assert answer.best.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+async def test_repetition_costs_score_and_not_probability(client: AttendantClient, beam_size: int) -> None:
+    penalty, num_repeated = 1.5, 0
+    for word in WORDS:
+        answer = await client.generate(
+            word, repetition_penalty=penalty, beam_size=beam_size, num_hypotheses=beam_size, length_penalty=0
+        )
+        for one in answer.hypotheses:
+            repeated = sum(token in one.tokens[:place] for place, token in enumerate(one.tokens))
+            assert one.score == pytest.approx(one.log_prob - repeated * math.log(penalty), rel=1e-5)
+            assert one.log_prob == await log_prob_by_score(client, word, one)
+            num_repeated += repeated
+    assert num_repeated
+
+
+async def test_coverage_costs_score_and_not_probability(client: AttendantClient) -> None:
+    beta = 0.7
+    for word in WORDS:
+        answer = await client.generate(
+            word, coverage_penalty=beta, beam_size=4, num_hypotheses=4, length_penalty=0, attention=True
+        )
+        for one in answer.hypotheses:
+            assert one.attention is not None
+            had = [math.fsum(column) for column in zip(*one.attention, strict=True)]
+            coverage = math.fsum(math.log(min(weight, 1.0)) for weight in had)
+            assert one.score == pytest.approx(one.log_prob + beta * coverage, rel=1e-4)
+            assert one.log_prob == await log_prob_by_score(client, word, one)
+        unasked = await client.generate(word, coverage_penalty=beta, beam_size=4, num_hypotheses=4, length_penalty=0)
+        assert [one.score for one in unasked.hypotheses] == [one.score for one in answer.hypotheses]
+        assert unasked.best.attention is None
+
+
+async def test_length_costs_score_and_not_probability(client: AttendantClient) -> None:
+    for one in (await client.generate("badge", beam_size=4, num_hypotheses=4, length_penalty=1.5)).hypotheses:
+        length = len(one.tokens) + (one.finish_reason is FinishReason.EOS)
+        assert one.score == pytest.approx(one.log_prob / ((5 + length) / 6) ** 1.5, rel=1e-5)
+
+
+async def test_lengths_are_kept_and_the_stricter_counts(client: AttendantClient) -> None:
+    async def length(word: str, **options: Any) -> int:
+        return len((await client.generate(word, **options)).best.tokens)
+
+    for word in WORDS:
+        least = math.ceil(1.1 * len(word))
+        assert await length(word, min_length_ratio=1.1) >= least
+        assert await length(word, min_length_ratio=1.1, max_length_ratio=1.1) == least
+        assert await length(word, min_length_ratio=1.1, min_length=30) >= 30
+        assert await length(word, min_length=1, max_length_ratio=2.0, max_length=1) == 1
+        assert await length(word, min_length=len(word), max_length_ratio=1.0, max_length=40) == len(word)
+
+
+async def test_patience_ends_a_search_by_count(client: AttendantClient) -> None:
+    """By default a beam ends when nothing can get better: no other rule finds better ones."""
+    num_steps = {}
+    for word in WORDS:
+        exact = await client.generate(word, beam_size=4)
+        for patience in (0.25, 1.0, 4.0):
+            answer = await client.generate(word, beam_size=4, patience=patience)
+            assert answer.best.score <= exact.best.score
+            num_steps[patience] = num_steps.get(patience, 0) + answer.timings.steps
+    assert num_steps[0.25] < num_steps[1.0] < num_steps[4.0]
+
+
+async def test_unk_is_not_generated_where_it_is_suppressed(client: AttendantClient) -> None:
+    for suppressed in (False, True):
+        answers = [
+            await client.generate(word, sampling=HOT, num_hypotheses=8, suppress_unk=suppressed) for word in WORDS
+        ]
+        tokens = {token for answer in answers for one in answer.hypotheses for token in one.tokens}
+        assert ("<unk>" in tokens) is not suppressed
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"sampling": Sampling(), "beam_size": 2}, {"decoding.beam_size"}),
+        ({"sampling": Sampling(), "alternatives": True}, {"decoding.alternatives"}),
+        ({"num_hypotheses": 2}, {"decoding.num_hypotheses"}),
+        ({"alternatives": True, "beam_size": 4, "num_hypotheses": 3}, {"decoding.num_hypotheses"}),
+        ({"min_length": 5, "max_length": 4}, {"decoding.min_length"}),
+        ({"min_length_ratio": 2.0, "max_length_ratio": 1.0}, {"decoding.min_length_ratio"}),
+        ({"min_length_ratio": 90.0}, {"decoding.min_length_ratio"}),
+        ({"max_length_ratio": 0.0}, {"decoding.max_length_ratio"}),
+        ({"target_prefix": ["AA"] * 5, "max_length": 4}, {"decoding.target_prefix.tokens"}),
+        ({"target_prefix": ["AA", "ZZ"]}, {"decoding.target_prefix.tokens[1]"}),
+        ({"target_prefix": ["</s>"]}, {"decoding.target_prefix.tokens[0]"}),
+        ({"length_penalty": -1.0, "coverage_penalty": 11.0}, {"decoding.length_penalty", "decoding.coverage_penalty"}),
+        ({"repetition_penalty": 0.5}, {"decoding.repetition_penalty"}),
+        ({"no_repeat_ngram_size": 49}, {"decoding.no_repeat_ngram_size"}),
+        ({"patience": math.nan}, {"decoding.patience"}),
+        (
+            {"sampling": Sampling(temperature=0.0, top_k=257, top_p=1.5)},
+            {f"decoding.sampling.{name}" for name in ("temperature", "top_k", "top_p")},
+        ),
+    ],
+)
+async def test_what_does_not_go_together_is_refused(
+    client: AttendantClient, options: GenerateOptions, fields: set[str]
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await client.generate("badge", **options)
+    assert {violation.field for violation in refused.value.violations} == fields
+    async with client.bulk() as bulk:
+        with pytest.raises(InvalidArgument) as in_bulk:
+            await bulk.generate("badge", **options)
+    assert in_bulk.value.violations == refused.value.violations
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"coverage_penalty": 0.1}, "decoding.coverage_penalty"),
+        ({"replace_unknowns": True}, "output.replace_unknowns"),
+        ({"attention": True}, "output.attention"),
+    ],
+)
+async def test_what_needs_attention_is_refused_without(options: GenerateOptions, field: str) -> None:
+    async with served(fake_stepper(), fake_bundle(attention=False)) as server, AttendantClient(server.target) as client:
+        assert (await client.generate("abc", coverage_penalty=0.0)).best.tokens
+        with pytest.raises(InvalidArgument) as refused:
+            await client.generate("abc", **options)
+    assert [violation.field for violation in refused.value.violations] == [field]

@@ -1,0 +1,87 @@
+"""Trainings watched from outside: their configurations, and windows from lines of progress."""
+
+import tomllib
+from pathlib import Path
+from string import Template
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from benchmarks.command import run_suite
+from benchmarks.harness.measurement import measure
+from benchmarks.peers import decoders
+from benchmarks.training.__main__ import SUITE
+from benchmarks.training.data import write_corpus
+from benchmarks.training.toolkits import TOOLKITS, Toolkit, Training
+from benchmarks.training.watching import system_of
+from benchmarks.workload import QUICK
+
+COUNTING = """
+import time
+print("1,234 parameters", flush=True)
+for step in range(1, 1000):
+    print(f"Step {step}0/", flush=True)
+    while time.process_time() < 0.05 * step:
+        pass
+"""
+ENDING = "print('Step 10/'); print('no memory left')"
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(workload=QUICK, corpus=write_corpus(QUICK, tmp_path / "data"), folder=tmp_path / "run")
+
+
+def toolkit(program: str) -> Toolkit:
+    return Toolkit(
+        name="Counter",
+        differences="it counts",
+        template="attendant.toml",
+        arguments=("-c", program),
+        step_line=r"Step (\d+)/",
+        parameters_line=r"([\d,]+) parameters",
+    )
+
+
+@pytest.mark.parametrize("name", TOOLKITS)
+def test_configurations_have_every_value(name: str, training: Training) -> None:
+    arguments = TOOLKITS[name].configure(training)
+    config = training.folder / TOOLKITS[name].template
+    assert str(config) in arguments
+    text = config.read_text()
+    assert "$" not in text
+    assert str(QUICK.hidden_size) in text and str(training.corpus / "train") in text
+    if name == "attendant":
+        recipe = tomllib.loads(text)
+        assert recipe["training"]["precision"] == "fp32" and recipe["model"]["decoder"]["input_feeding"] is True
+        assert recipe["batches"]["max_tokens"] == 2 * QUICK.batch_tokens
+
+
+def test_marians_settings_have_every_value() -> None:
+    template = Template((Path(decoders.__file__).parent / "marian.yml").read_text())
+    assert template.get_identifiers() == ["vocabulary", "embedding", "width", "num_layers"]
+
+
+def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
+    said: list[str] = []
+    system = system_of(toolkit(COUNTING), training, 0.5, tmp_path, None)
+    (found,) = measure([system], num_rounds=2, say=said.append)
+    assert found.problem is None and found.system.name == "Counter fp32"
+    assert len(found.samples["speed"]) == len(found.samples["cpu_speed"]) >= 4
+    assert found.samples["parameters"] == [1234.0, 1234.0]
+    assert found.median("speed") > QUICK.batch_tokens, "ten steps in 50 ms"
+
+
+def test_a_training_that_ends_by_itself_is_no_figure(training: Training, tmp_path: Path) -> None:
+    system = system_of(toolkit(ENDING), training, 0.5, tmp_path, None)
+    (found,) = measure([system], num_rounds=1, say=lambda _: None)
+    assert found.problem is not None and found.problem.endswith("no memory left")
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for options, message in (
+        (["--peers", "sockeye"], "there is no 'sockeye'"),
+        (["--rounds", "0"], "--rounds must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_suite(SUITE, options)

@@ -1,0 +1,105 @@
+"""Cells step by step give what torch's own layers give; a loop of training gives what steps give."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind, step
+from attendant.training.model.cells import CellLoop, DecoderCell
+
+NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
+CELLS = list(RNN_CLASSES)
+
+
+def layer(kind: CellKind) -> nn.RNNBase:
+    torch.manual_seed(0)
+    return RNN_CLASSES[kind](INPUT_SIZE, HIDDEN_SIZE, batch_first=True).double()
+
+
+def random_inputs(kind: CellKind) -> list[Tensor]:
+    """The inputs and the first state's parts."""
+    shapes = [(NUM_ROWS, NUM_STEPS, INPUT_SIZE), *[(NUM_ROWS, HIDDEN_SIZE)] * len(STATE_NAMES[kind])]
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_outputs_states_and_gradients_are_torchs(kind: CellKind) -> None:
+    rnn = layer(kind)
+    inputs, *state = random_inputs(kind)
+    leaves = [inputs, *state, *rnn.parameters()]
+    first = tuple(part.unsqueeze(0) for part in state)
+    expected, last = rnn(inputs, first if len(first) > 1 else first[0])
+    expected_last = tuple(part[0] for part in (last if len(first) > 1 else (last,)))
+    found, outputs = tuple(state), []
+    for position in range(NUM_STEPS):
+        found = step(rnn, kind, inputs[:, position], found)
+        outputs.append(found[0])
+    stacked = torch.stack(outputs, 1)
+    torch.testing.assert_close(stacked, expected)
+    torch.testing.assert_close(found, expected_last)
+    weightings = [torch.randn_like(part) for part in (expected, *expected_last)]
+    gradients = [
+        torch.autograd.grad(sum((part * by).sum() for part, by in zip(parts, weightings, strict=True)), leaves)
+        for parts in ((stacked, *found), (expected, *expected_last))
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["known and fed", "fed alone"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_loop_is_as_its_steps(kind: CellKind, knows: bool) -> None:
+    torch.manual_seed(0)
+    cell = DecoderCell(kind, 2 if knows else 0, INPUT_SIZE, HIDDEN_SIZE).double()
+    inputs, *first = random_inputs(kind)
+    known = torch.randn(NUM_STEPS, NUM_ROWS, 2, dtype=torch.float64, requires_grad=True) if knows else None
+    loop = CellLoop(cell, known, NUM_ROWS, NUM_STEPS)
+    found = expected = tuple(first)
+    for position, fed in enumerate(inputs.unbind(1)):
+        found = loop.step(fed, found)
+        whole = fed if known is None else torch.cat([known[position], fed], 1)
+        expected = cell.step(whole, expected)
+    torch.testing.assert_close(found, expected)
+    leaves = [inputs, *first, *cell.parameters(), *([] if known is None else [known])]
+    gradients = [torch.autograd.grad(sum(part.sin().sum() for part in state), leaves) for state in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_states_keep_32_bits_where_products_have_16(kind: CellKind) -> None:
+    torch.manual_seed(0)
+    cell = DecoderCell(kind, INPUT_SIZE, 2, HIDDEN_SIZE)
+    known = torch.randn(NUM_STEPS, NUM_ROWS, INPUT_SIZE)
+    fed = torch.randn(NUM_ROWS, 2, requires_grad=True)
+    states = []
+    for enabled in (True, False):
+        state = tuple(torch.full((NUM_ROWS, HIDDEN_SIZE), 0.1) for _ in STATE_NAMES[kind])
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loop = CellLoop(cell, known, NUM_ROWS, NUM_STEPS)
+            assert {product._steps.weight.dtype for product in loop._products} == {
+                torch.bfloat16 if enabled else torch.float32
+            }
+            for _ in range(NUM_STEPS):
+                state = loop.step(fed, state)
+        states.append(state)
+    for low, full in zip(*states, strict=True):
+        assert low.dtype == torch.float32 and not torch.equal(low, full)
+        torch.testing.assert_close(low, full, rtol=0, atol=0.02)
+    gradients = [torch.autograd.grad(state[0].square().sum(), cell.rnn.weight_hh_l0)[0] for state in states]
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+    assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_unrolled_in_bfloat16(kind: CellKind) -> None:
+    torch.manual_seed(0)
+    cell = DecoderCell(kind, INPUT_SIZE, 0, HIDDEN_SIZE)
+    inputs, *state = (tensor.detach().float() for tensor in random_inputs(kind))
+    full = cell.unroll(inputs, tuple(state))
+    with torch.autocast("cpu", torch.bfloat16):
+        low = cell.unroll(inputs, tuple(state))
+    torch.testing.assert_close(low.float(), full, rtol=0, atol=0.02)
+    gradients = [
+        torch.autograd.grad(outputs.float().square().sum(), cell.rnn.weight_hh_l0)[0] for outputs in (full, low)
+    ]
+    assert gradients[1].dtype == torch.float32
+    assert torch.cosine_similarity(*(gradient.flatten() for gradient in gradients), dim=0) > 0.99
