@@ -34,7 +34,7 @@ KERNELS: dict[str, set[str]] = {
 MODELS: list[dict[str, Any]] = [
     {"attention_score": "general", "decoder_input_feeding": True, "decoder_num_layers": 2},
     {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_query": "previous"},
-    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_joining": "maxout"},
+    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_readout": "maxout"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
 ]
 

@@ -37,9 +37,9 @@ COVERING: list[dict[str, Any]] = [
     {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
      "decoder_tied_embeddings": True, "embedding_size": 16, "append_eos": False},
     {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
-     "encoder_num_layers": 3, "decoder_num_layers": 3, "decoder_joining": "maxout"},
+     "encoder_num_layers": 3, "decoder_num_layers": 3, "decoder_readout": "maxout"},
     {"cell": "rnn", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
-     "decoder_joining": "addition"},
+     "decoder_readout": "addition"},
     {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from tests.bundles import TINY_PLAN, tiny_exportable
 MODELS: list[dict[str, Any]] = [
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_num_layers": 2},
     {"cell": "gru", "attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10},
-    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_joining": "maxout"},
+    {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_readout": "maxout"},
     {"cell": "gru", "attention_score": "concat", "encoder_bidirectional": False, "decoder_initial_state": "mean"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
 ]
