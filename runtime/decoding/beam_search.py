@@ -38,9 +38,6 @@ Key = TypeVar("Key")
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.float64]
 
-_COUNTED = np.arange(1 << 16)[:, None]
-"""0, 1, 2, ...: the rows of as many greedy searches."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entrant(Generic[Key]):
@@ -122,11 +119,8 @@ class BeamSearch(Generic[Key]):
     def join(self, entrants: Sequence[Entrant[Key]]) -> None:
         """Adds requests of this beam size."""
         step, num = self._step, len(entrants)
-        beams = [
-            beam
-            for one in entrants
-            for beam in opened_beams(RunningRequest(one.key, one.options, one.source_length, step), 1)
-        ]
+        requests = [RunningRequest(one.key, one.options, one.source_length, step) for one in entrants]
+        beams = [opened_beams(request, 1)[0] for request in requests]
         self._history.join(num, min(self._limits.first_begin, step))
         self._limits.join([one.options for one in entrants], step)
         self._beams += beams
@@ -296,7 +290,7 @@ class BeamSearch(Generic[Key]):
         k, num_beams, num_candidates = self._beam_size, len(self._counts), scores.shape[1]
         pool = self._negated[:, None] - scores
         if k == 1:
-            return (_COUNTED[:num_beams], pool) if stay is None else (stay.nonzero()[0][:, None], pool[stay])
+            return (np.arange(num_beams)[:, None], pool) if stay is None else (stay.nonzero()[0][:, None], pool[stay])
         width = k * num_candidates
         first = first_in_pool = np.arange(0, num_beams * width, width)[:, None]
         if len(pool) < num_beams * k:
