@@ -41,6 +41,7 @@ class SourceBuffers:
         self._axes = axes
         self.width = width
         self.num_slots = 0
+        self._num_shown, self._shown = -1, dict[str, Array]()
         capacity = int(num_sources * GROWTH)
         self.lengths: Ids = np.zeros(capacity, np.int64)
         self._buffers = {
@@ -48,8 +49,11 @@ class SourceBuffers:
         }
 
     def tensors(self) -> dict[str, Array]:
-        """By name [N, S, ...], not copied."""
-        return {name: buffer[: self.num_slots] for name, buffer in self._buffers.items()}
+        """By name [N, S, ...], not copied; the same arrays as before, as long as there are as many slots."""
+        if self._num_shown != self.num_slots:
+            self._num_shown = self.num_slots
+            self._shown = {name: buffer[: self.num_slots] for name, buffer in self._buffers.items()}
+        return self._shown
 
     def takes(self, num_free: int, lengths: Ids) -> bool:
         """Whether newcomers of these lengths find room, where so many slots are free."""

@@ -32,8 +32,14 @@ from attendant.runtime.stepper import (
     state_of,
 )
 
-CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
-"""What is new at every step, and small."""
+CHANGING = (
+    graph_io.PREVIOUS_IDS,
+    graph_io.FORCED_IDS,
+    graph_io.BANNED_IDS,
+    graph_io.SOURCE_ROWS,
+    graph_io.ROW_SLOTS,
+)
+"""What is small and often new: copying it costs less than telling a binding of it."""
 
 
 @dataclass(frozen=True, slots=True)
