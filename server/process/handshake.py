@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from attendant.runtime.bundle.manifest import Limits, Precision, Provider
 from attendant.server.config import ServerConfig
 
 
@@ -14,13 +13,8 @@ class Plan:
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker's bundle gives on this host what it must; how it is served."""
-
-    precision: Precision
-    provider: Provider
-    limits: Limits
+    """The worker's bundle gives on this host what it must."""
 
 
 @dataclass(frozen=True, slots=True)

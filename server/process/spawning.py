@@ -4,12 +4,10 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from types import TracebackType
+from dataclasses import replace
 from typing import Self
 
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Limits, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.frames import framed, receive_one
@@ -17,17 +15,6 @@ from attendant.server.process.handshake import Plan, Ready, Refused
 
 END_SECONDS = 5.0
 """How long a worker may take to notice that it is not wanted any more: the step under way, or its loading."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteModel:
-    """A bundle that workers have loaded, each at the other end of a connection."""
-
-    bundle: Bundle
-    precision: Precision
-    provider: Provider
-    limits: Limits
-    connections: tuple[socket.socket, ...]
 
 
 class WorkerProcesses:
@@ -40,9 +27,7 @@ class WorkerProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for connection in self._connections:
             # Closing alone would not reach the worker while an event loop still holds the socket.
             with suppress(OSError):
@@ -55,23 +40,18 @@ class WorkerProcesses:
                 process.kill()
                 process.wait()
 
-    def serve(self, bundle: Bundle, config: ServerConfig, threads: int) -> RemoteModel:
-        """Starts `config.workers` workers and waits until all are ready.
+    def serve(self, bundle: Bundle, config: ServerConfig, threads: int) -> list[socket.socket]:
+        """Starts `config.workers` workers and waits until all are ready; returns the connections to them.
 
         Raises:
             UserError: the first one that refused says why.
             RuntimeError: a worker ended while it loaded.
         """
         plan = Plan(replace(config, bundles=(bundle.path,)), threads)
-        connections = tuple(self._start(plan) for _ in range(config.workers))
-        ready = [_answer_of(connection) for connection in connections]
-        return RemoteModel(
-            bundle=bundle,
-            precision=ready[0].precision,
-            provider=ready[0].provider,
-            limits=ready[0].limits,
-            connections=connections,
-        )
+        connections = [self._start(plan) for _ in range(config.workers)]
+        for connection in connections:
+            _check_ready(connection)
+        return connections
 
     def _start(self, plan: Plan) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -83,10 +63,9 @@ class WorkerProcesses:
         return ours
 
 
-def _answer_of(connection: socket.socket) -> Ready:
+def _check_ready(connection: socket.socket) -> None:
     answer = receive_one(connection)
     if isinstance(answer, Refused):
         raise UserError(answer.message)
     if not isinstance(answer, Ready):
         raise RuntimeError("a worker process ended while it loaded its bundle; what it said stands above")
-    return answer

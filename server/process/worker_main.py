@@ -12,7 +12,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
 from attendant.server.engine.remote.frames import framed, receive_one
 from attendant.server.engine.remote.serving import serve_engine
-from attendant.server.loading import load_model
+from attendant.server.loading import load_engine
 from attendant.server.observability.logs import configure_logging
 from attendant.server.process.handshake import Plan, Ready, Refused
 
@@ -45,12 +45,12 @@ def _serve(connection: socket.socket) -> None:
     configure_logging(config.log_level, config.log_format)
     try:
         (path,) = config.bundles
-        loaded = load_model(open_bundle(path), config, plan.threads)
+        engine = load_engine(open_bundle(path), config, plan.threads)
     except UserError as error:
         connection.sendall(framed(Refused(str(error))))
         return
-    connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
-    serve_engine(connection, loaded.engine)
+    connection.sendall(framed(Ready()))
+    serve_engine(connection, engine)
 
 
 if __name__ == "__main__":
