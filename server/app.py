@@ -20,7 +20,7 @@ from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
-from attendant.server.loading import in_daemon_thread, load_engine, open_bundles, threads_each
+from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
 from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
 from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics
@@ -90,12 +90,11 @@ def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[tuple[
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
     """
-    threads = threads_each(config)
 
     def load(bundle: Bundle) -> HostMaker:
         if config.workers == 1:
-            return partial(EngineThread, bundle.manifest.name, load_engine(bundle, config, threads))
-        return partial(WorkerPool, processes.serve(bundle, config, threads), max_rows=config.max_rows)
+            return partial(EngineThread, bundle.manifest.name, load_engine(bundle, config))
+        return partial(WorkerPool, processes.serve(bundle, config), max_rows=config.max_rows)
 
     return [(bundle, load(bundle)) for bundle in open_bundles(config)]
 

@@ -64,13 +64,13 @@ def threads_each(config: ServerConfig) -> int:
     return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
 
 
-def load_engine(bundle: Bundle, config: ServerConfig, threads: int) -> Engine:
+def load_engine(bundle: Bundle, config: ServerConfig) -> Engine:
     """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
 
     Raises:
         UserError: the bundle is refused, or there is no such precision or provider here.
     """
-    began = time.monotonic()
+    began, threads = time.monotonic(), threads_each(config)
     precision = precision_of(bundle.manifest, config)
     stepper = open_stepper(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
     if differences := check_golden(bundle, stepper, precision, config.provider):

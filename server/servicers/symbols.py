@@ -2,13 +2,35 @@
 
 from collections.abc import Sequence
 
+from google.protobuf.message import Message
+
 from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
 from attendant.server.servicers.violations import Violations, tokens_long
 
 MAX_UNKNOWN_TOLD = 4
 
 
-def read_text(text: str, field: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations) -> list[int]:
+def read_side(
+    request: Message, side: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations
+) -> list[int]:
+    """The ids of a request's source or target, given as a text or as tokens; empty where something is wrong.
+
+    Args:
+        side: the oneof of the two ways.
+        least, most: tokens that it may have.
+    """
+    field = request.WhichOneof(side)
+    if field is None:
+        ways = request.DESCRIPTOR.oneofs_by_name[side].fields
+        violations.say(side, "unset", " or ".join(way.name for way in ways))
+        return []
+    given = getattr(request, field)
+    if isinstance(given, str):
+        return _read_text(given, field, tokenizer, least, most, violations)
+    return read_tokens(given.tokens, f"{field}.tokens", tokenizer, least, most, violations)
+
+
+def _read_text(text: str, field: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations) -> list[int]:
     """The ids of a text; what is unknown in it becomes UNK. Its length is that of its tokens."""
     # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
     ids = tokenizer.encode(text) if text.strip() else []
