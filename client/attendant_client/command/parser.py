@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import generate, health, models, score
+from attendant_client.command import generate, questions
 from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.version import VERSION
 
@@ -37,9 +37,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, run, fill, summary in (
         ("generate", generate.run, _generate, "answer texts, or each line of standard input"),
-        ("score", score.run, _score, "how probable the model finds a given target"),
-        ("models", models.run, _models, "the models that are served, their limits and measured quality"),
-        ("health", health.run, _health, "whether the server is serving; exit status 0 if so, else 1"),
+        ("score", questions.score, _score, "how probable the model finds a given target"),
+        ("models", questions.models, _models, "the models that are served, their limits and measured quality"),
+        ("health", questions.health, _health, "whether the server is serving; exit status 0 if so, else 1"),
     ):
         command = commands.add_parser(
             name,
