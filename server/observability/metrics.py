@@ -117,16 +117,13 @@ class Metrics:
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
-        self._children_of = lru_cache(maxsize=None)(self._find_children)
+        self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
+        self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        count, duration = self._children_of(model, method, code)
-        count.inc()
-        duration.observe(seconds)
-
-    def _find_children(self, model: str, method: str, code: str) -> tuple[Counter, Histogram]:
-        return self.requests.labels(model, method, code), self.request_seconds.labels(model, method)
+        self._requests_of(model, method, code).inc()
+        self._seconds_of(model, method).observe(seconds)
 
     def of_model(self, model: str) -> "ModelMetrics":
         return ModelMetrics(self, model)
