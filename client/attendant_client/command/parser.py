@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import generate, questions
@@ -30,8 +30,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="attendant",
         description="Ask an Attendant server.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"attendant-client {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
@@ -46,8 +44,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parents=[common],
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         fill(command)
         command.set_defaults(run=run)
@@ -64,6 +60,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
     def error(self, message: str) -> NoReturn:
         """One line instead of the whole usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
