@@ -161,6 +161,7 @@ class _Reading:
     def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
         """A number in a closed range; `why`: what else there is to say of the limit."""
         value: Number = self._value(path, default)
+        # Written so that NaN fails, here and below.
         self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
         return value
 
