@@ -45,7 +45,8 @@ def main() -> int:
     stage(2, "Evaluate", "on the test words, with the decoder that serves")
     if not evaluations():
         run("training", "evaluate", str(RUN), "--split", "test")
-    show_evaluation()
+    for entry in evaluations():
+        console.print(f"  [bold]{entry['metric']} {float(str(entry['value'])):.2f}[/]  {entry['protocol']}")
     stage(3, "Export", f"to ONNX, compared with PyTorch -> {BUNDLE}")
     if is_exported():
         console.print(f"[green]done before[/]: {BUNDLE}")
@@ -101,11 +102,6 @@ def is_exported() -> bool:
         return False
     weights = max(path.stat().st_mtime for path in (RUN / "checkpoints").rglob("*.safetensors"))
     return (BUNDLE / "manifest.json").stat().st_mtime > weights
-
-
-def show_evaluation() -> None:
-    for entry in evaluations():
-        console.print(f"  [bold]{entry['metric']} {float(str(entry['value'])):.2f}[/]  {entry['protocol']}")
 
 
 @contextmanager

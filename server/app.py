@@ -9,22 +9,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from attendant.runtime.bundle.bundle import Bundle
 from attendant.server.config import ServerConfig
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
+from attendant.server.engine.request import StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
-from attendant.server.loading import LoadedModel, in_daemon_thread, load_model, open_bundles, threads_each
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
+from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
 from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import authority, bind, grpc_server
-from attendant.server.process.spawning import RemoteModel, WorkerProcesses
+from attendant.server.process.spawning import WorkerProcesses
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,12 @@ T = TypeVar("T")
 
 BULK_PER_ROW = 2
 """Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
+
+
+class HostMaker(Protocol):
+    """Makes the host of an engine that has been loaded."""
+
+    def __call__(self, *, on_step: Callable[[StepStats], None]) -> EngineHost: ...
 
 
 async def serve(config: ServerConfig) -> int:
@@ -59,7 +67,7 @@ async def serve(config: ServerConfig) -> int:
             loaded = await _unless_ending(lifecycle, partial(load_models, config, processes))
             if loaded is None:
                 return lifecycle.exit_status
-            models = [await start_model(one, config, metrics, lifecycle) for one in loaded]
+            models = [await start_model(bundle, make, config, metrics, lifecycle) for bundle, make in loaded]
             catalogue.open(models)
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
@@ -76,46 +84,41 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[LoadedModel | RemoteModel]:
+def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[tuple[Bundle, HostMaker]]:
     """Checks and loads every bundle: here, or in processes of their own where there are several workers.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
     """
-    threads = threads_each(config)
-    if config.workers == 1:
-        return [load_model(bundle, config, threads) for bundle in open_bundles(config)]
-    return [processes.serve(bundle, config, threads) for bundle in open_bundles(config)]
+
+    def load(bundle: Bundle) -> HostMaker:
+        if config.workers == 1:
+            return partial(EngineThread, bundle.manifest.name, load_engine(bundle, config))
+        return partial(WorkerPool, processes.serve(bundle, config), max_rows=config.max_rows)
+
+    return [(bundle, load(bundle)) for bundle in open_bundles(config)]
 
 
 async def start_model(
-    loaded: LoadedModel | RemoteModel, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle
+    bundle: Bundle, make_host: HostMaker, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle
 ) -> ServedModel:
     """Starts a model's engine."""
-    manifest = loaded.bundle.manifest
+    manifest = bundle.manifest
+    precision, max_rows = precision_of(manifest, config), config.workers * config.max_rows
     rendered = metrics.of_model(manifest.name)
-    host: EngineHost
-    if isinstance(loaded, RemoteModel):
-        host = WorkerPool(loaded.connections, max_rows=config.max_rows, on_step=rendered.stepped)
-    else:
-        host = EngineThread(manifest.name, loaded.engine, on_step=rendered.stepped)
-    max_rows = config.workers * config.max_rows
     runner = EngineRunner(
-        host, max_waiting=config.max_waiting, max_bulk=BULK_PER_ROW * max_rows, on_death=lifecycle.engine_died
+        make_host(on_step=rendered.stepped),
+        max_waiting=config.max_waiting,
+        max_bulk=BULK_PER_ROW * max_rows,
+        on_death=lifecycle.engine_died,
     )
-    rendered.watch(
-        runner,
-        rows_limit=max_rows,
-        version=manifest.version,
-        precision=loaded.precision,
-        provider=loaded.provider,
-    )
+    rendered.watch(runner, rows_limit=max_rows, version=manifest.version, precision=precision, provider=config.provider)
     await runner.start()
     return ServedModel(
-        bundle=loaded.bundle,
-        precision=loaded.precision,
-        provider=loaded.provider,
-        limits=loaded.limits,
+        bundle=bundle,
+        precision=precision,
+        provider=config.provider,
+        limits=limits_in_force(manifest, config.max_rows),
         runner=runner,
         metrics=rendered,
     )

@@ -28,20 +28,19 @@ class AttendantError(Exception):
     Attributes:
         code: the gRPC status code's name.
         reason: the metric label.
+        default_message: of a class whose errors all say the same.
     """
 
     code: ClassVar[str]
     reason: ClassVar[str]
+    default_message: ClassVar[str] = ""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or self.default_message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
-        return _restored, (type(self), self.args, vars(self))
-
-
-def _restored(kind: type[AttendantError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> AttendantError:
-    error = kind.__new__(kind, *arguments)
-    vars(error).update(attributes)
-    return error
+        return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +129,13 @@ class DeadlineTooShort(Overloaded):
 class DeadlineExceeded(AttendantError):
     code = "DEADLINE_EXCEEDED"
     reason = "deadline_exceeded"
-
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before the answer was whole")
+    default_message = "the deadline passed before the answer was whole"
 
 
 class Cancelled(AttendantError):
     code = "CANCELLED"
     reason = "cancelled"
-
-    def __init__(self) -> None:
-        super().__init__("the request was cancelled")
+    default_message = "the request was cancelled"
 
 
 class Unavailable(AttendantError):
@@ -149,23 +144,17 @@ class Unavailable(AttendantError):
 
 class NotReady(Unavailable):
     reason = "not_ready"
-
-    def __init__(self) -> None:
-        super().__init__("the server is still checking its bundles; try again soon")
+    default_message = "the server is still checking its bundles; try again soon"
 
 
 class Draining(Unavailable):
     reason = "draining"
-
-    def __init__(self) -> None:
-        super().__init__("the server is shutting down; try another one")
+    default_message = "the server is shutting down; try another one"
 
 
 class EngineDead(Unavailable):
     reason = "engine_dead"
-
-    def __init__(self) -> None:
-        super().__init__("the engine has failed and the server is ending; try another one")
+    default_message = "the engine has failed and the server is ending; try another one"
 
 
 class NotBuilt(AttendantError):
@@ -179,6 +168,4 @@ class NotBuilt(AttendantError):
 class InternalError(AttendantError):
     code = "INTERNAL"
     reason = "internal"
-
-    def __init__(self) -> None:
-        super().__init__("internal error; the server's log has it under this request's id")
+    default_message = "internal error; the server's log has it under this request's id"

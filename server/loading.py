@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
 from typing import TypeVar
 
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
-from attendant.runtime.bundle.manifest import Limits, Precision, Provider
-from attendant.runtime.bundle_stepper import default_precision, open_stepper
+from attendant.runtime.bundle.manifest import Limits, Provider
+from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -23,7 +22,7 @@ from attendant.runtime.stepper import Stepper
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.models import limits_in_force
+from attendant.server.models import limits_in_force, precision_of
 
 log = logging.getLogger(__name__)
 
@@ -39,21 +38,6 @@ NUM_TIMED = 7
 TIMES_EACH = 5
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A bundle whose graphs run here and give what they must, with an engine for them.
-
-    Attributes:
-        limits: in force here: the manifest's, or what the server's options leave of them.
-    """
-
-    bundle: Bundle
-    engine: Engine
-    precision: Precision
-    provider: Provider
-    limits: Limits
 
 
 def open_bundles(config: ServerConfig) -> list[Bundle]:
@@ -80,19 +64,18 @@ def threads_each(config: ServerConfig) -> int:
     return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
 
 
-def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedModel:
+def load_engine(bundle: Bundle, config: ServerConfig) -> Engine:
     """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
 
     Raises:
         UserError: the bundle is refused, or there is no such precision or provider here.
     """
-    began = time.monotonic()
-    precision = config.precision or default_precision(bundle.manifest, config.provider)
+    began, threads = time.monotonic(), threads_each(config)
+    precision = precision_of(bundle.manifest, config)
     stepper = open_stepper(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
     if differences := check_golden(bundle, stepper, precision, config.provider):
         raise BundleRefused(bundle.path, differences)
-    limits = limits_in_force(bundle.manifest, config.max_rows)
-    _warm_up(bundle, stepper, limits)
+    _warm_up(bundle, stepper, limits_in_force(bundle.manifest, config.max_rows))
     log.info(
         "bundle checked",
         extra={
@@ -111,8 +94,7 @@ def load_model(bundle: Bundle, config: ServerConfig, threads: int) -> LoadedMode
         bulk_seconds=config.bulk_seconds
         or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, config.provider)),
     )
-    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
-    return LoadedModel(bundle=bundle, engine=engine, precision=precision, provider=config.provider, limits=limits)
+    return Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
 
 
 def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import grpc
@@ -46,12 +45,7 @@ class Bulk:
             self._tasks.append(asyncio.create_task(self._watch(self._timeout)))
         return self
 
-    async def __aexit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
         """Half-closes the stream and lets it end; after an exception, or with answers still awaited, cancels it."""
         running, *others = self._tasks
         if exception is None and not self._asked:
@@ -127,8 +121,7 @@ class Bulk:
     async def _is_wanted(self) -> bool:
         """Waits for a request; False: there will be none."""
         while not self._asked and not self._closing:
-            self._stirred.clear()
-            await self._stirred.wait()
+            await self._stir()
         return bool(self._asked)
 
     async def _send(self, stream: Any, go_on: asyncio.Event) -> None:
@@ -139,8 +132,12 @@ class Bulk:
             if self._closing:
                 await stream.done_writing()
                 return
-            self._stirred.clear()
-            await self._stirred.wait()
+            await self._stir()
+
+    async def _stir(self) -> None:
+        """Waits until there is something new to send, or no more to come."""
+        self._stirred.clear()
+        await self._stirred.wait()
 
     def _answer(self, answer: pb.GenerateBatchResponse) -> None:
         self._last_progress = time.monotonic()

@@ -3,7 +3,6 @@
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast, overload
 
 import grpc
@@ -62,12 +61,7 @@ class AttendantClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -105,7 +99,7 @@ class AttendantClient:
         **options: Unpack[GenerateOptions],
     ) -> AsyncGenerator[Generation | AttendantError, None]: ...
 
-    def generate_many(
+    async def generate_many(
         self,
         sources: Iterable[Source] | AsyncIterable[Source],
         *,
@@ -124,15 +118,6 @@ class AttendantClient:
             return_errors: yield a request's error in its place and go on; otherwise the first one is raised.
             options: of every request, see `GenerateOptions`; `timeout`: seconds that may pass without an answer.
         """
-        return self._generate_many(sources, concurrency, return_errors, options)
-
-    async def _generate_many(
-        self,
-        sources: Iterable[Source] | AsyncIterable[Source],
-        concurrency: int,
-        return_errors: bool,
-        options: GenerateOptions,
-    ) -> AsyncGenerator[Generation | AttendantError, None]:
         given = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 

@@ -21,6 +21,7 @@ from attendant_client.options import DecodingFields, GenerateOptions, OutputFiel
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _Filled = TypeVar("_Filled", bound=Message)
+_Plain = TypeVar("_Plain")
 
 _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
@@ -55,12 +56,10 @@ def score_request(
 
 def generation_of(response: pb.GenerateResponse) -> Generation:
     timings = response.timings
-    return Generation(
-        request_id=response.request_id,
-        model=response.model,
-        version=response.version,
+    return _plain(
+        Generation,
+        response,
         hypotheses=tuple(_hypothesis(hypothesis) for hypothesis in response.hypotheses),
-        source_tokens=tuple(response.source_tokens),
         timings=Timings(
             queue_seconds=timings.queue,
             encode_seconds=timings.encode,
@@ -73,40 +72,17 @@ def generation_of(response: pb.GenerateResponse) -> Generation:
 
 
 def score_of(response: pb.ScoreResponse) -> Score:
-    return Score(
-        request_id=response.request_id,
-        model=response.model,
-        version=response.version,
-        log_prob=response.log_prob,
-        source_tokens=tuple(response.source_tokens),
-        target_tokens=tuple(response.target_tokens),
-        token_log_probs=tuple(response.token_log_probs),
-        attention=_attention(response),
-    )
+    return _plain(Score, response, attention=_attention(response))
 
 
 def model_info_of(model: pb.Model) -> ModelInfo:
-    limits = model.limits
-    return ModelInfo(
-        name=model.name,
-        version=model.version,
-        precision=model.precision,
-        provider=model.provider,
+    return _plain(
+        ModelInfo,
+        model,
         architecture=dict(model.architecture),
-        source_vocabulary_size=model.source_vocabulary_size,
-        target_vocabulary_size=model.target_vocabulary_size,
-        limits=Limits(
-            max_source_tokens=limits.max_source_tokens,
-            max_target_tokens=limits.max_target_tokens,
-            max_beam_size=limits.max_beam_size,
-            max_num_hypotheses=limits.max_num_hypotheses,
-        ),
+        limits=_plain(Limits, model.limits),
         defaults=_decoding_defaults(model.defaults),
-        evaluation=tuple(
-            Evaluation(metric=e.metric, value=e.value, protocol=e.protocol, num_examples=e.num_examples)
-            for e in model.evaluation
-        ),
-        manifest_json=model.manifest_json,
+        evaluation=tuple(_plain(Evaluation, evaluation) for evaluation in model.evaluation),
     )
 
 
@@ -138,13 +114,18 @@ def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
     return message
 
 
+def _plain(kind: type[_Plain], message: Message, **converted: Any) -> _Plain:
+    """A plain value, of the message's fields of the same names and of those that are given converted."""
+    for name in kind.__annotations__.keys() - converted.keys():
+        value = getattr(message, name)
+        converted[name] = value if isinstance(value, str | int | float) else tuple(value)
+    return kind(**converted)
+
+
 def _hypothesis(hypothesis: pb.Hypothesis) -> Hypothesis:
-    return Hypothesis(
-        text=hypothesis.text,
-        tokens=tuple(hypothesis.tokens),
-        score=hypothesis.score,
-        log_prob=hypothesis.log_prob,
-        token_log_probs=tuple(hypothesis.token_log_probs),
+    return _plain(
+        Hypothesis,
+        hypothesis,
         attention=_attention(hypothesis),
         finish_reason=_FINISH_REASONS.get(hypothesis.finish_reason, FinishReason.UNSPECIFIED),
     )

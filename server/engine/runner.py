@@ -49,12 +49,10 @@ class EngineRunner:
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        self._loop: asyncio.AbstractEventLoop
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
     async def start(self) -> None:
         """Starts the engine; from the event loop that will await it."""
-        self._loop = asyncio.get_running_loop()
         await self._host.start(self._tell, self._die)
 
     def submit(
@@ -87,7 +85,7 @@ class EngineRunner:
         now = self._clock()
         deadline = None if timeout_seconds is None else now + timeout_seconds
         request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
-        outcome = self._outcomes[request.key] = self._loop.create_future()
+        outcome = self._outcomes[request.key] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
         self._host.submit(request)
         return outcome

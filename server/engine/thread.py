@@ -44,7 +44,7 @@ class EngineThread:
         self._cancelled: list[int] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._on_outcomes: Callable[[Outcomes], None]
         self._on_death: Callable[[], None]
 
@@ -117,7 +117,6 @@ class EngineThread:
 
     def _call(self, function: Callable[[], None]) -> None:
         """Has the event loop call a function, unless it has ended: then nobody waits any more."""
-        assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:

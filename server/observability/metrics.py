@@ -34,6 +34,51 @@ LENGTH_RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0
 PHASES = ("admit", "encode", "step", "search", "select")
 
 
+OF_MODEL = ("model",)
+
+# The metrics that have no label but the model, by name.
+HISTOGRAMS = {
+    "queue_seconds": ("From submission to admission.", REQUEST_BUCKETS),
+    "encode_seconds": ("In the encoder, with the requests encoded beside it; per request.", REQUEST_BUCKETS),
+    "decode_seconds": ("From the end of encoding to the last step; per request.", REQUEST_BUCKETS),
+    "time_to_first_token_seconds": ("From submission to the end of the first step.", REQUEST_BUCKETS),
+    "inter_token_seconds": ("Mean time between the steps of a request, after the first one.", STEP_BUCKETS),
+    "step_rows": ("Rows (live hypotheses) in a decoder step.", COUNT_BUCKETS),
+    "request_source_tokens": ("Source tokens of a request that was answered, without EOS.", COUNT_BUCKETS),
+    "request_target_tokens": ("Target tokens of a request's best hypothesis, without EOS.", COUNT_BUCKETS),
+    "batch_efficiency_ratio": (
+        "Attention cells of a step that meant something over those that were computed; the rest is padding.",
+        RATIO_BUCKETS,
+    ),
+    "attention_entropy_ratio": (
+        "Mean entropy of the best hypothesis's attention over that of uniform attention; of requests that asked for "
+        "attention and have a source of several positions.",
+        RATIO_BUCKETS,
+    ),
+    "coverage_deficit_ratio": (
+        "Share of the source that the best hypothesis's attention left out: mean over positions of 1 less the sum of "
+        "their weights, at least 0; of requests that asked for attention.",
+        RATIO_BUCKETS,
+    ),
+    "length_ratio": ("Target tokens of the best hypothesis over source tokens.", LENGTH_RATIO_BUCKETS),
+}
+COUNTERS = {
+    "cancelled_rows": "Rows freed because the client went or its deadline passed.",
+    "source_tokens": "Source tokens of requests that were answered.",
+    "target_tokens": "Target tokens of all hypotheses that were returned.",
+    "steps": "Decoder steps.",
+    "unknown_tokens": "Source tokens of answered requests that were not in the vocabulary.",
+    "hit_max_length": "Requests whose best hypothesis was cut at its maximum length.",
+}
+GAUGES = {
+    "requests_waiting": "Requests that wait for rows.",
+    "requests_running": "Requests that have rows.",
+    "rows_running": "Rows (live hypotheses) now.",
+    "rows_limit": "Rows that may be stepped together: --max-rows.",
+    "ready": "1 where the model is served: loaded, not draining, not dead.",
+}
+
+
 class Metrics:
     """All metrics, on one registry."""
 
@@ -43,102 +88,42 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        gauge = partial(Gauge, namespace="attendant", registry=registry)
+        histogram = partial(Histogram, namespace="attendant", registry=registry)
         counter = partial(Counter, namespace="attendant", registry=registry)
-
-        def histogram(name: str, about: str, buckets: Sequence[float], labels: Sequence[str] = ("model",)) -> Histogram:
-            return Histogram(name, about, labels, namespace="attendant", registry=registry, buckets=buckets)
-
+        gauge = partial(Gauge, namespace="attendant", registry=registry)
+        self.histograms = {
+            name: histogram(name, about, OF_MODEL, buckets=buckets) for name, (about, buckets) in HISTOGRAMS.items()
+        }
+        self.counters = {name: counter(name, about, OF_MODEL) for name, about in COUNTERS.items()}
+        self.gauges = {name: gauge(name, about, OF_MODEL) for name, about in GAUGES.items()}
         self.request_seconds = histogram(
             "request_seconds",
             "From a request's arrival at the service to its answer, whatever that was.",
-            REQUEST_BUCKETS,
             ("model", "method"),
-        )
-        self.queue_seconds = histogram("queue_seconds", "From submission to admission.", REQUEST_BUCKETS)
-        self.encode_seconds = histogram(
-            "encode_seconds", "In the encoder, with the requests encoded beside it; per request.", REQUEST_BUCKETS
-        )
-        self.decode_seconds = histogram(
-            "decode_seconds", "From the end of encoding to the last step; per request.", REQUEST_BUCKETS
-        )
-        self.time_to_first_token_seconds = histogram(
-            "time_to_first_token_seconds", "From submission to the end of the first step.", REQUEST_BUCKETS
-        )
-        self.inter_token_seconds = histogram(
-            "inter_token_seconds", "Mean time between the steps of a request, after the first one.", STEP_BUCKETS
+            buckets=REQUEST_BUCKETS,
         )
         self.step_seconds = histogram(
             "step_seconds",
             "Phases of the engine's rounds: admit, encode (only where somebody joined), step (the graph), search, "
             "select.",
-            STEP_BUCKETS,
             ("model", "phase"),
-        )
-        self.step_rows = histogram("step_rows", "Rows (live hypotheses) in a decoder step.", COUNT_BUCKETS)
-        self.request_source_tokens = histogram(
-            "request_source_tokens", "Source tokens of a request that was answered, without EOS.", COUNT_BUCKETS
-        )
-        self.request_target_tokens = histogram(
-            "request_target_tokens", "Target tokens of a request's best hypothesis, without EOS.", COUNT_BUCKETS
-        )
-        self.batch_efficiency_ratio = histogram(
-            "batch_efficiency_ratio",
-            "Attention cells of a step that meant something over those that were computed; the rest is padding.",
-            RATIO_BUCKETS,
+            buckets=STEP_BUCKETS,
         )
         self.requests = counter("requests", "Requests by how they ended.", ("model", "method", "code"))
         self.rejected = counter(
             "rejected", "Requests that were refused, by why: see server/errors.py.", ("model", "reason")
         )
-        self.cancelled_rows = counter(
-            "cancelled_rows", "Rows freed because the client went or its deadline passed.", ("model",)
-        )
-        self.source_tokens = counter("source_tokens", "Source tokens of requests that were answered.", ("model",))
-        self.target_tokens = counter("target_tokens", "Target tokens of all hypotheses that were returned.", ("model",))
-        self.steps = counter("steps", "Decoder steps.", ("model",))
-        # Looking children up takes longer than counting; labels are from closed sets, so there are few.
-        self._children_of = lru_cache(maxsize=None)(self._find_children)
-        self.requests_waiting = gauge("requests_waiting", "Requests that wait for rows.", ("model",))
-        self.requests_running = gauge("requests_running", "Requests that have rows.", ("model",))
-        self.rows_running = gauge("rows_running", "Rows (live hypotheses) now.", ("model",))
-        self.rows_limit = gauge("rows_limit", "Rows that may be stepped together: --max-rows.", ("model",))
         self.bundle_info = gauge(
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
-        self.ready = gauge("ready", "1 where the model is served: loaded, not draining, not dead.", ("model",))
-        self.attention_entropy_ratio = histogram(
-            "attention_entropy_ratio",
-            "Mean entropy of the best hypothesis's attention over that of uniform attention; of requests that asked "
-            "for attention and have a source of several positions.",
-            RATIO_BUCKETS,
-        )
-        self.coverage_deficit_ratio = histogram(
-            "coverage_deficit_ratio",
-            "Share of the source that the best hypothesis's attention left out: mean over positions of 1 less the sum "
-            "of their weights, at least 0; of requests that asked for attention.",
-            RATIO_BUCKETS,
-        )
-        self.unknown_tokens = counter(
-            "unknown_tokens",
-            "Source tokens of answered requests that were not in the vocabulary.",
-            ("model",),
-        )
-        self.hit_max_length = counter(
-            "hit_max_length", "Requests whose best hypothesis was cut at its maximum length.", ("model",)
-        )
-        self.length_ratio = histogram(
-            "length_ratio", "Target tokens of the best hypothesis over source tokens.", LENGTH_RATIO_BUCKETS
-        )
+        # Looking children up takes longer than counting; labels are from closed sets, so there are few.
+        self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
+        self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
-        count, duration = self._children_of(model, method, code)
-        count.inc()
-        duration.observe(seconds)
-
-    def _find_children(self, model: str, method: str, code: str) -> tuple[Counter, Histogram]:
-        return self.requests.labels(model, method, code), self.request_seconds.labels(model, method)
+        self._requests_of(model, method, code).inc()
+        self._seconds_of(model, method).observe(seconds)
 
     def of_model(self, model: str) -> "ModelMetrics":
         return ModelMetrics(self, model)
@@ -148,50 +133,33 @@ class ModelMetrics:
     """The metrics of one model, their labels resolved once: a step is short."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
-        self._metrics = metrics
-        self._model = model
-        self._step_seconds = {phase: metrics.step_seconds.labels(model, phase) for phase in PHASES}
-        self._step_rows = metrics.step_rows.labels(model)
-        self._batch_efficiency_ratio = metrics.batch_efficiency_ratio.labels(model)
-        self._steps = metrics.steps.labels(model)
-        self._cancelled_rows = metrics.cancelled_rows.labels(model)
-        self._queue_seconds = metrics.queue_seconds.labels(model)
-        self._encode_seconds = metrics.encode_seconds.labels(model)
-        self._decode_seconds = metrics.decode_seconds.labels(model)
-        self._time_to_first_token_seconds = metrics.time_to_first_token_seconds.labels(model)
-        self._inter_token_seconds = metrics.inter_token_seconds.labels(model)
-        self._request_source_tokens = metrics.request_source_tokens.labels(model)
-        self._request_target_tokens = metrics.request_target_tokens.labels(model)
-        self._source_tokens = metrics.source_tokens.labels(model)
-        self._target_tokens = metrics.target_tokens.labels(model)
-        self._unknown_tokens = metrics.unknown_tokens.labels(model)
-        self._hit_max_length = metrics.hit_max_length.labels(model)
-        self._length_ratio = metrics.length_ratio.labels(model)
-        self._attention_entropy_ratio = metrics.attention_entropy_ratio.labels(model)
-        self._coverage_deficit_ratio = metrics.coverage_deficit_ratio.labels(model)
+        self._observe = {name: metric.labels(model).observe for name, metric in metrics.histograms.items()}
+        self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
+        self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
+        self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
+        self._bundle_info = partial(metrics.bundle_info.labels, model)
 
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
         """Sets what never changes, and what to ask the engine for at each scrape, so that it can't go stale."""
-        metrics, model = self._metrics, self._model
-        metrics.requests_waiting.labels(model).set_function(lambda: runner.num_waiting)
-        metrics.requests_running.labels(model).set_function(lambda: runner.num_running)
-        metrics.rows_running.labels(model).set_function(lambda: runner.num_rows)
-        metrics.rows_limit.labels(model).set(rows_limit)
-        metrics.bundle_info.labels(model, version, precision, provider).set(1)
+        self._gauges["requests_waiting"].set_function(lambda: runner.num_waiting)
+        self._gauges["requests_running"].set_function(lambda: runner.num_running)
+        self._gauges["rows_running"].set_function(lambda: runner.num_rows)
+        self._gauges["rows_limit"].set(rows_limit)
+        self._bundle_info(version, precision, provider).set(1)
 
     def set_ready(self, ready: bool) -> None:
-        self._metrics.ready.labels(self._model).set(int(ready))
+        self._gauges["ready"].set(int(ready))
 
     def stepped(self, stats: StepStats) -> None:
         """A round of the engine; called on its thread."""
         for phase, seconds in stats.phase_seconds.items():
-            self._step_seconds[phase].observe(seconds)
+            self._observe_phase[phase](seconds)
         if stats.cancelled_rows:
-            self._cancelled_rows.inc(stats.cancelled_rows)
+            self._count["cancelled_rows"](stats.cancelled_rows)
         if stats.num_rows:
-            self._steps.inc()
-            self._step_rows.observe(stats.num_rows)
-            self._batch_efficiency_ratio.observe(stats.useful_cells / stats.computed_cells)
+            self._count["steps"](1)
+            self._observe["step_rows"](stats.num_rows)
+            self._observe["batch_efficiency_ratio"](stats.useful_cells / stats.computed_cells)
 
     def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
         """A request was answered.
@@ -199,27 +167,27 @@ class ModelMetrics:
         Args:
             source_ids: as the encoder took them; their end symbol does not count as a token.
         """
-        self._queue_seconds.observe(stats.queue)
-        self._encode_seconds.observe(stats.encode)
-        self._decode_seconds.observe(stats.decode)
-        self._time_to_first_token_seconds.observe(stats.first_token)
+        self._observe["queue_seconds"](stats.queue)
+        self._observe["encode_seconds"](stats.encode)
+        self._observe["decode_seconds"](stats.decode)
+        self._observe["time_to_first_token_seconds"](stats.first_token)
         if stats.steps > 1:
-            self._inter_token_seconds.observe((stats.total - stats.first_token) / (stats.steps - 1))
-        self._request_source_tokens.observe(num_source_tokens)
-        self._source_tokens.inc(num_source_tokens)
-        self._unknown_tokens.inc(source_ids.count(UNK_ID))
+            self._observe["inter_token_seconds"]((stats.total - stats.first_token) / (stats.steps - 1))
+        self._observe["request_source_tokens"](num_source_tokens)
+        self._count["source_tokens"](num_source_tokens)
+        self._count["unknown_tokens"](source_ids.count(UNK_ID))
 
     def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
         """What the model made of a source, best first: the quality signals."""
         best = hypotheses[0]
-        self._request_target_tokens.observe(len(best.token_ids))
-        self._length_ratio.observe(len(best.token_ids) / num_source_tokens)
-        self._target_tokens.inc(sum(len(one.token_ids) for one in hypotheses))
-        self._hit_max_length.inc(best.finish_reason is FinishReason.LENGTH)
+        self._observe["request_target_tokens"](len(best.token_ids))
+        self._observe["length_ratio"](len(best.token_ids) / num_source_tokens)
+        self._count["target_tokens"](sum(len(one.token_ids) for one in hypotheses))
+        self._count["hit_max_length"](best.finish_reason is FinishReason.LENGTH)
         if best.attention is not None:
-            self._coverage_deficit_ratio.observe(coverage_deficit(best.attention))
+            self._observe["coverage_deficit_ratio"](coverage_deficit(best.attention))
             if best.attention.shape[1] > 1:
-                self._attention_entropy_ratio.observe(attention_entropy(best.attention))
+                self._observe["attention_entropy_ratio"](attention_entropy(best.attention))
 
 
 def attention_entropy(attention: Floats) -> float:

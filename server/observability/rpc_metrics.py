@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import grpc
@@ -66,7 +66,7 @@ class _MeasuredRpc:
     ) -> None:
         self._behaviour = behaviour
         self._started = metrics.started.labels(*labels)
-        self._handled = partial(metrics.handled.labels, *labels)
+        self._handled = lru_cache(maxsize=None)(partial(metrics.handled.labels, *labels))
         self._received = metrics.received.labels(*labels)
         self._sent = metrics.sent.labels(*labels)
         self._seconds = metrics.seconds.labels(*labels)

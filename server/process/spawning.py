@@ -4,30 +4,18 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from types import TracebackType
+from dataclasses import replace
 from typing import Self
 
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Limits, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.frames import framed, receive_one
-from attendant.server.process.handshake import Plan, Ready, Refused
+from attendant.server.engine.remote.messages import READY
+from attendant.server.loading import threads_each
 
 END_SECONDS = 5.0
 """How long a worker may take to notice that it is not wanted any more: the step under way, or its loading."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteModel:
-    """A bundle that workers have loaded, each at the other end of a connection."""
-
-    bundle: Bundle
-    precision: Precision
-    provider: Provider
-    limits: Limits
-    connections: tuple[socket.socket, ...]
 
 
 class WorkerProcesses:
@@ -40,9 +28,7 @@ class WorkerProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for connection in self._connections:
             # Closing alone would not reach the worker while an event loop still holds the socket.
             with suppress(OSError):
@@ -55,38 +41,32 @@ class WorkerProcesses:
                 process.kill()
                 process.wait()
 
-    def serve(self, bundle: Bundle, config: ServerConfig, threads: int) -> RemoteModel:
-        """Starts `config.workers` workers and waits until all are ready.
+    def serve(self, bundle: Bundle, config: ServerConfig) -> list[socket.socket]:
+        """Starts `config.workers` workers and waits until all are ready; returns the connections to them.
 
         Raises:
             UserError: the first one that refused says why.
             RuntimeError: a worker ended while it loaded.
         """
-        plan = Plan(replace(config, bundles=(bundle.path,)), threads)
-        connections = tuple(self._start(plan) for _ in range(config.workers))
-        ready = [_answer_of(connection) for connection in connections]
-        return RemoteModel(
-            bundle=bundle,
-            precision=ready[0].precision,
-            provider=ready[0].provider,
-            limits=ready[0].limits,
-            connections=connections,
-        )
+        alone = replace(config, bundles=(bundle.path,), threads=threads_each(config), workers=1)
+        connections = [self._start(alone) for _ in range(config.workers)]
+        for connection in connections:
+            _check_ready(connection)
+        return connections
 
-    def _start(self, plan: Plan) -> socket.socket:
+    def _start(self, config: ServerConfig) -> socket.socket:
         ours, theirs = socket.socketpair()
         self._connections.append(ours)
         with theirs:
             command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
             self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
-        ours.sendall(framed(plan))
+        ours.sendall(framed(config))
         return ours
 
 
-def _answer_of(connection: socket.socket) -> Ready:
+def _check_ready(connection: socket.socket) -> None:
     answer = receive_one(connection)
-    if isinstance(answer, Refused):
-        raise UserError(answer.message)
-    if not isinstance(answer, Ready):
+    if isinstance(answer, UserError):
+        raise answer
+    if answer != READY:
         raise RuntimeError("a worker process ended while it loaded its bundle; what it said stands above")
-    return answer

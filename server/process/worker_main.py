@@ -10,11 +10,12 @@ import sys
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
+from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.frames import framed, receive_one
+from attendant.server.engine.remote.messages import READY
 from attendant.server.engine.remote.serving import serve_engine
-from attendant.server.loading import load_model
+from attendant.server.loading import load_engine
 from attendant.server.observability.logs import configure_logging
-from attendant.server.process.handshake import Plan, Ready, Refused
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +39,18 @@ def main(descriptor: int) -> int:
 
 
 def _serve(connection: socket.socket) -> None:
-    plan = receive_one(connection)
-    if not isinstance(plan, Plan):
+    config = receive_one(connection)
+    if not isinstance(config, ServerConfig):
         return
-    config = plan.config
     configure_logging(config.log_level, config.log_format)
     try:
         (path,) = config.bundles
-        loaded = load_model(open_bundle(path), config, plan.threads)
+        engine = load_engine(open_bundle(path), config)
     except UserError as error:
-        connection.sendall(framed(Refused(str(error))))
+        connection.sendall(framed(UserError(str(error))))
         return
-    connection.sendall(framed(Ready(loaded.precision, loaded.provider, loaded.limits)))
-    serve_engine(connection, loaded.engine)
+    connection.sendall(framed(READY))
+    serve_engine(connection, engine)
 
 
 if __name__ == "__main__":

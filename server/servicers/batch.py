@@ -16,9 +16,9 @@ from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import Draining, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
-from attendant.server.servicers.engine_call import EngineCall
+from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
-from attendant.server.servicers.requests import read_generate
+from attendant.server.servicers.requests import ParsedRequest, read_generate
 from attendant.server.servicers.status import abort, status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -28,21 +28,21 @@ class _Item:
     """A request of the stream, and how far it has come.
 
     Attributes:
-        call: None until the request has been parsed.
+        parsed: None until it has been checked.
         submitted: None until the engine has the request.
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
 
     request: messages.GenerateRequest
     context: RequestContext
-    call: EngineCall | None = None
+    parsed: ParsedRequest | None = None
     has_room: bool = False
     submitted: asyncio.Future[Outcome] | None = None
     outcome: Outcome | BaseException | None = None
 
     def give_room_back(self) -> None:
-        if self.has_room and self.call is not None:
-            self.call.model.runner.bulk_room.release()
+        if self.has_room and self.parsed is not None:
+            self.parsed.model.runner.bulk_room.release()
 
 
 class BatchStream:
@@ -119,10 +119,10 @@ class BatchStream:
 
     async def _submit(self, item: _Item) -> None:
         model = self._catalogue.find(item.request.model)
-        item.call = EngineCall(model, read_generate(item.request, model))
+        item.parsed = read_generate(item.request, model)
         await model.runner.bulk_room.acquire()
         item.has_room = True
-        item.submitted = item.call.submit(self._context.time_remaining(), Priority.BULK)
+        item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
         item.submitted.add_done_callback(partial(self._told, item))
 
     def _told(self, item: _Item, submitted: asyncio.Future[Outcome]) -> None:
@@ -142,9 +142,9 @@ class BatchStream:
         answer: messages.GenerateBatchResponse | None = None
         raised = outcome if isinstance(outcome, BaseException) else None
         if isinstance(outcome, Result):
-            assert item.call is not None
+            assert item.parsed is not None
             try:
-                fields = item.call.generated(item.request, outcome)
+                fields = generate_fields(item.request, item.parsed, item.parsed.generated(outcome))
                 answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
             except Exception as error:
                 raised = error

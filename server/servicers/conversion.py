@@ -6,7 +6,7 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.decoding.unknowns import replace_unknowns
 from attendant.runtime.stepper import Floats
-from attendant.server.engine.request import RequestStats, Result
+from attendant.server.engine.request import Result
 from attendant.server.models import ServedModel
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -15,33 +15,32 @@ FINISH_REASONS = {
     FinishReason.EOS: messages.FINISH_REASON_EOS,
     FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
 }
+TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
+"""The names of its fields, which RequestStats has too."""
 
 
-def generate_fields(
-    request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest, result: Result
-) -> dict[str, Any]:
+def generate_fields(request: messages.GenerateRequest, parsed: ParsedRequest, result: Result) -> dict[str, Any]:
     """A GenerateResponse's fields: a message would be copied into one that it is part of, by its wire format."""
-    words = _source_words(request, model, parsed) if request.output.replace_unknowns else None
+    model = parsed.model
+    words = _source_words(request, parsed) if request.output.replace_unknowns else None
     return {
         "request_id": request.request_id,
         "model": model.name,
         "version": model.manifest.version,
         "hypotheses": [_hypothesis(one, model, request.output, words) for one in result.hypotheses],
-        "source_tokens": _source_tokens(model, parsed),
-        "timings": _timings(result.stats),
+        "source_tokens": _source_tokens(parsed),
+        "timings": {name: getattr(result.stats, name) for name in TIMINGS},
     }
 
 
-def score_response(
-    request: messages.ScoreRequest, model: ServedModel, parsed: ParsedRequest, result: Result
-) -> messages.ScoreResponse:
-    target = result.hypotheses[0]
+def score_response(request: messages.ScoreRequest, parsed: ParsedRequest, result: Result) -> messages.ScoreResponse:
+    model, target = parsed.model, result.hypotheses[0]
     return messages.ScoreResponse(
         request_id=request.request_id,
         model=model.name,
         version=model.manifest.version,
         log_prob=target.log_prob,
-        source_tokens=_source_tokens(model, parsed),
+        source_tokens=_source_tokens(parsed),
         target_tokens=model.bundle.target_tokenizer.tokens_of(target.token_ids),
         token_log_probs=target.token_log_probs,
         attention=_attention(target.attention),
@@ -60,9 +59,7 @@ def model_message(model: ServedModel) -> messages.Model:
         target_vocabulary_size=manifest.target.vocabulary_size,
         limits=messages.Limits(**limits.model_dump()),
         defaults=messages.DecodingOptions(
-            beam_size=manifest.decoding.beam_size,
-            num_hypotheses=manifest.decoding.num_hypotheses,
-            length_penalty=manifest.decoding.length_penalty,
+            **manifest.decoding.model_dump(exclude={"max_length"}),
             min_length=0,
             # Of the longest source, where it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),
@@ -70,9 +67,7 @@ def model_message(model: ServedModel) -> messages.Model:
             suppress_unk=False,
         ),
         evaluation=[
-            messages.EvaluationResult(
-                metric=one.metric, value=one.value, protocol=one.protocol, num_examples=one.num_examples
-            )
+            messages.EvaluationResult(**one.model_dump(exclude={"precision", "difference"}))
             for one in manifest.evaluation
             # What was measured of other graphs says nothing certain of these.
             if one.precision == model.precision
@@ -100,13 +95,13 @@ def _hypothesis(
     }
 
 
-def _source_tokens(model: ServedModel, parsed: ParsedRequest) -> list[str]:
-    return model.bundle.source_tokenizer.tokens_of(parsed.source_ids)
+def _source_tokens(parsed: ParsedRequest) -> list[str]:
+    return parsed.model.bundle.source_tokenizer.tokens_of(parsed.source_ids)
 
 
-def _source_words(request: messages.GenerateRequest, model: ServedModel, parsed: ParsedRequest) -> list[str]:
+def _source_words(request: messages.GenerateRequest, parsed: ParsedRequest) -> list[str]:
     """What stands at each position of the source, its end not among them."""
-    tokenizer = model.bundle.source_tokenizer
+    tokenizer = parsed.model.bundle.source_tokenizer
     if request.WhichOneof("source") == "text":
         return tokenizer.words_of(request.text)
     return tokenizer.tokens_of(parsed.source_ids)[: len(request.tokens.tokens)]
@@ -118,17 +113,6 @@ def _attention(attention: Floats | None) -> messages.Attention | None:
         return None
     rows, columns = attention.shape
     return messages.Attention(rows=rows, columns=columns, weights=attention.ravel().tolist())
-
-
-def _timings(stats: RequestStats) -> dict[str, float]:
-    return {
-        "queue": stats.queue,
-        "encode": stats.encode,
-        "decode": stats.decode,
-        "total": stats.total,
-        "steps": stats.steps,
-        "mean_batch_rows": stats.mean_batch_rows,
-    }
 
 
 def _flattened(section: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

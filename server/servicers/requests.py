@@ -1,27 +1,54 @@
 """Requests as the engine takes them, or everything that is wrong with them, told together."""
 
+import asyncio
 from dataclasses import dataclass
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
+from attendant.server.engine.request import Outcome, Priority, Result
+from attendant.server.errors import AttendantError
 from attendant.server.models import ServedModel
 from attendant.server.servicers.decoding import read_decoding
-from attendant.server.servicers.symbols import read_text, read_tokens
+from attendant.server.servicers.symbols import read_side
 from attendant.server.servicers.violations import Violations, check_request_id
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request asks of its model.
+    """What a request asks of its model, and the one way into the model's engine and back.
 
     Attributes:
         source_ids: as the encoder takes them, the end symbol included where the model wants it.
         num_source_tokens: of the source itself.
     """
 
+    model: ServedModel
     source_ids: tuple[int, ...]
     num_source_tokens: int
     options: DecodingOptions
+
+    def submit(
+        self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+    ) -> asyncio.Future[Outcome]:
+        """See EngineRunner.submit."""
+        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority)
+
+    def scored(self, outcome: Outcome) -> Result:
+        """The outcome, counted, where it is a result.
+
+        Raises:
+            AttendantError: the outcome itself, where it is an error.
+        """
+        if isinstance(outcome, AttendantError):
+            raise outcome
+        self.model.metrics.answered(self.source_ids, self.num_source_tokens, outcome.stats)
+        return outcome
+
+    def generated(self, outcome: Outcome) -> Result:
+        """The same, with what the hypotheses say of the model."""
+        result = self.scored(outcome)
+        self.model.metrics.generated(self.num_source_tokens, result.hypotheses)
+        return result
 
 
 def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:
@@ -31,16 +58,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
         InvalidArgument: with every violation.
     """
     violations = Violations()
-    check_request_id(request.request_id, violations)
-    tokenizer, most = model.bundle.source_tokenizer, model.limits.max_source_tokens
-    match request.WhichOneof("source"):
-        case "text":
-            source_ids = read_text(request.text, "text", tokenizer, 1, most, violations)
-        case "tokens":
-            source_ids = read_tokens(request.tokens.tokens, "tokens.tokens", tokenizer, 1, most, violations)
-        case _:
-            source_ids = []
-            violations.say("source", "unset", "text or tokens")
+    source_ids = _read_source(request, model, violations)
     options = read_decoding(request.decoding, request.output, model, len(source_ids), violations)
     _check_output(request.output, model, violations)
     violations.raise_if_any()
@@ -55,30 +73,11 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequ
         InvalidArgument: with every violation.
     """
     violations = Violations()
-    check_request_id(request.request_id, violations)
-    bundle, limits = model.bundle, model.limits
-    tokenizer, most = bundle.source_tokenizer, limits.max_source_tokens
-    match request.WhichOneof("source"):
-        case "source_text":
-            source_ids = read_text(request.source_text, "source_text", tokenizer, 1, most, violations)
-        case "source_tokens":
-            given, field = request.source_tokens.tokens, "source_tokens.tokens"
-            source_ids = read_tokens(given, field, tokenizer, 1, most, violations)
-        case _:
-            source_ids = []
-            violations.say("source", "unset", "source_text or source_tokens")
+    source_ids = _read_source(request, model, violations)
     include_eos = request.include_eos if request.HasField("include_eos") else True
     # The end alone has a probability too.
-    least, tokenizer, most = int(not include_eos), bundle.target_tokenizer, limits.max_target_tokens
-    match request.WhichOneof("target"):
-        case "target_text":
-            target_ids = read_text(request.target_text, "target_text", tokenizer, least, most, violations)
-        case "target_tokens":
-            given, field = request.target_tokens.tokens, "target_tokens.tokens"
-            target_ids = read_tokens(given, field, tokenizer, least, most, violations)
-        case _:
-            target_ids = []
-            violations.say("target", "unset", "target_text or target_tokens")
+    least, most = int(not include_eos), model.limits.max_target_tokens
+    target_ids = read_side(request, "target", model.bundle.target_tokenizer, least, most, violations)
     _check_output(request.output, model, violations)
     if request.output.replace_unknowns:
         violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
@@ -89,9 +88,16 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequ
     return _parsed(source_ids, options, model)
 
 
+def _read_source(
+    request: messages.GenerateRequest | messages.ScoreRequest, model: ServedModel, violations: Violations
+) -> list[int]:
+    check_request_id(request.request_id, violations)
+    return read_side(request, "source", model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
+
+
 def _parsed(source_ids: list[int], options: DecodingOptions, model: ServedModel) -> ParsedRequest:
     encoded = tuple(model.bundle.source_ids(source_ids))
-    return ParsedRequest(source_ids=encoded, num_source_tokens=len(source_ids), options=options)
+    return ParsedRequest(model=model, source_ids=encoded, num_source_tokens=len(source_ids), options=options)
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:

@@ -11,8 +11,7 @@ from attendant.server.errors import NotBuilt
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
-from attendant.server.servicers.conversion import model_message, score_response
-from attendant.server.servicers.engine_call import EngineCall
+from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
 from attendant.server.servicers.requests import read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -36,10 +35,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
-            model = self._catalogue.find(request.model)
-            call = EngineCall(model, read_generate(request, model))
-            outcome = await call.submit(context.time_remaining())
-            return messages.GenerateResponse(**call.generated(request, outcome))
+            parsed = read_generate(request, self._catalogue.find(request.model))
+            result = parsed.generated(await parsed.submit(context.time_remaining()))
+            return messages.GenerateResponse(**generate_fields(request, parsed, result))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -58,10 +56,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
-            model = self._catalogue.find(request.model)
-            call = EngineCall(model, read_score(request, model))
-            result = call.result(await call.submit(context.time_remaining()))
-            return score_response(request, model, call.parsed, result)
+            parsed = read_score(request, self._catalogue.find(request.model))
+            result = parsed.scored(await parsed.submit(context.time_remaining()))
+            return score_response(request, parsed, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context

@@ -2,18 +2,34 @@
 
 from collections.abc import Sequence
 
+from google.protobuf.message import Message
+
 from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
-from attendant.server.servicers.violations import Violations, tokens_long
+from attendant.server.servicers.violations import Violations
 
 MAX_UNKNOWN_TOLD = 4
 
 
-def read_text(text: str, field: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations) -> list[int]:
-    """The ids of a text; what is unknown in it becomes UNK. Its length is that of its tokens."""
+def read_side(
+    request: Message, side: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations
+) -> list[int]:
+    """The ids of a request's source or target, given as a text or as tokens.
+
+    Args:
+        side: the oneof of the two ways.
+        least, most: tokens that it may have.
+    """
+    field = request.WhichOneof(side)
+    if field is None:
+        ways = request.DESCRIPTOR.oneofs_by_name[side].fields
+        violations.say(side, "unset", " or ".join(way.name for way in ways))
+        return []
+    given = getattr(request, field)
+    if not isinstance(given, str):
+        return read_tokens(given.tokens, f"{field}.tokens", tokenizer, least, most, violations)
     # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
-    ids = tokenizer.encode(text) if text.strip() else []
-    if not least <= len(ids) <= most:
-        violations.say(field, tokens_long(len(ids)), _range(least, most))
+    ids = tokenizer.encode(given) if given.strip() else []
+    _check_length(len(ids), field, least, most, violations)
     return ids
 
 
@@ -25,8 +41,7 @@ def read_tokens(
     Args:
         field: of the repeated field itself: "tokens.tokens".
     """
-    if not least <= len(tokens) <= most:
-        violations.say(field, tokens_long(len(tokens)), _range(least, most))
+    if not _check_length(len(tokens), field, least, most, violations):
         return []
     try:
         return tokenizer.ids_of(tokens)
@@ -47,5 +62,12 @@ def _is_known(token: str, tokenizer: Tokenizer) -> bool:
     return True
 
 
-def _range(least: int, most: int) -> str:
-    return f"{least} to {tokens_long(most)}"
+def _check_length(number: int, field: str, least: int, most: int, violations: Violations) -> bool:
+    held = least <= number <= most
+    if not held:
+        violations.say(field, _tokens_long(number), f"{least} to {_tokens_long(most)}")
+    return held
+
+
+def _tokens_long(number: int) -> str:
+    return f"{number} {'token' if number == 1 else 'tokens'} long"

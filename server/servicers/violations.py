@@ -29,10 +29,6 @@ class Violations:
             raise InvalidArgument(*self.found)
 
 
-def tokens_long(number: int) -> str:
-    return f"{number} {'token' if number == 1 else 'tokens'} long"
-
-
 def check_request_id(request_id: str, violations: Violations) -> None:
     """It is written to the log, and back to the caller: anything short will do, on one line."""
     violations.require(

@@ -8,20 +8,21 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.errors import UserError
-from attendant.server.app import serve
+from attendant.server.app import HostMaker, serve
 from attendant.server.config import parse_config
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.loading import LoadedModel
-from attendant.server.models import limits_in_force
+from attendant.server.engine.thread import EngineThread
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -31,15 +32,16 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(min_length=20, max_length=20))
 
 
-def loaded(stepper: FakeStepper) -> list[LoadedModel]:
+def loaded(stepper: FakeStepper) -> list[tuple[Bundle, HostMaker]]:
     bundle = fake_bundle()
-    limits = limits_in_force(bundle.manifest, 8)
     engine = Engine(stepper, Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005), SPECIAL_IDS)
-    return [LoadedModel(bundle=bundle, engine=engine, precision="fp32", provider="cpu", limits=limits)]
+    return [(bundle, partial(EngineThread, bundle.manifest.name, engine))]
 
 
 @asynccontextmanager
-async def app(monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[LoadedModel]], *arguments: str) -> Any:
+async def app(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[tuple[Bundle, HostMaker]]], *arguments: str
+) -> Any:
     """The task that serves, and its gRPC port as soon as it is bound."""
     ports: list[int] = []
     original = serve.__globals__["bind"]
@@ -66,7 +68,7 @@ async def test_health_answers_while_bundles_are_checked(
 ) -> None:
     checked = threading.Event()
 
-    def load() -> list[LoadedModel]:
+    def load() -> list[tuple[Bundle, HostMaker]]:
         assert checked.wait(PATIENCE_SECONDS)
         return loaded(fake_stepper())
 
@@ -90,7 +92,7 @@ async def test_health_answers_while_bundles_are_checked(
 async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = threading.Event()
 
-    def load() -> list[LoadedModel]:
+    def load() -> list[tuple[Bundle, HostMaker]]:
         checked.wait(PATIENCE_SECONDS)
         return []
 
@@ -102,7 +104,7 @@ async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_refused_bundle_ends_it_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> list[LoadedModel]:
+    def load() -> list[tuple[Bundle, HostMaker]]:
         raise UserError("the bundle is refused")
 
     async with app(monkeypatch, load) as (task, _):

@@ -12,14 +12,17 @@ import grpc
 from attendant_client.answers import Generation
 from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
-from attendant_client.command.connection import connect
 from attendant_client.command.ending import concerns_every_line, explain, status_of
 from attendant_client.command.lines import read_lines
 from attendant_client.command.progress import progress
+from attendant_client.command.questions import connect
 from attendant_client.command.rendering import generation_as_json, generation_as_text
 from attendant_client.errors import AttendantError, InvalidArgument
 from attendant_client.options import RequestOptions, Sampling
 from attendant_client.ordered import in_order
+
+# To a blank line: None.
+Answer = Generation | AttendantError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +44,6 @@ class Item:
     num_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an item; the answer to a blank line is None."""
-
-    item: Item
-    answer: Generation | AttendantError | None
-
-
 async def run(options: Namespace) -> int:
     """The exit status: 0, or once all is done 2 where sources were wrong, 1 where the server failed at some."""
     bulk = options.texts == ["-"]
@@ -56,13 +51,12 @@ async def run(options: Namespace) -> int:
     statuses = {0}
     async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as asked:
 
-        async def answer(item: Item) -> Outcome:
-            return Outcome(item, await _answer(asked, item, options))
+        async def answer(item: Item) -> tuple[Item, Answer]:
+            return item, await _answer(asked, item, options)
 
         with progress(enabled=bulk) as advance:
             async with aclosing(in_order(answer, items, concurrency=options.concurrency)) as outcomes:
-                async for outcome in outcomes:
-                    item, answered = outcome.item, outcome.answer
+                async for item, answered in outcomes:
                     ends = isinstance(answered, AttendantError) and concerns_every_line(answered)
                     if isinstance(answered, AttendantError):
                         statuses.add(status_of(answered))
@@ -79,7 +73,7 @@ async def run(options: Namespace) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace) -> Generation | AttendantError | None:
+async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace) -> Answer:
     if item.is_blank:
         return None
     if item.source is None:

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import generate, health, models, score
+from attendant_client.command import generate, questions
 from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.version import VERSION
 
@@ -30,24 +30,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="attendant",
         description="Ask an Attendant server.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"attendant-client {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name, run, fill, summary in (
         ("generate", generate.run, _generate, "answer texts, or each line of standard input"),
-        ("score", score.run, _score, "how probable the model finds a given target"),
-        ("models", models.run, _models, "the models that are served, their limits and measured quality"),
-        ("health", health.run, _health, "whether the server is serving; exit status 0 if so, else 1"),
+        ("score", questions.score, _score, "how probable the model finds a given target"),
+        ("models", questions.models, _models, "the models that are served, their limits and measured quality"),
+        ("health", questions.health, _health, "whether the server is serving; exit status 0 if so, else 1"),
     ):
         command = commands.add_parser(
             name,
             parents=[common],
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         fill(command)
         command.set_defaults(run=run)
@@ -64,6 +60,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
     def error(self, message: str) -> NoReturn:
         """One line instead of the whole usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

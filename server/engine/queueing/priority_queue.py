@@ -87,7 +87,11 @@ class PriorityQueue:
             if admitted and joining_width * (len(admitted) + 1) > max_joining_positions:
                 break
             running_width = max(running_width, width)
-            self._admit(request, width)
+            del self._waiting[request.key]
+            self._running[request.key] = request
+            self._running_widths[width] += 1
+            self._num_admitted += 1
+            self.reserved_rows += request.max_rows
             admitted.append(request)
         return admitted
 
@@ -106,13 +110,6 @@ class PriorityQueue:
         # Sorting is stable: of like widths the one that came first goes first.
         passable.sort(key=lambda request: abs(width_of(request) - first))
         return [request for request, _ in window[:num_overdue]] + passable
-
-    def _admit(self, request: EngineRequest, width: int) -> None:
-        del self._waiting[request.key]
-        self._running[request.key] = request
-        self._running_widths[width] += 1
-        self._num_admitted += 1
-        self.reserved_rows += request.max_rows
 
 
 def width_of(request: EngineRequest) -> int:

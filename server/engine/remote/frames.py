@@ -19,20 +19,12 @@ def framed(message: Any) -> bytes:
 
 def receive_one(connection: socket.socket) -> Any:
     """Waits for a message; None: the other end has hung up."""
-    with connection.makefile("rb", buffering=0) as stream:
-        head = _read(stream, LENGTH.size)
-        body = _read(stream, *LENGTH.unpack(head)) if head else b""
-    return pickle.loads(body) if body else None
-
-
-def _read(stream: socket.SocketIO, size: int) -> bytes:
-    """So many bytes; none if the other end has hung up before."""
-    read = bytearray()
-    while len(read) < size:
-        if not (part := stream.read(size - len(read))):
-            return b""
-        read += part
-    return bytes(read)
+    head = connection.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = connection.recv(length, socket.MSG_WAITALL)
+    return pickle.loads(body) if len(body) == length else None
 
 
 class Frames:

@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
 
+READY: Final = "ready"
+"""What a worker says first of all: its bundle gives on this host what it must. One that refuses it says why instead."""
+
 MAX_OPTIONS_KEPT: Final = 256
 
 

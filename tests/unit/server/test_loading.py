@@ -12,6 +12,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server import loading
 from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
+from attendant.server.models import limits_in_force
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
@@ -33,18 +34,21 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
         pass
 
     config = replace(
-        parse_config(["b", "--max-rows", "3", "--max-source-positions", "99", "--bulk-seconds", "0.25"], {}),
+        parse_config(
+            ["b", "--threads", "1", "--max-rows", "3", "--max-source-positions", "99", "--bulk-seconds", "0.25"], {}
+        ),
         scheduler=OtherScheduler,
     )
-    loaded = loading.load_model(open_bundle(tiny_bundle_path), config, 1)
-    assert isinstance(loaded.engine.scheduler, OtherScheduler)
-    assert loaded.engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
-    assert loaded.limits.max_beam_size == 3
+    bundle = open_bundle(tiny_bundle_path)
+    engine = loading.load_engine(bundle, config)
+    assert isinstance(engine.scheduler, OtherScheduler)
+    assert engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
+    assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
 
 
 def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(
     tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_request_seconds", lambda *_: 0.5)
-    loaded = loading.load_model(open_bundle(tiny_bundle_path), parse_config(["b"], {}), 1)
-    assert loaded.engine.scheduler.budget.bulk_seconds == 0.25
+    engine = loading.load_engine(open_bundle(tiny_bundle_path), parse_config(["b", "--threads", "1"], {}))
+    assert engine.scheduler.budget.bulk_seconds == 0.25

@@ -57,7 +57,7 @@ def _block(block: Block, runs: Sequence[tuple[str, str]], folder: str, pictures:
             return title + _rows(block.headings, block.rows, num_texts=block.num_texts)
         case Pictures():
             for one in block.entries:
-                pictures[f"{one.name}.svg"] = _on_paper(one.svg)
+                pictures[f"{one.name}.svg"] = on_paper(one.svg)
             shown = "\n\n".join(_picture(one, folder) for one in block.entries)
             key = ", ".join(f"**{letter}** {escaped(name)}" for letter, name in runs)
             return f"{shown}\n\n{key}" if block.has_key else shown
@@ -78,7 +78,7 @@ def _picture(picture: Picture, folder: str) -> str:
     return f"![{escaped(picture.description)}]({quote(folder)}/{picture.name}.svg){caption}"
 
 
-def _on_paper(svg: str) -> str:
+def on_paper(svg: str) -> str:
     """The drawing on a white ground: a Markdown viewer may have a page of any color."""
     opened = svg.index(">") + 1
     return f'{svg[:opened]}<rect width="100%" height="100%" style="fill:{PAPER}"/>{svg[opened:]}\n'

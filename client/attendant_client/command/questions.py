@@ -1,0 +1,50 @@
+"""`attendant score`, `attendant models` and `attendant health`: one question each, and its answer."""
+
+from argparse import Namespace
+
+from attendant_client.answers import HealthStatus
+from attendant_client.client import AttendantClient
+from attendant_client.command.rendering import model_as_json, model_as_text, score_as_json, score_as_text
+
+
+def connect(options: Namespace) -> AttendantClient:
+    """The client that the command's options ask for."""
+    return AttendantClient(
+        options.target,
+        timeout=options.timeout,
+        tls=options.tls,
+        root_certificates=options.root_certificates,
+        token=options.token,
+    )
+
+
+async def score(options: Namespace) -> int:
+    """How probable the model finds a given target."""
+    source, target = options.source, options.target_text
+    async with connect(options) as client:
+        found = await client.score(
+            source.split() if options.tokens else source,
+            target.split() if options.tokens else target,
+            include_eos=not options.no_eos,
+            attention=options.attention,
+            model=options.model,
+        )
+    print(score_as_json(found) if options.json else score_as_text(found, options))
+    return 0
+
+
+async def models(options: Namespace) -> int:
+    """What is served."""
+    async with connect(options) as client:
+        found = await client.models() if options.name is None else (await client.model(options.name),)
+    for model in found:
+        print(model_as_json(model) if options.json else model_as_text(model))
+    return 0
+
+
+async def health(options: Namespace) -> int:
+    """Whether the server is serving: 0 where it is, else 1."""
+    async with connect(options) as client:
+        status = await client.health(options.service)
+    print(status)
+    return 0 if status is HealthStatus.SERVING else 1
