@@ -4,9 +4,10 @@ Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 an
 """
 
 import copy
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -50,7 +51,7 @@ class Effort(NamedTuple):
 
 
 FULL = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, seconds=0.3)
-SMOKE = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
+QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 
 def candidates(bundle: Bundle, model: Seq2Seq | None, provider: Provider) -> Iterator[Candidate]:
@@ -95,8 +96,8 @@ class _HalfStepper(TorchStepper):
             return super().step(given, previous_ids, **options)
 
 
-def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort) -> System:
-    """A visit for each number of rows in which sources have as many as they need."""
+def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort, deadline: float) -> System:
+    """A visit for each number of rows in which sources have as many as they need, until the time is up."""
 
     @contextmanager
     def start() -> Iterator[list[Visit]]:
@@ -104,14 +105,36 @@ def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: 
         yield [_visit(stepper, count) for count in effort.num_rows]
 
     def _visit(stepper: Stepper, count: int) -> Visit:
-        if count % per_source or (candidate.is_compiled and count not in COMPILED_ROWS):
-            return lambda number: {}
-        return lambda number: {
-            f"{name}_{count}": value
-            for name, value in time_steps(stepper, per_source, count, num_tokens, effort).items()
-        }
+        def ask(number: int) -> dict[str, float]:
+            if count % per_source or (candidate.is_compiled and count not in COMPILED_ROWS):
+                return {}
+            with suppress(TimeIsUp), _time_limit(deadline - time.monotonic()):
+                found = time_steps(stepper, per_source, count, num_tokens, effort)
+                return {f"{name}_{count}": value for name, value in found.items()}
+            return {}
+
+        return ask
 
     return System(key=candidate.name, name=candidate.name, start=start)
+
+
+class TimeIsUp(Exception):
+    """The budget ran out within a call that can't be asked to stop, such as a compilation."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeIsUp
+
+    if seconds <= 0:
+        raise TimeIsUp
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int, effort: Effort) -> dict[str, float]:

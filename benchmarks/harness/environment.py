@@ -38,12 +38,11 @@ class Environment:
     def version(self) -> str:
         return self.package.partition("==")[2]
 
-    def install(self, cache: Path, torch_index: str | None = None) -> Path:
+    def install(self, cache: Path) -> Path:
         """Makes the environment where it is not there, complete, yet; returns its interpreter.
 
         Args:
             cache: the folder of all environments.
-            torch_index: an index with a CPU build of torch, beside pip's own.
 
         Raises:
             Unavailable: there is no such Python, or pip's words.
@@ -54,9 +53,8 @@ class Environment:
         if not done.exists() or done.read_text(encoding="utf-8") != wanted:
             output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            index = [] if torch_index is None else ["--extra-index-url", torch_index]
             if self.requirements:
-                output_of([*pip, *index, *self.requirements])
+                output_of([*pip, *self.requirements])
             output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
             done.write_text(wanted, encoding="utf-8")
         return python

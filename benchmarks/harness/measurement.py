@@ -83,17 +83,9 @@ class Measurement:
         return "".join(f"{figure} {self.samples[figure][-1]:,.4g}" for figure in list(found)[:1])
 
 
-def measure(
-    systems: Sequence[System], *, num_rounds: int, say: Say, into: list[Measurement] | None = None
-) -> list[Measurement]:
-    """Starts all systems, then visits each once a round, point by point; in the order given.
-
-    Args:
-        into: gets the measurements at once, for who keeps what there is should an exception end it.
-    """
+def measure(systems: Sequence[System], *, num_rounds: int, say: Say) -> list[Measurement]:
+    """Starts all systems, then visits each once a round, point by point; in the order given."""
     measurements = [Measurement(system) for system in systems]
-    if into is not None:
-        into += measurements
     with ExitStack() as exits:
         visits: list[Sequence[Visit]] = []
         for one in measurements:

@@ -1,8 +1,9 @@
 """What was measured, part by part, in a JSON file: a part that is run again takes the place of its former result."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from benchmarks.harness.machine import Machine
 
@@ -34,6 +35,7 @@ class Part:
         rows: of the table; each begins with its name.
         figures: by name, for the yardsticks (yardsticks.py) and for whoever compares runs.
         note: what is to be known of this very run; Markdown.
+        problems: what must not be: the command fails with these lines after all parts.
     """
 
     columns: list[str]
@@ -41,6 +43,7 @@ class Part:
     figures: dict[str, float] = field(default_factory=dict)
     pictures: list[Picture] = field(default_factory=list)
     note: str = ""
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +61,18 @@ class Measured:
     part: Part
 
 
+FORMAT = TypeAdapter(dict[str, Measured])
+
+
 class Results:
     """The parts of one file, in the order in which they were first run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.parts: dict[str, Measured] = {}
-        for name, value in json.loads(path.read_text(encoding="utf-8")).items() if path.exists() else ():
-            part = value["part"] | {"pictures": [Picture(**picture) for picture in value["part"]["pictures"]]}
-            self.parts[name] = Measured(**value | {"part": Part(**part), "machine": Machine(**value["machine"])})
+        self.parts = FORMAT.validate_json(path.read_bytes()) if path.exists() else {}
 
     def add(self, name: str, measured: Measured) -> None:
         """Keeps a part and writes the file."""
         self.parts[name] = measured
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        content = {name: asdict(value) for name, value in self.parts.items()}
-        self._path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        self._path.write_bytes(FORMAT.dump_json(self.parts, indent=1) + b"\n")

@@ -27,19 +27,18 @@ class Reading(NamedTuple):
     cpu_seconds: float
 
 
-def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path, torch_index: str | None) -> System:
+def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path) -> System:
     """A system whose visits are trainings from their start.
 
     Args:
         seconds: of one visit, its start included; longer where fewer than MIN_WINDOWS windows came by.
         cache: the folder of the environments.
-        torch_index: an index with a CPU build of torch, beside pip's own.
     """
 
     @contextmanager
     def start() -> Iterator[list[Visit]]:
         own = toolkit.environment
-        python = sys.executable if own is None else str(own.install(cache, torch_index))
+        python = sys.executable if own is None else str(own.install(cache))
         yield [lambda number: _train(toolkit, training, python, seconds)]
 
     name = f"{toolkit.name} {training.precision}"

@@ -1,10 +1,9 @@
-"""python -m benchmarks.peers: Attendant beside its peers, on the same work, in turns."""
+"""Attendant and its peers in process."""
 
-from benchmarks.command import Context, Suite, exit_suite
+from benchmarks.command import Context
 from benchmarks.decoding.in_process import BEAM_SIZE, one_by_one, throughput
 from benchmarks.harness.results import Part
 from benchmarks.peers.decoders import all_decoders
-from benchmarks.peers.served import served
 
 
 def greedy(context: Context) -> Part:
@@ -29,18 +28,3 @@ def single(context: Context) -> Part:
     Median latency of 20 source positions and as many steps, greedy.
     """
     return one_by_one(context, list(all_decoders(context, alone=True)))
-
-
-SUITE = Suite(
-    command="benchmarks.peers",
-    name="peers",
-    title="Attendant and its peers",
-    about=(
-        "The peers come from PyPI into environments of their own, which are kept. A peer that can't be installed or\n"
-        "fails keeps its row, with the reason."
-    ),
-    parts={"greedy": greedy, "beam": beam, "single": single, "served": served},
-)
-
-if __name__ == "__main__":
-    exit_suite(SUITE)
