@@ -4,21 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import LAST_LINES, ROOT
 
-TORCH = f"torch=={version('torch').partition('+')[0]}"
-"""The very torch that Attendant trains with: what is compared are the toolkits."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """One peer's environment.
+    """One peer's environment, an entry of environments.toml.
 
     Attributes:
         package: the peer itself, with its version.
@@ -71,9 +70,14 @@ class Environment:
         raise Unavailable(f"it needs one of {', '.join(self.interpreters)}, and none is here")
 
 
-def output_of(command: Sequence[str], question: str = "") -> str:
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+TEXT = Template(Path(__file__).with_name("environments.toml").read_text(encoding="utf-8")).substitute(torch=TORCH)
+ENVIRONMENTS = {name: Environment(name=name, **entry) for name, entry in tomllib.loads(TEXT).items()}
+
+
+def output_of(command: Sequence[str]) -> str:
     """What a peer's command prints. Raises Unavailable with its last words where it fails."""
-    done = subprocess.run(command, cwd=ROOT, input=question, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(" / ".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]))
     return done.stdout

@@ -36,7 +36,6 @@ def overhead(context: Context) -> Part:
         "unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
         "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
-    names = {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}
     jobs: dict[str, Job] = {}
     with (
         running(attendant_server(context)) as server,
@@ -58,14 +57,14 @@ def overhead(context: Context) -> Part:
         served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
     found: dict[str, float] = {}
-    for kind, name in names.items():
+    for kind, name in {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}.items():
         pairs = zip(served.samples[f"cpu_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
         speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_{kind}")
         within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_{kind}")
         rows.append([name, speed, str(jobs[kind].batch_size), cpu, within, difference, call])
-        values = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": call}
-        found |= {f"{kind}_{figure}": value for figure, value in values.items()}
+        found |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
+        found |= {f"{kind}_speed": speed, f"{kind}_empty_ms": call}
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
     return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=found)
 
@@ -87,22 +86,18 @@ def idle_latency(context: Context) -> Part:
             running(empty_service(server.payloads())) as empty,
             workers(own_decoder(context, "int8", num_threads=num_threads, bare=True)) as bare,
         ):
-            for warm_up in (served.visit(load), bare.visit(job), empty.visit(load)):
+            visits = {"server": served.visit(load), "bare graphs": bare.visit(job), "empty service": empty.visit(load)}
+            for warm_up in visits.values():
                 warm_up(0)
-            systems = [
-                running_system("served", "server", [served.visit(load)]),
-                running_system("bare", "bare graphs", [bare.visit(job)]),
-                running_system("empty", "empty service", [empty.visit(load)]),
-            ]
+            systems = [running_system(name, name, [visit]) for name, visit in visits.items()]
             ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
-        values = {"served_ms": ours.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": call.median("p50")}
-        ratio = values["served_ms"] / values["bare_ms"]
+        served_ms, bare_ms, empty_ms = ours.median("p50"), limit.median("ms"), call.median("p50")
         options = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        rows.append([options, values["served_ms"], values["bare_ms"], ratio, values["empty_ms"]])
-        found = found or values  # the first layout's are the ones that are compared
-    return Part(
-        columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"], rows=rows, figures=found
-    )
+        rows.append([options, served_ms, bare_ms, served_ms / bare_ms, empty_ms])
+        # The first layout's are the ones that are compared.
+        found = found or {"served_ms": served_ms, "bare_ms": bare_ms, "empty_ms": empty_ms}
+    columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
+    return Part(columns=columns, rows=rows, figures=found)
 
 
 def priority(context: Context) -> Part:

@@ -1,7 +1,6 @@
 """Watching trainings from outside: one clock for all toolkits, whatever they say of their own speed."""
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +36,7 @@ def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path)
 
     @contextmanager
     def start() -> Iterator[list[Visit]]:
-        own = toolkit.environment
-        python = sys.executable if own is None else str(own.install(cache))
+        python = toolkit.python(cache)
         yield [lambda number: _train(toolkit, training, python, seconds)]
 
     name = f"{toolkit.name} {training.precision}"
