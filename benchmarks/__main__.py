@@ -9,7 +9,7 @@ from benchmarks.command import Suite, run
 from benchmarks.decoding import bookkeeping, products
 from benchmarks.decoding import parts as decoding
 from benchmarks.gpu import parts as gpu
-from benchmarks.peers import in_process as peers
+from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
 from benchmarks.serving import closed_loop, open_loop, overhead, soak
 from benchmarks.training import corpus_memory, kernels, speed

@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import cast
 
 from attendant.runtime.bundle.bundle import open_bundle
@@ -16,7 +15,7 @@ from attendant.server.engine.request import EngineRequest, Priority
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import BEAM_SIZE, job_of
-from benchmarks.harness.measurement import Measurement, System, Visit, figures, measure, table
+from benchmarks.harness.measurement import Measurement, System, Visits, figures, measure, table
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import sentences
 
@@ -44,11 +43,10 @@ def bookkeeping(context: Context) -> Part:
 
 
 def _system(context: Context, precision: str, search: str, beam_size: int) -> System:
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+    def start() -> Iterator[Visits]:
         load = _Load(context, precision, beam_size)
         load.visit(0)  # warms up
-        yield [load.visit]
+        yield {"": load.visit}
 
     return System(key=f"{precision}_{search.replace(' ', '_')}", name=f"{precision}, {search}", start=start)
 

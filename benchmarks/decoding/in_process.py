@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.command import Context
-from benchmarks.harness.measurement import Measurement, System, Visit, figures, measure, table
+from benchmarks.harness.measurement import Measurement, System, Visit, Visits, figures, measure, table
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Answer, Job, share
@@ -47,17 +47,16 @@ class Decoder:
     about: str = ""
 
     def system(self, jobs: Mapping[str, Job], seconds: float, *, fixed: bool) -> System:
-        """Does each of the jobs in every round, for about so long; the figures' names end with the jobs'.
+        """Does each of the jobs in every round, for about so long.
 
         Args:
             fixed: in batches of the job's size, not in those of which the toolkit is fastest.
         """
 
-        @contextmanager
-        def start() -> Iterator[list[Visit]]:
+        def start() -> Iterator[Visits]:
             with workers(self) as pool:
                 sizes = {name: [job.batch_size] if fixed else self.batch_sizes for name, job in jobs.items()}
-                yield [pool.visit(pool.fastest(job, seconds, sizes[name]), name) for name, job in jobs.items()]
+                yield {name: pool.visit(pool.fastest(job, seconds, sizes[name])) for name, job in jobs.items()}
 
         return System(key=self.key, name=self.name, start=start, about=self.about)
 
@@ -102,9 +101,8 @@ class Workers:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
 
-    def visit(self, job: Job, suffix: str = "") -> Visit:
-        """A visit with this job; the figures' names end with the suffix."""
-        return lambda number: {f"{name}{suffix}": value for name, value in self.run(replace(job, seed=number)).items()}
+    def visit(self, job: Job) -> Visit:
+        return lambda number: self.run(replace(job, seed=number))
 
     def run(self, job: Job) -> dict[str, float]:
         """Shares the job out and waits for all: sentences per second by this process's clock, processor time per

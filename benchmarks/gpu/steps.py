@@ -23,7 +23,7 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness.measurement import System, Visit
+from benchmarks.harness.measurement import System, Visit, Visits
 
 CAPTURE_AFTER = 1
 """Steps before one is recorded: here every shape comes back."""
@@ -99,18 +99,16 @@ class _HalfStepper(TorchStepper):
 def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort, deadline: float) -> System:
     """A visit for each number of rows in which sources have as many as they need, until the time is up."""
 
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+    def start() -> Iterator[Visits]:
         stepper = candidate.make()
-        yield [_visit(stepper, count) for count in effort.num_rows]
+        counts = [count for count in effort.num_rows if count % per_source == 0]
+        compiled = candidate.is_compiled
+        yield {f"_{count}": visit(stepper, count) for count in counts if not compiled or count in COMPILED_ROWS}
 
-    def _visit(stepper: Stepper, count: int) -> Visit:
+    def visit(stepper: Stepper, count: int) -> Visit:
         def ask(number: int) -> dict[str, float]:
-            if count % per_source or (candidate.is_compiled and count not in COMPILED_ROWS):
-                return {}
             with suppress(TimeIsUp), _time_limit(deadline - time.monotonic()):
-                found = time_steps(stepper, per_source, count, num_tokens, effort)
-                return {f"{name}_{count}": value for name, value in found.items()}
+                return time_steps(stepper, per_source, count, num_tokens, effort)
             return {}
 
         return ask

@@ -6,8 +6,9 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout, own_decoder
+from benchmarks.decoding.in_process import BEAM_SIZE, NUM_WORKERS, Decoder, layout, one_by_one, own_decoder, throughput
 from benchmarks.harness.environment import ENVIRONMENTS, TORCH, output_of
+from benchmarks.harness.results import Part
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_model import export_plain, plain_parameters
 from benchmarks.training.toolkits import TOOLKITS, Training
@@ -39,6 +40,30 @@ class Transformer:
 
 
 TRANSFORMERS = (Transformer(6, 2, 256, 2048), Transformer(12, 1, 256, 1152))
+
+
+def greedy(context: Context) -> Part:
+    """Greedy, in process.
+
+    Sentences per second, each system at its best setting of those tried.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=1)
+
+
+def beam(context: Context) -> Part:
+    """Beam 4, in process.
+
+    As before, with a beam. The best hypothesis is returned.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=BEAM_SIZE)
+
+
+def single(context: Context) -> Part:
+    """One sentence alone, in process, one thread.
+
+    Median latency of 20 source positions and as many steps, greedy.
+    """
+    return one_by_one(context, list(all_decoders(context, alone=True)))
 
 
 def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:

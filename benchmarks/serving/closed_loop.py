@@ -1,11 +1,10 @@
 """Closed loops: so many clients, each of which asks again as soon as it was answered."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.command import Context
-from benchmarks.harness.measurement import System, Visit, figures, measure
+from benchmarks.harness.measurement import System, Visits, figures, measure
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.serving.generator import Load
 from benchmarks.serving.servers import Server, attendant_server, running
@@ -56,12 +55,11 @@ def closed_loops(
 
 
 def _system(server: Server, clients: Sequence[int], seconds: float) -> System:
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+    def start() -> Iterator[Visits]:
         with running(server) as run:
             loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
             for load in loads.values():
                 run.load(replace(load, seconds=min(WARM_UP_SECONDS, seconds)))
-            yield [run.visit(load, suffix) for suffix, load in loads.items()]
+            yield {ending: run.visit(load) for ending, load in loads.items()}
 
     return System(key=server.key, name=server.name, start=start, about=server.about)

@@ -53,7 +53,7 @@ def open_loop(context: Context) -> Part:
         # The same rates for both, and for each its own of its own capacity.
         rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
         systems = [
-            running_system(name, name, [_visit(run, rate, capacities[name], seconds) for rate in rates])
+            running_system(name, name, {f"_{rate}": _visit(run, rate, capacities[name], seconds) for rate in rates})
             for name, run in runs.items()
         ]
         found = measure(systems, num_rounds=NUM_RUNS, say=context.say)
@@ -106,7 +106,7 @@ def _visit(run: Running, rate: float, capacity: float, seconds: float) -> Visit:
         after = run.metrics()
         found["step_rows"] = mean_between("attendant_step_rows", before, after)
         found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
-        return {f"{name}_{rate}": found[name] for name in MEASURED}
+        return {name: found[name] for name in MEASURED}
 
     return ask
 

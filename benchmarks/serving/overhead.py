@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, job_of, own_decoder, workers
-from benchmarks.harness.measurement import measure, running_system
+from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 from benchmarks.serving.closed_loop import MAX_ROUNDS
@@ -50,9 +50,9 @@ def overhead(context: Context) -> Part:
             pool.run(jobs[kind])
         short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
         systems = [
-            running_system("served", "server", [server.visit(load, f"_{kind}") for kind, load in loads.items()]),
-            running_system("inside", "in process", [pool.visit(job, f"_{kind}") for kind, job in jobs.items()]),
-            running_system("empty", "empty service", [empty.visit(load, f"_{kind}") for kind, load in short.items()]),
+            running_system("served", "server", {f"_{kind}": server.visit(load) for kind, load in loads.items()}),
+            running_system("inside", "in process", {f"_{kind}": pool.visit(job) for kind, job in jobs.items()}),
+            running_system("empty", "empty service", {f"_{kind}": empty.visit(load) for kind, load in short.items()}),
         ]
         served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
@@ -89,7 +89,7 @@ def idle_latency(context: Context) -> Part:
             visits = {"server": served.visit(load), "bare graphs": bare.visit(job), "empty service": empty.visit(load)}
             for warm_up in visits.values():
                 warm_up(0)
-            systems = [running_system(name, name, [visit]) for name, visit in visits.items()]
+            systems = [running_system(name, name, {"": visit}) for name, visit in visits.items()]
             ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
         served_ms, bare_ms, empty_ms = ours.median("p50"), limit.median("ms"), call.median("p50")
         options = f"--workers {num_workers} --threads {num_workers * num_threads}"
@@ -109,16 +109,17 @@ def priority(context: Context) -> Part:
     trickle = Load(kind="open", rate=INTERACTIVE_RATE, seconds=seconds)
     bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * BULK_LEAD_SECONDS)
     with running(attendant_server(context)) as server:
-        interactive = server.visit(trickle, "_loaded")
+        interactive = server.visit(trickle)
 
-        def loaded(number: int) -> dict[str, float | list[float]]:
+        def loaded(number: int) -> Samples:
             server.begin(bulk)
             time.sleep(BULK_LEAD_SECONDS)
             return {**interactive(number), "bulk_speed": server.end(bulk)["speed"]}
 
-        system = running_system("attendant", "interactive requests", [server.visit(trickle, "_idle"), loaded])
+        visits = {"_idle": interactive, "_loaded": loaded}
+        system = running_system("attendant", "interactive requests", visits)
         (found,) = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
-    speed = found.median("bulk_speed")
+    speed = found.median("bulk_speed_loaded")
     names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
     figures = {f"{key}_{p}_ms": found.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
     rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]

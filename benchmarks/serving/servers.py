@@ -115,11 +115,8 @@ class Running:
     generators: dict[str, Process] = field(default_factory=dict)
     begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
 
-    def visit(self, load: Load, suffix: str = "") -> Visit:
-        """A visit with this load; the figures' names end with the suffix."""
-        return lambda number: {
-            f"{name}{suffix}": value for name, value in self.load(replace(load, seed=number)).items()
-        }
+    def visit(self, load: Load) -> Visit:
+        return lambda number: self.load(replace(load, seed=number))
 
     def load(self, load: Load) -> dict[str, float]:
         """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per

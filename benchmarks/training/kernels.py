@@ -94,7 +94,9 @@ def kernels(context: Context) -> Part:
     torch.manual_seed(0)
     pairs = works()
     systems = [
-        running_system(f"{precision}_{name}_{way}", f"{name}, {precision}, {way}", [visit(work, precision, fast=fast)])
+        running_system(
+            f"{precision}_{name}_{way}", f"{name}, {precision}, {way}", {"": visit(work, precision, fast=fast)}
+        )
         for precision in ("fp32", "bf16")
         for name, pair in pairs.items()
         for way, work, fast in zip(("ours", "plain"), pair, (True, name != PRODUCTS), strict=True)

@@ -3,12 +3,11 @@
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness.measurement import Samples, System, Visit
+from benchmarks.harness.measurement import Samples, System, Visits
 from benchmarks.harness.process import Process
 from benchmarks.training.toolkits import Toolkit, Training
 
@@ -34,10 +33,9 @@ def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path)
         cache: the folder of the environments.
     """
 
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+    def start() -> Iterator[Visits]:
         python = toolkit.python(cache)
-        yield [lambda number: _train(toolkit, training, python, seconds)]
+        yield {"": lambda number: _train(toolkit, training, python, seconds)}
 
     name = f"{toolkit.name} {training.precision}"
     return System(key=name.lower().replace(" ", "_"), name=name, start=start)

@@ -117,9 +117,9 @@ def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
         return ask
 
     systems = [
-        running_system("a", "A", [visit("a", 10.0), visit("a", 0.0)]),
-        running_system("b", "B", [visit("b", -1.0)]),
-        running_system("a", "A, other setting", [visit("c", 5.0)]),
+        running_system("a", "A", {"": visit("a", 10.0), "_other": visit("a", 0.0)}),
+        running_system("b", "B", {"": visit("b", -1.0)}),
+        running_system("a", "A, other setting", {"": visit("c", 5.0)}),
     ]
     said: list[str] = []
     found = measure(systems, num_rounds=3, say=said.append)
