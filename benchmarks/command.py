@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks.harness.machine import this_machine
 from benchmarks.harness.pages import markdown_table, write_page
-from benchmarks.harness.results import Measured, Part, Results
+from benchmarks.harness.results import Measured, Part, Results, this_machine
 from benchmarks.mt import mt_bundle
 from benchmarks.workload import QUICK, Workload
 from benchmarks.yardsticks import COLUMNS, write_yardsticks, yardstick_rows

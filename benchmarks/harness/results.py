@@ -1,11 +1,13 @@
-"""What was measured, part by part, in a JSON file: a part that is run again takes the place of its former result."""
+"""What was measured, and where, part by part in a JSON file: what is measured again takes the place of what was."""
 
+import datetime
+import os
+import platform
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter
-
-from benchmarks.harness.machine import Machine
 
 Cell = str | float | None
 """Text, a number, or nothing."""
@@ -44,6 +46,44 @@ class Part:
     pictures: list[Picture] = field(default_factory=list)
     note: str = ""
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as it is now.
+
+    Attributes:
+        cpu: the model, and those of its instructions that training can use.
+        num_cores: that this process may use.
+        load: processes that wanted a core in the minute before; a quiet machine's is near 0.
+        date: of the measurement, in UTC.
+    """
+
+    cpu: str
+    num_cores: int
+    load: float
+    date: str
+    python: str
+
+
+def this_machine() -> Machine:
+    return Machine(
+        cpu=_cpu(),
+        num_cores=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[0],
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        python=platform.python_version(),
+    )
+
+
+def _cpu() -> str:
+    try:
+        facts = dict(re.findall(r"^(model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    except OSError:
+        return platform.processor()
+    flags = set(facts.get("flags", "").split())
+    instructions = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    return f"{facts.get('model name', platform.machine())} ({', '.join(instructions)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

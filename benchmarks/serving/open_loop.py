@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of
-from benchmarks.harness.measurement import Visit, measure, running_system
+from benchmarks.harness.measurement import Visit, Visits, measure, running_system
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.job import sentences
 from benchmarks.serving.generator import Load
@@ -53,8 +53,7 @@ def open_loop(context: Context) -> Part:
         # The same rates for both, and for each its own of its own capacity.
         rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
         systems = [
-            running_system(name, name, {f"_{rate}": _visit(run, rate, capacities[name], seconds) for rate in rates})
-            for name, run in runs.items()
+            running_system(name, name, _visits(run, rates, capacities[name], seconds)) for name, run in runs.items()
         ]
         found = measure(systems, num_rounds=NUM_RUNS, say=context.say)
     rows: list[list[Cell]] = []
@@ -95,20 +94,21 @@ def _payloads(context: Context) -> Path:
     return write_payloads(context, "real-lengths", requests)
 
 
-def _visit(run: Running, rate: float, capacity: float, seconds: float) -> Visit:
-    """Requests at that rate, for so many seconds."""
+def _visits(run: Running, rates: Sequence[float], capacity: float, seconds: float) -> Visits:
+    """Requests at each rate that it can bear, for so many seconds: beyond its capacity a queue only grows."""
 
-    def ask(number: int) -> dict[str, float]:
-        if rate > max(FRACTIONS) * capacity + 0.1:
-            return {}  # beyond its capacity a queue only grows: that is known without waiting for it
-        before = run.metrics()
-        found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
-        after = run.metrics()
-        found["step_rows"] = mean_between("attendant_step_rows", before, after)
-        found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
-        return {name: found[name] for name in MEASURED}
+    def visit(rate: float) -> Visit:
+        def ask(number: int) -> dict[str, float]:
+            before = run.metrics()
+            found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
+            after = run.metrics()
+            found["step_rows"] = mean_between("attendant_step_rows", before, after)
+            found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
+            return {name: found[name] for name in MEASURED}
 
-    return ask
+        return ask
+
+    return {f"_{rate}": visit(rate) for rate in rates if rate <= max(FRACTIONS) * capacity + 0.1}
 
 
 def _figures(curves: Sequence[Curve], capacities: Sequence[float]) -> dict[str, float]:

@@ -7,10 +7,9 @@ import pytest
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from benchmarks.command import Context, Suite, run
-from benchmarks.harness.machine import Machine
 from benchmarks.harness.measurement import Measurement, System, Unavailable, figures, measure, running_system, table
 from benchmarks.harness.pages import markdown_table, shown, write_page
-from benchmarks.harness.results import Measured, Part, Picture, Results
+from benchmarks.harness.results import Machine, Measured, Part, Picture, Results
 from benchmarks.serving.open_loop import rate_at
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
