@@ -4,10 +4,8 @@ Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 an
 """
 
 import copy
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -28,7 +26,7 @@ from benchmarks.harness.measurement import System, Visit, Visits
 CAPTURE_AFTER = 1
 """Steps before one is recorded: here every shape comes back."""
 
-COMPILED_ROWS = (1, 64, 1024)
+COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured, which takes it a minute or so each."""
 
 
@@ -96,43 +94,28 @@ class _HalfStepper(TorchStepper):
             return super().step(given, previous_ids, **options)
 
 
+def row_counts(candidate: Candidate, per_source: int, effort: Effort) -> list[int]:
+    """How many rows its steps are timed with."""
+    counts = [count for count in effort.num_rows if count % per_source == 0]
+    return [count for count in counts if not candidate.is_compiled or count in COMPILED_ROWS]
+
+
 def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort, deadline: float) -> System:
-    """A visit for each number of rows in which sources have as many as they need, until the time is up."""
+    """A visit for each number of rows in which sources have as many as they need, as long as there is time for it."""
+    latest = deadline - COMPILE_SECONDS if candidate.is_compiled else deadline
 
     def start() -> Iterator[Visits]:
         stepper = candidate.make()
-        counts = [count for count in effort.num_rows if count % per_source == 0]
-        compiled = candidate.is_compiled
-        yield {f"_{count}": visit(stepper, count) for count in counts if not compiled or count in COMPILED_ROWS}
+        yield {f"_{count}": visit(stepper, count) for count in row_counts(candidate, per_source, effort)}
 
     def visit(stepper: Stepper, count: int) -> Visit:
         def ask(number: int) -> dict[str, float]:
-            with suppress(TimeIsUp), _time_limit(deadline - time.monotonic()):
-                return time_steps(stepper, per_source, count, num_tokens, effort)
-            return {}
+            in_time = time.monotonic() < latest
+            return time_steps(stepper, per_source, count, num_tokens, effort) if in_time else {}
 
         return ask
 
     return System(key=candidate.name, name=candidate.name, start=start)
-
-
-class TimeIsUp(Exception):
-    """The budget ran out within a call that can't be asked to stop, such as a compilation."""
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeIsUp
-
-    if seconds <= 0:
-        raise TimeIsUp
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int, effort: Effort) -> dict[str, float]:

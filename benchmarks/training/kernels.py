@@ -58,18 +58,6 @@ def dropout(*, ours: bool) -> Work:
     return lambda: torch.sum(module(inputs) if ours else F.dropout(inputs, 0.3))
 
 
-def works() -> dict[str, tuple[Work, Work]]:
-    """Each kernel and the plain way beside it. Products are the same: it is what runs them that differs."""
-    product = linear()
-    loops = {f"looped, {kind}": (loop(kind, looped=True), loop(kind, looped=False)) for kind in STATE_NAMES}
-    return {
-        PRODUCTS: (product, product),
-        **loops,
-        "output_loss": (loss(together=True), loss(together=False)),
-        "dropout": (dropout(ours=True), dropout(ours=False)),
-    }
-
-
 def visit(work: Work, precision: str, *, fast: bool) -> Visit:
     """Milliseconds of processor time of one thread: what others take of the machine does not count."""
 
@@ -92,7 +80,12 @@ def kernels(context: Context) -> Part:
     """
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    pairs = works()
+    product = linear()
+    # Products are the same: it is what runs them that differs.
+    pairs = {PRODUCTS: (product, product)}
+    pairs |= {f"looped, {kind}": (loop(kind, looped=True), loop(kind, looped=False)) for kind in STATE_NAMES}
+    pairs["output_loss"] = loss(together=True), loss(together=False)
+    pairs["dropout"] = dropout(ours=True), dropout(ours=False)
     systems = [
         running_system(
             f"{precision}_{name}_{way}", f"{name}, {precision}, {way}", {"": visit(work, precision, fast=fast)}

@@ -56,13 +56,12 @@ def _train(toolkit: Toolkit, training: Training, python: str, seconds: float) ->
         if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
             raise process.failure()
         num_parameters = toolkit.num_parameters(process.said())
-    num_tokens = training.workload.batch_tokens
-    speeds, cpu_speeds = [], []
+    samples: dict[str, list[float]] = {"speed": [], "cpu_speed": []}
     for begin, end in pairwise(readings[NUM_WARM_UP_WINDOWS - 1 :]):
-        speeds.append(num_tokens * (end.step - begin.step) / (end.moment - begin.moment))
-        cpu_speeds.append(num_tokens * (end.step - begin.step) / (end.cpu_seconds - begin.cpu_seconds))
-    found: Samples = {"speed": speeds, "cpu_speed": cpu_speeds}
-    return found if num_parameters is None else {**found, "parameters": num_parameters}
+        num_tokens = training.workload.batch_tokens * (end.step - begin.step)
+        samples["speed"].append(num_tokens / (end.moment - begin.moment))
+        samples["cpu_speed"].append(num_tokens / (end.cpu_seconds - begin.cpu_seconds))
+    return samples if num_parameters is None else {**samples, "parameters": num_parameters}
 
 
 def _readings(toolkit: Toolkit, training: Training, process: Process, seconds: float) -> Iterator[Reading]:
