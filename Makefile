@@ -54,7 +54,7 @@ bench: setup ## Measure decoding and serving on this machine, which should do no
 	@$(BIN)/python -m benchmarks
 
 bench-peers: setup ## The same work beside what one would take instead (a quarter of an hour, and its installation)
-	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks peers
 
 lint: setup ## ruff, with its fixes shown
 	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .

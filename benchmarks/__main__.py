@@ -1,58 +1,78 @@
-"""python -m benchmarks: how fast Attendant decodes and serves, and how far that is from its limits."""
+"""python -m benchmarks: how fast Attendant decodes, serves and trains, and how far that is from limits and peers."""
 
 import argparse
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 
-from attendant.runtime.errors import UserError
-from benchmarks.command import Suite, exit_suite
-from benchmarks.decoding.bookkeeping import bookkeeping
-from benchmarks.decoding.parts import against, alone, decoding
-from benchmarks.decoding.products import limit
-from benchmarks.serving.closed_loop import served
-from benchmarks.serving.open_loop import open_loop
-from benchmarks.serving.overhead import idle, idle_latency, overhead, priority
-from benchmarks.serving.soak import memory
+from attendant.runtime.command import exit_command
+from benchmarks.command import Suite, run
+from benchmarks.decoding import bookkeeping, products
+from benchmarks.decoding import parts as decoding
+from benchmarks.gpu import parts as gpu
+from benchmarks.peers import decoders as peers
+from benchmarks.peers import served as served_peers
+from benchmarks.serving import closed_loop, open_loop, overhead, soak
+from benchmarks.training import corpus_memory, kernels, speed
 
-PARTS = {
-    "limit": limit,
-    "decoding": decoding,
-    "alone": alone,
-    "bookkeeping": bookkeeping,
-    "served": served,
-    "overhead": overhead,
-    "idle-latency": idle_latency,
-    "open-loop": open_loop,
-    "priority": priority,
-    "memory": memory,
-    "idle": idle,
-    "against": against,
+SUITES = {
+    "serving": Suite(
+        title="Speed of decoding and serving",
+        about="Measures each part on a machine that should do nothing else.",
+        parts=(
+            *(products.limit, decoding.decoding, decoding.alone, bookkeeping.bookkeeping),
+            *(closed_loop.served, overhead.overhead, overhead.idle_latency, open_loop.open_loop, overhead.priority),
+            *(soak.memory, overhead.idle, decoding.against),
+        ),
+        asked_for={"against": "against"},
+    ),
+    "peers": Suite(
+        title="Attendant and its peers",
+        about=(
+            "The peers come from PyPI into environments of their own, which are kept. A peer that can't be installed "
+            "or fails keeps its row, with the reason."
+        ),
+        parts=(peers.greedy, peers.beam, peers.single, served_peers.served),
+    ),
+    "training": Suite(
+        title="Training speed",
+        about=speed.ABOUT,
+        parts=(speed.input_feeding, speed.no_input_feeding, kernels.kernels, corpus_memory.memory),
+        asked_for={"memory": "pairs"},
+        check=speed.refuse_unknown_peers,
+    ),
+    "gpu": Suite(
+        title="One decoder step on a GPU",
+        about="Parity on a GPU, then the time of a step against PyTorch.",
+        parts=(gpu.parity, gpu.greedy, gpu.beam),
+        check=gpu.refuse_missing,
+    ),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=100_000, metavar="N", help="of the part `memory`")
     parser.add_argument(
-        "--against", type=Path, metavar="PATH", help="of the part `against`, the only one then: another checkout"
+        "--requests", type=_positive, default=100_000, metavar="N", help="serving, `memory` (default: 100,000)"
+    )
+    parser.add_argument("--against", type=Path, metavar="PATH", help="serving, `against`: another checkout")
+    parser.add_argument("--peers", metavar="NAME,...", help="training: which peers; empty: none (default: all)")
+    parser.add_argument("--minutes", type=_positive, default=20, help="training: of measuring speed (default: 20)")
+    parser.add_argument("--pairs", type=_positive, metavar="N", help="training, `memory`: such as 5000000")
+    parser.add_argument("--limit-gib", type=float, default=3.0, help="training, `memory`: more fails (default: 3)")
+    parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
+    parser.add_argument(
+        "--budget-seconds", type=float, default=450.0, help="gpu: what is not measured by then is left out"
     )
 
 
-def choose(options: argparse.Namespace) -> Sequence[str]:
-    """All parts but the one that needs another checkout, or that one alone. Raises UserError."""
-    if options.requests <= 0:
-        raise UserError(f"--requests must be positive, got {options.requests}")
-    return ["against"] if options.against is not None else [name for name in PARTS if name != "against"]
+def _positive(text: str) -> int:
+    if int(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+    return int(text)
 
 
-SUITE = Suite(
-    command="benchmarks",
-    name="serving",
-    title="Speed of decoding and serving",
-    about="Measures each part on a machine that should do nothing else.",
-    parts=PARTS,
-    add_options=add_options,
-    choose=choose,
-)
+def main() -> None:
+    run(SUITES, add_options, sys.argv[1:])
+
 
 if __name__ == "__main__":
-    exit_suite(SUITE)
+    exit_command("benchmarks", main)

@@ -1,4 +1,4 @@
-"""The commands of the benchmarks: which parts to run, with which options, and where the results go."""
+"""The command of the benchmarks: which parts to run, with which options, and where the results go."""
 
 import argparse
 import inspect
@@ -6,24 +6,21 @@ import shlex
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
+from rich.markdown import Markdown
 
-from attendant.runtime.command import exit_command
-from attendant.runtime.errors import UserError
-from benchmarks.harness.machine import this_machine
-from benchmarks.harness.pages import print_table, write_page
-from benchmarks.harness.results import Measured, Part, Results
+from attendant.runtime.errors import UserError, VerificationFailed
+from benchmarks.harness.pages import markdown_table, write_page
+from benchmarks.harness.results import Measured, Part, Results, this_machine
 from benchmarks.mt import mt_bundle
 from benchmarks.workload import QUICK, Workload
 from benchmarks.yardsticks import COLUMNS, write_yardsticks, yardstick_rows
 
-NUM_ROUNDS = 5
-VISIT_SECONDS = 1.5
 FILE_WIDTH = 170
 
 
@@ -34,13 +31,15 @@ class Context:
     Attributes:
         cache: environments, models and logs, kept between runs.
         quick: so little that it says nothing but that everything runs.
-        options: the command's own.
+        options: of the command.
+        began: when the command did, by time.monotonic().
     """
 
     workload: Workload
     cache: Path
     quick: bool = False
     options: argparse.Namespace = field(default_factory=argparse.Namespace)
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def bundle(self) -> Path:
@@ -49,11 +48,11 @@ class Context:
 
     @property
     def num_rounds(self) -> int:
-        return 1 if self.quick else NUM_ROUNDS
+        return 1 if self.quick else 5
 
     @property
     def visit_seconds(self) -> float:
-        return 0.1 if self.quick else VISIT_SECONDS
+        return 0.1 if self.quick else 1.5
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -61,88 +60,88 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A command's parts.
+    """Parts whose results stand on one page.
 
     Attributes:
-        name: of the results' files.
-        about: Markdown, on top of the page; its first paragraph explains the command, too.
-        parts: functions whose docstrings stand on the page: title, then what the table shows and how it was measured.
-        add_options: declares the command's own options.
-        choose: checks them and returns the parts that run where --only names none. Raises UserError.
+        about: Markdown, on top of the page.
+        parts: their docstrings stand on the page: title, then what the table shows and how it was measured.
+        asked_for: the option of each part that runs only where its option is given, and alone then.
+        check: raises UserError where options make no sense, before anything is measured.
     """
 
-    command: str
-    name: str
     title: str
     about: str
-    parts: Mapping[str, Callable[[Context], Part]]
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    choose: Callable[[argparse.Namespace], Sequence[str]] | None = None
+    parts: Sequence[Callable[[Context], Part]]
+    asked_for: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[argparse.Namespace], None] = lambda options: None
 
-    def write(self, results: Results, output: Path) -> None:
-        """The suite's page and pictures, and the page of the yardsticks, which are of all suites."""
-        write_page(output / f"{self.name}.md", self.title, self.about, results.parts)
-        write_yardsticks(output)
+    @property
+    def named(self) -> dict[str, Callable[[Context], Part]]:
+        return {part.__name__.replace("_", "-"): part for part in self.parts}
+
+    def chosen(self, options: argparse.Namespace) -> list[str]:
+        """The parts that --only names, or those that are run where it names none. Raises UserError."""
+        names = [name for name in options.only.split(",") if name]
+        names = names or [name for name, option in self.asked_for.items() if getattr(options, option) is not None]
+        for name in names:
+            if name not in self.named:
+                raise UserError(f"--only: there is no part {name!r}; there are {', '.join(self.named)}")
+        return names or [name for name in self.named if name not in self.asked_for]
 
 
-def run_suite(suite: Suite, arguments: Sequence[str] | None = None) -> dict[str, Part]:
-    """Runs what the command line asks for, writes each part as soon as it stands, and returns all of them.
+def run(
+    suites: Mapping[str, Suite], add_options: Callable[[argparse.ArgumentParser], None], arguments: Sequence[str]
+) -> None:
+    """Runs what the command line asks for, and writes each part as soon as it stands.
+
+    Args:
+        suites: the first one runs where the command line names none.
+        add_options: declares the options of the parts.
 
     Raises:
         UserError: an option that makes no sense.
+        VerificationFailed: a part found what must not be; its results are written.
     """
-    given = sys.argv[1:] if arguments is None else arguments
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    common.add_argument("--only", default="", metavar="PART,...", help=f"of {', '.join(suite.parts)}; empty: all")
+    common.add_argument("--only", default="", metavar="PART,...", help="of the suite; empty: all")
     common.add_argument("--cache", type=Path, default=Path(".benchmarks"), help="environments, models and logs")
-    common.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="for JSON, pages and pictures")
-    common.add_argument("--quick", action="store_true", help="tiny sizes: does everything run? Writes no results")
+    common.add_argument("--output", type=Path, help="for JSON, pages and pictures (default: benchmarks/results)")
+    common.add_argument("--quick", action="store_true", help="tiny sizes: does everything run? No results by default")
+    description = "; ".join(f"{name}: {', '.join(suite.named)}" for name, suite in suites.items())
     parser = argparse.ArgumentParser(
-        prog=f"python -m {suite.command}",
-        description=suite.about.partition("\n\n")[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        parents=[common],
-        allow_abbrev=False,
+        prog="python -m benchmarks", description=description, parents=[common], allow_abbrev=False
     )
-    suite.add_options(parser)
-    options = parser.parse_args(given)
-    own_options = common.parse_known_args(given)[1]
-    chosen = suite.choose(options) if suite.choose is not None else list(suite.parts)
-    names = [name for name in options.only.split(",") if name] or chosen
-    for name in names:
-        if name not in suite.parts:
-            raise UserError(f"--only: there is no part {name!r}; there are {', '.join(suite.parts)}")
+    parser.add_argument("suite", nargs="?", choices=suites, default=next(iter(suites)), help="(default: %(default)s)")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    suite, own_options = suites[options.suite], common.parse_known_args(arguments)[1]
+    suite.check(options)
+    names = suite.chosen(options)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended too
     # Where no terminal says how wide it is, lines are not folded to the usual 80.
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick, options=options)
-    parts: dict[str, Part] = {}
+    problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="attendant-benchmarks-") as scratch:
-        # Figures of a quick run are none: they are shown and left nowhere.
-        output = Path(scratch) if options.quick else options.output
+        # Figures of a quick run are none: unless asked otherwise they are shown and left nowhere.
+        output = options.output or Path(scratch if options.quick else "benchmarks/results")
         for name in names:
-            command = shlex.join(["python", "-m", suite.command, "--only", name, *own_options])
+            command = shlex.join(["python", "-m", "benchmarks", *own_options, "--only", name])
             machine = this_machine()
             context.say(f"{name} ...")
-            part = parts[name] = suite.parts[name](context)
-            title, _, about = (inspect.getdoc(suite.parts[name]) or name).partition("\n\n")
+            part = suite.named[name](context)
+            title, _, about = (inspect.getdoc(suite.named[name]) or name).partition("\n\n")
             measured = Measured(title=title.rstrip("."), about=about, command=command, machine=machine, part=part)
-            print_table(measured.title, part.columns, part.rows, console)
+            console.print(Markdown(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}"))
+            problems += part.problems
             # Read again: another command may have written its part meanwhile.
-            results = Results(output / f"{suite.name}.json")
+            results = Results(output / f"{options.suite}.json")
             results.add(name, measured)
-            suite.write(results, output)
-        print_table("Yardsticks", COLUMNS, yardstick_rows(output), console)
-        if not options.quick:
-            context.say(f"written: {output}/{suite.name}.json, {suite.name}.md and yardsticks.md")
-    return parts
-
-
-def exit_suite(suite: Suite) -> NoReturn:
-    """`run_suite` as a process's only work."""
-
-    def main() -> None:
-        run_suite(suite)
-
-    exit_command(suite.command, main)
+            write_page(output / f"{options.suite}.md", suite.title, suite.about, results.parts)
+            write_yardsticks(output)
+        console.print(Markdown(f"# Yardsticks\n\n{markdown_table(COLUMNS, yardstick_rows(output))}"))
+        if output != Path(scratch):
+            context.say(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
+    if problems:
+        raise VerificationFailed(f"{options.suite}: what was measured is not as it must be", problems)

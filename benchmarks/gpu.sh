@@ -9,4 +9,4 @@ if [[ -z "${PYTHON:-}" ]]; then
   PYTHON=python3
   [[ ! -x .venv/bin/python ]] || PYTHON=.venv/bin/python
 fi
-exec "$PYTHON" -m benchmarks.gpu "$@"
+exec "$PYTHON" -m benchmarks gpu "$@"

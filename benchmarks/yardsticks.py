@@ -29,13 +29,13 @@ class Yardstick:
         """The table's row for the two figures."""
         limit, kind = (self.at_most, "most") if self.at_least is None else (self.at_least, "least")
         assert limit is not None, self.what
-        factor = " x" if self.theirs is not None else f" {self.unit}"
-        asked = f"at {kind} {limit:g}{factor}" if self.unit else f"at {kind} {100 * limit:g} %"
-        if ours is None or (theirs is None and self.theirs is not None):
+        ratio = self.theirs is not None
+        asked = f"at {kind} {limit:g} {'x' if ratio else self.unit}" if self.unit else f"at {kind} {100 * limit:g} %"
+        if ours is None or (theirs is None and ratio):
             return [self.what, ours, theirs, NOT_MEASURED, asked, None]
         measured = ours if theirs is None else ours / theirs
         holds = measured <= limit if self.at_least is None else measured >= limit
-        shown = f"{measured:.2f}{' x' if theirs is not None else ''}" if self.unit else f"{100 * measured:.1f} %"
+        shown = f"{measured:.2f}{' x' if ratio else ''}" if self.unit else f"{100 * measured:.1f} %"
         cells = [None if value is None else f"{value:,.4g} {self.unit}".strip() for value in (ours, theirs)]
         return [self.what, *cells, shown, asked, "yes" if holds else "no"]
 

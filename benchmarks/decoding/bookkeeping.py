@@ -3,7 +3,6 @@
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import cast
 
 from attendant.runtime.bundle.bundle import open_bundle
@@ -16,7 +15,7 @@ from attendant.server.engine.request import EngineRequest, Priority
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import BEAM_SIZE, job_of
-from benchmarks.harness.measurement import Measurement, System, Visit, figures, measure, table
+from benchmarks.harness.measurement import System, Visits, figures, measure
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import sentences
 
@@ -31,24 +30,24 @@ def bookkeeping(context: Context) -> Part:
     round: scheduling, encoding newcomers, one step of all rows, search, leaving. Outside: all of the round but the
     calls into the graphs.
     """
-    searches = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
-    systems = [_system(context, one, search, size) for one in ("int8", "fp32") for search, size in searches.items()]
+    systems = [
+        _system(context, precision, search, beam_size)
+        for precision in ("int8", "fp32")
+        for search, beam_size in {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}.items()
+    ]
     found = measure(systems, num_rounds=context.num_rounds, say=context.say)
-
-    def cells(one: Measurement) -> list[Cell]:
+    rows: list[list[Cell]] = []
+    for one in found:
         share, ms = one.median("share_64"), one.median("ms")
-        return [ms, ms * share, f"{100 * share:.1f} %"]
-
-    columns = ["", "ms per round", "of it outside", "share"]
-    return Part(columns=columns, rows=table(found, len(columns), cells), figures=figures(found))
+        rows.append([one.system.name, ms, ms * share, f"{100 * share:.1f} %"])
+    return Part(columns=["", "ms per round", "of it outside", "share"], rows=rows, figures=figures(found))
 
 
 def _system(context: Context, precision: str, search: str, beam_size: int) -> System:
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+    def start() -> Iterator[Visits]:
         load = _Load(context, precision, beam_size)
         load.visit(0)  # warms up
-        yield [load.visit]
+        yield {"": load.visit}
 
     return System(key=f"{precision}_{search.replace(' ', '_')}", name=f"{precision}, {search}", start=start)
 
@@ -86,12 +85,7 @@ class _Load:
             first = self._num_submitted < num_requests
             num_steps = self._random.randint(2, self._num_tokens) if first else self._num_tokens
             options = DecodingOptions(beam_size=self._beam_size, max_length=num_steps - 1)
-            self._engine.submit(
-                EngineRequest(
-                    key=self._num_submitted,
-                    source_ids=tuple(self._sources[self._num_submitted % len(self._sources)]),
-                    options=options,
-                    submitted=time.monotonic(),
-                )
-            )
+            source_ids = tuple(self._sources[self._num_submitted % len(self._sources)])
+            key, now = self._num_submitted, time.monotonic()
+            self._engine.submit(EngineRequest(key=key, source_ids=source_ids, options=options, submitted=now))
             self._num_submitted += 1

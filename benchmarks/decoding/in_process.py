@@ -3,12 +3,12 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.command import Context
-from benchmarks.harness.measurement import Measurement, System, Visit, figures, measure, table
+from benchmarks.harness.measurement import Measurement, System, Visit, Visits, figures, measure, table
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Answer, Job, share
@@ -46,6 +46,20 @@ class Decoder:
     batch_sizes: Sequence[int] = (64, 128)
     about: str = ""
 
+    def system(self, jobs: Mapping[str, Job], seconds: float, *, fixed: bool) -> System:
+        """Does each of the jobs in every round, for about so long.
+
+        Args:
+            fixed: in batches of the job's size, not in those of which the toolkit is fastest.
+        """
+
+        def start() -> Iterator[Visits]:
+            with workers(self) as pool:
+                sizes = {name: [job.batch_size] if fixed else self.batch_sizes for name, job in jobs.items()}
+                yield {name: pool.visit(pool.fastest(job, seconds, sizes[name])) for name, job in jobs.items()}
+
+        return System(key=self.key, name=self.name, start=start, about=self.about)
+
 
 def own_decoder(
     context: Context, precision: str, *, num_workers: int = 1, num_threads: int = 1, bare: bool = False
@@ -73,10 +87,9 @@ def workers(decoder: Decoder) -> Iterator["Workers"]:
     """Starts the worker processes, keeps them warm and ends them. Raises Unavailable."""
     command = decoder.command()
     with ExitStack() as exits:
-        processes = [
-            exits.enter_context(Process(command, KEEP_MEMORY | ONE_THREAD, answers=True))
-            for _ in range(decoder.num_workers)
-        ]
+        environment = KEEP_MEMORY | ONE_THREAD
+        started = [Process(command, environment, answers=True) for _ in range(decoder.num_workers)]
+        processes = [exits.enter_context(process) for process in started]
         for process in processes:
             process.await_ready()
         yield Workers(processes)
@@ -88,18 +101,16 @@ class Workers:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
 
-    def visit(self, job: Job, suffix: str = "") -> Visit:
-        """A visit with this job; the figures' names end with the suffix."""
-        return lambda number: {f"{name}{suffix}": value for name, value in self.run(replace(job, seed=number)).items()}
+    def visit(self, job: Job) -> Visit:
+        return lambda number: self.run(replace(job, seed=number))
 
     def run(self, job: Job) -> dict[str, float]:
         """Shares the job out and waits for all: sentences per second by this process's clock, processor time per
         sentence of all workers together, the median time of a batch. Raises Unavailable.
         """
-        num_workers = len(self._processes)
         began = time.perf_counter()
         for number, process in enumerate(self._processes):
-            process.ask(asdict(share(job, number, num_workers)))
+            process.ask(asdict(share(job, number, len(self._processes))))
         answers = [Answer(**process.answer()) for process in self._processes]
         seconds = time.perf_counter() - began
         return {
@@ -145,24 +156,11 @@ def job_of(context: Context, *, num_sentences: int = 256, beam_size: int = 1, ba
     )
 
 
-def measure_decoders(context: Context, decoders: Sequence[Decoder], job: Job, seconds: float) -> list[Measurement]:
-    """Each toolkit at its fastest batch size, unless the job is one sentence at a time; visits last about so long."""
-
-    def system(decoder: Decoder) -> System:
-        @contextmanager
-        def start() -> Iterator[list[Visit]]:
-            with workers(decoder) as pool:
-                yield [pool.visit(pool.fastest(job, seconds, [1] if job.batch_size == 1 else decoder.batch_sizes))]
-
-        return System(key=decoder.key, name=decoder.name, start=start, about=decoder.about)
-
-    return measure([system(decoder) for decoder in decoders], num_rounds=context.num_rounds, say=context.say)
-
-
 def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) -> Part:
     """Many sentences at once. Of decoders of one key, the fastest is the one that is compared."""
     job = job_of(context, num_sentences=256 // beam_size, beam_size=beam_size)
-    found = measure_decoders(context, decoders, job, context.visit_seconds)
+    systems = [decoder.system({"": job}, context.visit_seconds, fixed=False) for decoder in decoders]
+    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
 
     def cells(one: Measurement) -> list[Cell]:
         batch = f"{one.median('batch'):.0f}"
@@ -174,7 +172,8 @@ def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) ->
 def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
     """One sentence after the other."""
     job = job_of(context, num_sentences=NUM_ALONE, batch_size=1)
-    found = measure_decoders(context, decoders, job, context.visit_seconds / 4)
+    systems = [decoder.system({"": job}, context.visit_seconds / 4, fixed=True) for decoder in decoders]
+    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
 
     def cells(one: Measurement) -> list[Cell]:
         num_sentences = f"{sum(one.samples['sentences']):,.0f}"

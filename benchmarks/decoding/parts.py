@@ -3,25 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import (
-    BEAM_SIZE,
-    COLUMNS,
-    Decoder,
-    job_of,
-    one_by_one,
-    own_decoder,
-    throughput,
-    workers,
-)
+from benchmarks.decoding.in_process import BEAM_SIZE, COLUMNS, Decoder, job_of, one_by_one, own_decoder, throughput
 from benchmarks.harness.environment import output_of
-from benchmarks.harness.measurement import System, Visit, figures, measure
+from benchmarks.harness.measurement import figures, measure
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 
@@ -87,15 +77,14 @@ def against(context: Context) -> Part:
     if folder is None or not (folder / "benchmarks").is_dir():
         raise UserError(f"--against must name another checkout of this project, got {folder}")
     jobs: dict[str, Job] = {}
-    for search, beam_size in SEARCHES.items():
-        sizes = {f"{NUM_ROWS} rows": (256, NUM_ROWS // beam_size), "1 sentence": (20, 1)}
-        for kind, (num_sentences, batch_size) in sizes.items():
-            number = num_sentences // beam_size
-            job = job_of(context, num_sentences=number, beam_size=beam_size, batch_size=batch_size)
-            jobs[f"{search}, {kind}"] = job
+    for search, size in SEARCHES.items():
+        rows_job = job_of(context, num_sentences=256 // size, beam_size=size, batch_size=NUM_ROWS // size)
+        jobs[f"{search}, {NUM_ROWS} rows"] = rows_job
+        jobs[f"{search}, 1 sentence"] = job_of(context, num_sentences=20 // size, beam_size=size, batch_size=1)
     precisions = ("int8", "fp32")
     decoders = [(own_decoder(context, one), _other_decoder(context, folder.resolve(), one)) for one in precisions]
-    systems = [_system(decoder, jobs, context.visit_seconds) for pair in decoders for decoder in pair]
+    named = {f": {name}": job for name, job in jobs.items()}
+    systems = [one.system(named, context.visit_seconds, fixed=True) for pair in decoders for one in pair]
     found = measure(systems, num_rounds=context.num_rounds, say=context.say)
     if problems := [one.problem for one in found if one.problem is not None]:
         raise UserError(f"--against {folder}: {problems[0]}")
@@ -121,15 +110,3 @@ def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:
         return [*python, "-m", "benchmarks.decoding.attendant_worker", path, precision, "1"]
 
     return Decoder(key=f"other_{precision}", name=f"the other checkout, {precision}", command=command)
-
-
-def _system(decoder: Decoder, jobs: dict[str, Job], seconds: float) -> System:
-    """A toolkit that does each of the jobs in every round, for about so long."""
-
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
-        with workers(decoder) as pool:
-            sized = {name: pool.fastest(job, seconds, [job.batch_size]) for name, job in jobs.items()}
-            yield [pool.visit(job, f": {name}") for name, job in sized.items()]
-
-    return System(key=decoder.key, name=decoder.name, start=start)

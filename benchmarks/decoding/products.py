@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of, own_decoder, workers
@@ -18,7 +18,8 @@ BATCH_SIZES = (1, 8, 64, 256)
 NUM_REPEATS = 7
 NUM_VISITS = 2
 NUM_GATES = 4
-OPSET = 18
+OPERATORS = {"int8": ("MatMulInteger", "uint8", "int32"), "fp32": ("MatMul", "float", "float")}
+"""The operator, and the types of its left side and its product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +76,18 @@ def _seconds(precision: str, num_rows: int, product: Product) -> float:
     random = np.random.default_rng(1)
     shape = product.depth, product.columns
     if precision == "int8":
-        operator, left_type, out_type = "MatMulInteger", TensorProto.UINT8, TensorProto.INT32
-        weight = random.integers(-127, 127, shape, np.int8)
-        left = random.integers(0, 255, (num_rows, product.depth), np.uint8)
+        weight, left = (
+            random.integers(-127, 127, shape, np.int8),
+            random.integers(0, 255, (num_rows, shape[0]), np.uint8),
+        )
     else:
-        operator, left_type, out_type = "MatMul", TensorProto.FLOAT, TensorProto.FLOAT
-        weight, left = (random.normal(size=size).astype(np.float32) for size in (shape, (num_rows, product.depth)))
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["left", "right"], ["product"])],
-        "product",
-        [helper.make_tensor_value_info("left", left_type, ["R", product.depth])],
-        [helper.make_tensor_value_info("product", out_type, ["R", product.columns])],
-        [numpy_helper.from_array(weight, "right")],
+        weight, left = (random.normal(size=size).astype(np.float32) for size in (shape, (num_rows, shape[0])))
+    operator, left_type, out_type = OPERATORS[precision]
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18]> product ({left_type}[R, D] left) => ({out_type}[R, C] product)'
+        f"{{ product = {operator}(left, right) }}"
     )
-    opset = helper.make_opsetid("", OPSET)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=onnx.IR_VERSION_2023_5_5)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "right"))
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

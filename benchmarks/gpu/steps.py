@@ -6,7 +6,6 @@ Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 an
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -22,12 +21,12 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.harness.measurement import System, Visit
+from benchmarks.harness.measurement import System, Visit, Visits
 
 CAPTURE_AFTER = 1
 """Steps before one is recorded: here every shape comes back."""
 
-COMPILED_ROWS = (1, 64, 1024)
+COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured, which takes it a minute or so each."""
 
 
@@ -50,7 +49,7 @@ class Effort(NamedTuple):
 
 
 FULL = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, seconds=0.3)
-SMOKE = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
+QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 
 def candidates(bundle: Bundle, model: Seq2Seq | None, provider: Provider) -> Iterator[Candidate]:
@@ -95,21 +94,26 @@ class _HalfStepper(TorchStepper):
             return super().step(given, previous_ids, **options)
 
 
-def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort) -> System:
-    """A visit for each number of rows in which sources have as many as they need."""
+def row_counts(candidate: Candidate, per_source: int, effort: Effort) -> list[int]:
+    """How many rows its steps are timed with."""
+    counts = [count for count in effort.num_rows if count % per_source == 0]
+    return [count for count in counts if not candidate.is_compiled or count in COMPILED_ROWS]
 
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
+
+def step_system(candidate: Candidate, per_source: int, num_tokens: int, effort: Effort, deadline: float) -> System:
+    """A visit for each number of rows in which sources have as many as they need, as long as there is time for it."""
+    latest = deadline - COMPILE_SECONDS if candidate.is_compiled else deadline
+
+    def start() -> Iterator[Visits]:
         stepper = candidate.make()
-        yield [_visit(stepper, count) for count in effort.num_rows]
+        yield {f"_{count}": visit(stepper, count) for count in row_counts(candidate, per_source, effort)}
 
-    def _visit(stepper: Stepper, count: int) -> Visit:
-        if count % per_source or (candidate.is_compiled and count not in COMPILED_ROWS):
-            return lambda number: {}
-        return lambda number: {
-            f"{name}_{count}": value
-            for name, value in time_steps(stepper, per_source, count, num_tokens, effort).items()
-        }
+    def visit(stepper: Stepper, count: int) -> Visit:
+        def ask(number: int) -> dict[str, float]:
+            in_time = time.monotonic() < latest
+            return time_steps(stepper, per_source, count, num_tokens, effort) if in_time else {}
+
+        return ask
 
     return System(key=candidate.name, name=candidate.name, start=start)
 

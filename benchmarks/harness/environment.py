@@ -4,21 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from string import Template
 
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import LAST_LINES, ROOT
 
-TORCH = f"torch=={version('torch').partition('+')[0]}"
-"""The very torch that Attendant trains with: what is compared are the toolkits."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """One peer's environment.
+    """One peer's environment, an entry of environments.toml.
 
     Attributes:
         package: the peer itself, with its version.
@@ -38,12 +37,11 @@ class Environment:
     def version(self) -> str:
         return self.package.partition("==")[2]
 
-    def install(self, cache: Path, torch_index: str | None = None) -> Path:
+    def install(self, cache: Path) -> Path:
         """Makes the environment where it is not there, complete, yet; returns its interpreter.
 
         Args:
             cache: the folder of all environments.
-            torch_index: an index with a CPU build of torch, beside pip's own.
 
         Raises:
             Unavailable: there is no such Python, or pip's words.
@@ -54,9 +52,8 @@ class Environment:
         if not done.exists() or done.read_text(encoding="utf-8") != wanted:
             output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            index = [] if torch_index is None else ["--extra-index-url", torch_index]
             if self.requirements:
-                output_of([*pip, *index, *self.requirements])
+                output_of([*pip, *self.requirements])
             output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
             done.write_text(wanted, encoding="utf-8")
         return python
@@ -73,9 +70,14 @@ class Environment:
         raise Unavailable(f"it needs one of {', '.join(self.interpreters)}, and none is here")
 
 
-def output_of(command: Sequence[str], question: str = "") -> str:
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+TEXT = Template(Path(__file__).with_name("environments.toml").read_text(encoding="utf-8")).substitute(torch=TORCH)
+ENVIRONMENTS = {name: Environment(name=name, **entry) for name, entry in tomllib.loads(TEXT).items()}
+
+
+def output_of(command: Sequence[str]) -> str:
     """What a peer's command prints. Raises Unavailable with its last words where it fails."""
-    done = subprocess.run(command, cwd=ROOT, input=question, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(" / ".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]))
     return done.stdout

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -14,6 +14,9 @@ Samples = Mapping[str, float | list[float]]
 Visit = Callable[[int], Samples]
 """Measures a running system once. Takes the number of the round, from 1, which is also a seed. No figures: the system
 has nothing to measure at this point."""
+
+Visits = Mapping[str, Visit]
+"""What is done in a round, by the endings of the figures' names: one visit for each load or size."""
 
 Say = Callable[[str], None]
 
@@ -29,20 +32,24 @@ class System:
     Attributes:
         key: its figures' names begin with it. Several settings of one system may share it: the best one counts.
         name: of its row in the table.
-        start: a context that installs what is missing, starts the system and warms it up, and stops it at the end.
-            Its value are the visits of a round, one for each load or size. Raises Unavailable.
+        start: a generator that installs what is missing, starts the system and warms it up, yields its visits, and
+            stops it at the end. Raises Unavailable.
         about: version, and how its model or its work differs from the others', for the page.
     """
 
     key: str
     name: str
-    start: Callable[[], AbstractContextManager[Sequence[Visit]]]
+    start: Callable[[], Iterator[Visits]]
     about: str = ""
 
 
-def running_system(key: str, name: str, visits: Sequence[Visit]) -> System:
+def running_system(key: str, name: str, visits: Visits) -> System:
     """A system that was started before, and is stopped after, it is measured."""
-    return System(key=key, name=name, start=lambda: nullcontext(visits))
+
+    def start() -> Iterator[Visits]:
+        yield visits
+
+    return System(key=key, name=name, start=start)
 
 
 @dataclass(slots=True)
@@ -76,37 +83,29 @@ class Measurement:
             self.problem = str(error)
             say(f"{self.system.name}: {error}")
 
-    def take(self, found: Samples) -> str:
+    def take(self, found: Samples, ending: str = "") -> str:
         """Keeps a visit's figures; the first one in words."""
         for figure, value in found.items():
-            self.samples.setdefault(figure, []).extend(value if isinstance(value, list) else [value])
-        return "".join(f"{figure} {self.samples[figure][-1]:,.4g}" for figure in list(found)[:1])
+            self.samples.setdefault(figure + ending, []).extend(value if isinstance(value, list) else [value])
+        return "".join(f"{figure} {self.samples[figure + ending][-1]:,.4g}" for figure in list(found)[:1])
 
 
-def measure(
-    systems: Sequence[System], *, num_rounds: int, say: Say, into: list[Measurement] | None = None
-) -> list[Measurement]:
-    """Starts all systems, then visits each once a round, point by point; in the order given.
-
-    Args:
-        into: gets the measurements at once, for who keeps what there is should an exception end it.
-    """
+def measure(systems: Sequence[System], *, num_rounds: int, say: Say) -> list[Measurement]:
+    """Starts all systems, then visits each once a round, point by point; in the order given."""
     measurements = [Measurement(system) for system in systems]
-    if into is not None:
-        into += measurements
     with ExitStack() as exits:
-        visits: list[Sequence[Visit]] = []
+        visits: list[Visits] = []
         for one in measurements:
-            visits.append(())
+            visits.append({})
             with one.noting_failure(say):
-                visits[-1] = exits.enter_context(one.system.start())
+                visits[-1] = exits.enter_context(contextmanager(one.system.start)())
         for number in range(1, num_rounds + 1):
-            for point in zip_longest(*visits):
+            for point in zip_longest(*(each.items() for each in visits)):
                 said = []
                 for one, visit in zip(measurements, point, strict=True):
                     if visit is not None and one.problem is None:
                         with one.noting_failure(say):
-                            said.append(f"{one.system.name}: {one.take(visit(number))}")
+                            said.append(f"{one.system.name}: {one.take(visit[1](number), visit[0])}")
                 say(f"round {number} of {num_rounds}: {'; '.join(said)}")
     return measurements
 

@@ -1,4 +1,4 @@
-"""Results as Markdown pages, pictures (SVG) and tables on the terminal."""
+"""Results as Markdown pages with pictures (SVG)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,8 +8,6 @@ import matplotlib
 matplotlib.use("agg")
 
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.harness.results import Cell, Measured, Picture
 
@@ -30,13 +28,7 @@ def shown(cell: Cell) -> str:
         return cell
     if cell == 0 or abs(cell) >= 100:
         return f"{cell:,.0f}"
-    digits = 2
-    size = abs(cell)
-    while size < 1 and digits < 6:
-        size, digits = size * 10, digits + 1
-    while size >= 10 and digits > 0:
-        size, digits = size / 10, digits - 1
-    return f"{cell:.{digits}f}"
+    return f"{cell:#.3g}".rstrip(".")
 
 
 def write_page(path: Path, title: str, about: str, parts: Mapping[str, Measured]) -> None:
@@ -55,15 +47,6 @@ def write_page(path: Path, title: str, about: str, parts: Mapping[str, Measured]
         paragraphs = [f"## {one.title}", one.about, part.note, facts, markdown_table(part.columns, part.rows)]
         sections.append("\n\n".join(paragraph for paragraph in [*paragraphs, *pictures] if paragraph))
     path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], console: Console) -> None:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(shown(cell) for cell in row))
-    console.print(table)
 
 
 def draw(picture: Picture, path: Path) -> None:

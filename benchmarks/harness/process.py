@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
+
+import psutil
 
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.job import READY
@@ -16,8 +17,6 @@ from benchmarks.job import READY
 ROOT: Final = Path(__file__).parents[2]
 END_SECONDS = 20.0
 LAST_LINES = 3
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 KEEP_MEMORY: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
@@ -55,11 +54,10 @@ class Process:
 
     def __exit__(self, *exception: object) -> None:
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.communicate(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        self._process.kill()
+        self._process.communicate()
         self._log.close()
 
     @property
@@ -100,7 +98,7 @@ class Process:
         """Processor time of it and all that it has started and still runs."""
         return cpu_seconds(tree(self._process.pid))
 
-    def resident_bytes(self) -> int:
+    def resident_bytes(self) -> float:
         return resident_bytes(tree(self._process.pid))
 
     def _line(self) -> str:
@@ -111,32 +109,25 @@ class Process:
         return line
 
 
-def tree(root: int) -> list[int]:
+def tree(pid: int) -> list[psutil.Process]:
     """The process and its descendants."""
-    children = defaultdict(list)
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and (fields := _fields(int(path.name))):
-            children[int(fields[1])].append(int(path.name))
-    found = [root]
-    for pid in found:
-        found += children[pid]
-    return found
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """Processor time of all of them together, in user and in kernel mode; to a hundredth of a second each."""
-    return sum((int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND for fields in map(_fields, pids) if fields)
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Processor time of all of them together, in user and in kernel mode."""
+    return _total(processes, lambda process: sum(process.cpu_times()[:2]))
 
 
-def resident_bytes(pids: list[int]) -> int:
+def resident_bytes(processes: Sequence[psutil.Process]) -> float:
     """Resident memory of all of them together; what they share counts for each."""
-    return sum(int(fields[21]) * PAGE_BYTES for fields in map(_fields, pids) if fields)
+    return _total(processes, lambda process: process.memory_info().rss)
 
 
-def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on, the state; none where the process has ended."""
-    try:
-        # The name, the second one, may have spaces in it.
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-    except OSError:
-        return []
+def _total(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], float]) -> float:
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):  # who has ended counts for nothing
+            total += figure(process)
+    return total

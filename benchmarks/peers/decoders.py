@@ -1,27 +1,18 @@
 """What decodes in process beside Attendant: each peer with its environment, its model and its worker."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout, own_decoder
-from benchmarks.harness.environment import TORCH, Environment, output_of
+from benchmarks.decoding.in_process import BEAM_SIZE, NUM_WORKERS, Decoder, layout, one_by_one, own_decoder, throughput
+from benchmarks.harness.environment import ENVIRONMENTS, TORCH, output_of
+from benchmarks.harness.results import Part
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_model import export_plain, plain_parameters
 from benchmarks.training.toolkits import TOOLKITS, Training
 
-CTRANSLATE2 = Environment(
-    name="ctranslate2", package="ctranslate2==4.8.5", requirements=("numpy==2.4.6", "grpcio==1.85.1")
-)
-MARIAN = Environment(
-    name="marian",
-    package="bergamot==0.4.5",
-    requirements=("numpy==2.0.2", "sentencepiece==0.2.1"),
-    # Its wheels end with Python 3.10.
-    interpreters=("python3.10", "python3.9"),
-)
 OWN_BATCH_SIZES = (32, 64, 128)
 """Of peers whose workers are threads of one process."""
 
@@ -51,6 +42,30 @@ class Transformer:
 TRANSFORMERS = (Transformer(6, 2, 256, 2048), Transformer(12, 1, 256, 1152))
 
 
+def greedy(context: Context) -> Part:
+    """Greedy, in process.
+
+    Sentences per second, each system at its best setting of those tried.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=1)
+
+
+def beam(context: Context) -> Part:
+    """Beam 4, in process.
+
+    As before, with a beam. The best hypothesis is returned.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=BEAM_SIZE)
+
+
+def single(context: Context) -> Part:
+    """One sentence alone, in process, one thread.
+
+    Median latency of 20 source positions and as many steps, greedy.
+    """
+    return one_by_one(context, list(all_decoders(context, alone=True)))
+
+
 def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
     """Attendant in its two layouts, and all peers with two workers; `alone`: one worker with one thread of each."""
     num_workers = 1 if alone else NUM_WORKERS
@@ -65,25 +80,22 @@ def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
 
 
 def _plain(context: Context, num_workers: int) -> Iterator[Decoder]:
-    workload = context.workload
-    eager = Decoder(
-        key="torch",
-        name=f"PyTorch loop fp32, {layout(num_workers)}",
-        command=lambda: [sys.executable, "-m", "benchmarks.peers.plain_model", str(workload.hidden_size)],
-        num_workers=num_workers,
-        about=f"the same model in {TORCH}, eager",
-    )
-    for precision, about in (
-        ("fp32", f"graphs as torch.onnx writes them, {_millions(plain_parameters(workload))}"),
-        ("int8", "the same after onnxruntime's quantize_dynamic"),
-    ):
+    python, size = (sys.executable, "-m"), str(context.workload.hidden_size)
+    parameters = _millions(plain_parameters(context.workload))
 
-        def command(precision: str = precision) -> list[str]:
-            return [sys.executable, "-m", "benchmarks.peers.plain_loop", str(plain_folder(context) / precision)]
+    def decoder(key: str, name: str, about: str, command: Callable[[], Sequence[str]]) -> Decoder:
+        name = f"{name}, {layout(num_workers)}"
+        return Decoder(key=key, name=name, command=command, num_workers=num_workers, about=about)
 
-        name = f"plain ORT loop {precision}, {layout(num_workers)}"
-        yield replace(eager, key=f"plain_{precision}", name=name, command=command, about=about)
-    yield eager
+    def graphs(precision: str) -> Callable[[], Sequence[str]]:
+        return lambda: (*python, "benchmarks.peers.plain_loop", str(plain_folder(context) / precision))
+
+    about = f"graphs as torch.onnx writes them, {parameters}"
+    yield decoder("plain_fp32", "plain ORT loop fp32", about, graphs("fp32"))
+    about = "the same after onnxruntime's quantize_dynamic"
+    yield decoder("plain_int8", "plain ORT loop int8", about, graphs("int8"))
+    about = f"the same model in {TORCH}, eager"
+    yield decoder("torch", "PyTorch loop fp32", about, lambda: (*python, "benchmarks.peers.plain_model", size))
 
 
 def plain_folder(context: Context) -> Path:
@@ -96,33 +108,26 @@ def plain_folder(context: Context) -> Path:
 
 def _ctranslate2(context: Context, transformer: Transformer, num_workers: int) -> Decoder:
     parameters = _millions(transformer.num_parameters(context.workload.vocabulary_size))
+    package = ENVIRONMENTS["ctranslate2"].package
     return Decoder(
         key=f"ctranslate2_{transformer.name.replace('+', '_')}",
         name=f"CTranslate2 {transformer.name} int8, inter_threads={num_workers}",
         command=lambda: ctranslate2_program(context, transformer, "worker", num_workers),
         batch_sizes=OWN_BATCH_SIZES,
-        about=f"{CTRANSLATE2.package}, Transformer of width {transformer.width}, {parameters}",
+        about=f"{package}, Transformer of width {transformer.width}, {parameters}",
     )
 
 
 def ctranslate2_program(context: Context, transformer: Transformer, what: str, *numbers: int) -> list[str]:
     """The command that does this with the model. Raises Unavailable."""
-    size = context.workload.vocabulary_size
-    folder = context.cache / "models" / f"transformer-{transformer.name}-{size}"
-    return _program(context, CTRANSLATE2, "ctranslate2", folder, (*astuple(transformer), size), what, numbers)
+    sizes = *astuple(transformer), context.workload.vocabulary_size
+    return _program(context, "ctranslate2", sizes, what, *numbers)
 
 
-def _program(
-    context: Context,
-    environment: Environment,
-    name: str,
-    folder: Path,
-    sizes: tuple[int, ...],
-    what: str,
-    numbers: tuple[int, ...],
-) -> list[str]:
+def _program(context: Context, peer: str, sizes: tuple[int, ...], what: str, *numbers: int) -> list[str]:
     """A peer's command; its environment and its model are made at the first use. Raises Unavailable."""
-    program = [str(environment.install(context.cache)), "-m", f"benchmarks.peers.{name}_program"]
+    program = [str(ENVIRONMENTS[peer].install(context.cache)), "-m", f"benchmarks.peers.{peer}_program"]
+    folder = context.cache / "models" / "-".join([peer, *map(str, sizes)])
     if not (folder / "made").exists():
         folder.mkdir(parents=True, exist_ok=True)
         output_of([*program, "model", str(folder), *map(str, sizes)])
@@ -132,22 +137,20 @@ def _program(
 
 def _joeynmt(context: Context, num_workers: int) -> Decoder:
     toolkit = TOOLKITS["joeynmt"]
-    assert toolkit.environment is not None
-    environment = toolkit.environment
 
     def command() -> list[str]:
-        python = environment.install(context.cache)
+        python = toolkit.python(context.cache)
         folder = context.cache / "models" / f"joeynmt-{context.workload.hidden_size}"
         toolkit.configure(Training(workload=replace(context.workload, dropout=0.0), corpus=folder, folder=folder))
         config, size = folder / toolkit.template, context.workload.vocabulary_size
-        return [str(python), "-m", "benchmarks.peers.joeynmt_worker", str(config), str(size)]
+        return [python, "-m", "benchmarks.peers.joeynmt_worker", str(config), str(size)]
 
     return Decoder(
         key="joeynmt",
         name=f"JoeyNMT fp32, {layout(num_workers)}",
         command=command,
         num_workers=num_workers,
-        about=f"{environment.package}, the same kind of model",
+        about=f"joeynmt=={toolkit.version}, the same kind of model",
     )
 
 
@@ -162,13 +165,12 @@ def _marian(context: Context, num_workers: int) -> Decoder:
     width = narrowed(vocabulary, embedding, num_layers, plain_parameters(context.workload))
     sizes = vocabulary, embedding, width, num_layers
     parameters = _millions(num_parameters(shapes_of(*sizes)))
-    folder = context.cache / "models" / f"marian-{vocabulary}-{width}"
     return Decoder(
         key="marian",
         name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
-        command=lambda: _program(context, MARIAN, "marian", folder, sizes, "worker", (num_workers,)),
+        command=lambda: _program(context, "marian", sizes, "worker", num_workers),
         batch_sizes=OWN_BATCH_SIZES,
-        about=f"{MARIAN.package}, the same kind of model, hidden size {width}, {parameters}",
+        about=f"{ENVIRONMENTS['marian'].package}, the same kind of model, hidden size {width}, {parameters}",
     )
 
 

@@ -8,6 +8,7 @@ Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -109,15 +110,8 @@ def export_plain(workload: Workload, folder: Path) -> None:
         ("step", step, step_inputs, (first, second, second, first, both, both), STEP_INPUTS, STEP_OUTPUTS),
     ):
         path = fp32 / f"{name}.onnx"
-        torch.onnx.export(
-            module,
-            inputs,
-            path,
-            input_names=input_names,
-            output_names=output_names,
-            dynamic_shapes=shapes,
-            external_data=False,
-        )
+        names: dict[str, Any] = {"input_names": input_names, "output_names": output_names}
+        torch.onnx.export(module, inputs, path, dynamic_shapes=shapes, external_data=False, **names)
         # What shape inference left of the example's sizes contradicts the dynamic ones: quantize_dynamic stops at it.
         model = onnx.load(path)
         del model.graph.value_info[:]

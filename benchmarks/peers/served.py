@@ -1,32 +1,24 @@
 """The servers, ours and the peers', under the same closed loops."""
 
-import base64
 import json
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
-from benchmarks.harness.environment import Environment, output_of
+from benchmarks.harness.environment import ENVIRONMENTS, output_of
 from benchmarks.harness.results import Part
 from benchmarks.job import sentences, words_of
-from benchmarks.peers.decoders import CTRANSLATE2, TRANSFORMERS, ctranslate2_program, plain_folder
+from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_folder
 from benchmarks.serving.closed_loop import closed_loops
 from benchmarks.serving.payloads import equal_job, write_payloads
 from benchmarks.serving.servers import Server, attendant_server
 
 BATCH_SIZES = (32, 64)
 """Tried of each peer: with 64 clients, one batch of all of them, or two that take turns."""
-
-TRITON = Environment(
-    name="triton",
-    package="nvidia-pytriton==0.7.0",
-    requirements=("onnxruntime==1.31.1",),
-    # Its server is linked with the system's Python.
-    interpreters=("/usr/bin/python3.11", "/usr/bin/python3.10", "/usr/bin/python3.12"),
-)
 
 
 def served(context: Context) -> Part:
@@ -41,17 +33,20 @@ def served(context: Context) -> Part:
 
 
 def _triton(context: Context, batch_size: int) -> Server:
-    def command(*arguments: object) -> Sequence[str]:
-        python = str(TRITON.install(context.cache))
+    environment = ENVIRONMENTS["triton"]
+
+    def program(*arguments: object) -> Sequence[str]:
+        python = str(environment.install(context.cache))
         return [python, "-m", "benchmarks.peers.triton_program", *map(str, arguments)]
 
     def server() -> Sequence[str]:
         sizes = context.workload.num_tokens, NUM_WORKERS, batch_size, _free_ports()
-        return command("server", plain_folder(context) / "int8", *sizes)
+        return program("server", plain_folder(context) / "int8", *sizes)
 
     def payloads() -> Path:
-        lines = output_of(command("payloads"), json.dumps(asdict(equal_job(context)))).splitlines()
-        return write_payloads(context, "triton", map(base64.b64decode, lines))
+        path = write_payloads(context, "triton", [])
+        output_of(program("payloads", path, json.dumps(asdict(equal_job(context)))))
+        return path
 
     return Server(
         key="triton",
@@ -61,7 +56,7 @@ def _triton(context: Context, batch_size: int) -> Server:
         method="/inference.GRPCInferenceService/ModelInfer",
         # Its processes have one second to find each other, or the start has failed.
         max_starts=3,
-        about=f"{TRITON.package}, {NUM_WORKERS} instances of the plain int8 loop",
+        about=f"{environment.package}, {NUM_WORKERS} instances of the plain int8 loop",
     )
 
 
@@ -78,19 +73,17 @@ def _ctranslate2(context: Context, batch_size: int) -> Server:
         command=lambda: ctranslate2_program(context, transformer, "server", *sizes),
         payloads=payloads,
         method="/benchmarks.CTranslate2/Translate",
-        about=f"{CTRANSLATE2.package}, inter_threads={NUM_WORKERS}, int8",
+        about=f"{ENVIRONMENTS['ctranslate2'].package}, inter_threads={NUM_WORKERS}, int8",
     )
 
 
 def _free_ports() -> int:
     """The first of three ports in a row that nobody listens on now."""
     while True:
-        with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+        with ExitStack() as exits, suppress(OSError, OverflowError):
+            first, second, third = (exits.enter_context(socket.socket()) for _ in range(3))
             first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-                third.bind(("127.0.0.1", port + 2))
-            except (OSError, OverflowError):
-                continue
+            port = int(first.getsockname()[1])
+            second.bind(("127.0.0.1", port + 1))
+            third.bind(("127.0.0.1", port + 2))
             return port

@@ -2,8 +2,8 @@
 
 python -m benchmarks.peers.triton_program server FOLDER STEPS INSTANCES BATCH PORT
 its dynamic batcher collects requests; each instance, a process, decodes a batch on one thread
-python -m benchmarks.peers.triton_program payloads
-a job in JSON on standard input; its requests, one per line in base64, on standard output
+python -m benchmarks.peers.triton_program payloads FILE JOB
+writes the requests of a job in JSON, one per line in base64
 """
 
 import base64
@@ -11,6 +11,7 @@ import json
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,19 @@ def serve(folder: str, num_steps: int, num_instances: int, batch_size: int, port
         triton.stop()
 
 
-def write_payloads() -> None:
-    for source in sentences(Job(**json.loads(sys.stdin.read()))):
-        shape = [1, len(source)]
-        tensor = messages.ModelInferRequest.InferInputTensor(name="source_ids", datatype="INT64", shape=shape)
-        ids = np.array(source, "<i8").tobytes()
-        request = messages.ModelInferRequest(model_name="mt", inputs=[tensor], raw_input_contents=[ids])
-        print(base64.b64encode(request.SerializeToString()).decode())
+def write_payloads(path: str, job: str) -> None:
+    with Path(path).open("w", encoding="ascii") as file:
+        for source in sentences(Job(**json.loads(job))):
+            shape = [1, len(source)]
+            tensor = messages.ModelInferRequest.InferInputTensor(name="source_ids", datatype="INT64", shape=shape)
+            ids = np.array(source, "<i8").tobytes()
+            request = messages.ModelInferRequest(model_name="mt", inputs=[tensor], raw_input_contents=[ids])
+            file.write(base64.b64encode(request.SerializeToString()).decode() + "\n")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "payloads":
-        write_payloads()
+    what, path, *arguments = sys.argv[1:]
+    if what == "payloads":
+        write_payloads(path, *arguments)
     else:
-        serve(sys.argv[2], *map(int, sys.argv[3:]))
+        serve(path, *map(int, arguments))

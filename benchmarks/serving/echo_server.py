@@ -1,8 +1,7 @@
 """A grpc.aio service of bytes: for peers that have no server, and as an empty service, the limit of what serving costs.
 
-    python -m benchmarks.serving.echo_server
-
-answers what it is asked, with the names of our calls, on uvloop as our server is: its time per call is gRPC's own.
+`python -m benchmarks.serving.echo_server` answers what it is asked, with the names of our calls, on uvloop as our
+server is: its time per call is gRPC's own.
 """
 
 import asyncio

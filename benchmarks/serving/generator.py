@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Load:
     seed: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Answered:
     """What came of a load.
 
@@ -50,82 +50,71 @@ class Answered:
         failures: of requests that ended with an error, in the server's words; they have no latency.
     """
 
-    latencies: list[float]
-    seconds: float
-    failures: list[str]
+    latencies: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
 
 
-class Generator:
-    """Asks one server."""
+async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
+    """Asks a server; without serializers both sides are bytes."""
+    found = Answered()
+    began, numbers = time.perf_counter(), itertools.count(1)
 
-    def __init__(self, channel: grpc.aio.Channel, method: str, payloads: list[bytes]) -> None:
-        # Without serializers both sides are bytes.
-        self._unary: Any = channel.unary_unary(method)
-        self._stream: Any = channel.stream_stream(method)
-        self._payloads = itertools.cycle(payloads)
-        self._latencies: list[float] = []
-        self._failures: list[str] = []
+    def is_open() -> bool:
+        in_time = time.perf_counter() < began + load.seconds
+        return in_time and (not load.num_requests or next(numbers) <= load.num_requests)
 
-    async def run(self, load: Load) -> Answered:
-        self._latencies, self._failures = [], []
-        began = time.perf_counter()
-        await {"closed": self._closed, "open": self._open, "bulk": self._bulk}[load.kind](load, began)
-        return Answered(latencies=self._latencies, seconds=time.perf_counter() - began, failures=self._failures)
+    async def ask(moment: float) -> None:
+        try:
+            await unary(next(payloads))
+        except grpc.aio.AioRpcError as error:
+            found.failures.append(f"{error.code().name}: {error.details()}")
+        else:
+            found.latencies.append(time.perf_counter() - moment)
 
-    async def _closed(self, load: Load, began: float) -> None:
-        numbers = itertools.count(1)
+    async def client() -> None:
+        while is_open():
+            await ask(time.perf_counter())
 
-        async def client() -> None:
-            while _is_open(load, began, next(numbers)):
-                await self._ask(time.perf_counter())
-
-        await asyncio.gather(*(client() for _ in range(load.num_clients)))
-
-    async def _open(self, load: Load, began: float) -> None:
+    async def arrivals() -> None:
         generator, due, asked = random.Random(load.seed), began, []
         while (due := due + generator.expovariate(load.rate)) < began + load.seconds:
             if (ahead := due - time.perf_counter()) > 0:
                 await asyncio.sleep(ahead)
-            asked.append(asyncio.create_task(self._ask(due)))
+            asked.append(asyncio.create_task(ask(due)))
         await asyncio.gather(*asked)
 
-    async def _bulk(self, load: Load, began: float) -> None:
-        room = asyncio.Semaphore(load.num_clients)
-        sent: list[float] = []
+    async def bulk() -> None:
+        room, sent = asyncio.Semaphore(load.num_clients), []
 
         async def requests() -> AsyncIterator[bytes]:
-            while _is_open(load, began, len(sent) + 1):
+            while is_open():
                 await room.acquire()
                 sent.append(time.perf_counter())
-                yield next(self._payloads)
+                yield next(payloads)
 
         # Answers come in the order of completion: the latencies are only right in their sum.
-        async for _ in self._stream(requests()):
-            self._latencies.append(time.perf_counter() - sent[len(self._latencies)])
+        async for _ in stream(requests()):
+            found.latencies.append(time.perf_counter() - sent[len(found.latencies)])
             room.release()
 
-    async def _ask(self, moment: float) -> None:
-        try:
-            await self._unary(next(self._payloads))
-        except grpc.aio.AioRpcError as error:
-            self._failures.append(f"{error.code().name}: {error.details()}")
-        else:
-            self._latencies.append(time.perf_counter() - moment)
+    unary: Any = channel.unary_unary(method)
+    stream: Any = channel.stream_stream(method)
+    if load.kind == "closed":
+        await asyncio.gather(*(client() for _ in range(load.num_clients)))
+    else:
+        await (arrivals() if load.kind == "open" else bulk())
+    found.seconds = time.perf_counter() - began
+    return found
 
 
-def _is_open(load: Load, began: float, number: int) -> bool:
-    """Whether the request of this number, from 1, may still be asked."""
-    return time.perf_counter() < began + load.seconds and (not load.num_requests or number <= load.num_requests)
-
-
-async def main(target: str, method: str, payloads: str) -> None:
-    requests = [base64.b64decode(line) for line in Path(payloads).read_text(encoding="ascii").splitlines()]
+async def main(target: str, method: str, path: str) -> None:
+    payloads = itertools.cycle(map(base64.b64decode, Path(path).read_text(encoding="ascii").splitlines()))
     async with grpc.aio.insecure_channel(target) as channel:
         await asyncio.wait_for(channel.channel_ready(), 30)
-        generator = Generator(channel, method, requests)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(asdict(await generator.run(Load(**json.loads(line))))), flush=True)
+            print(json.dumps(asdict(await answered(channel, method, payloads, Load(**json.loads(line))))), flush=True)
 
 
 if __name__ == "__main__":

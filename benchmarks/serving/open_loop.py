@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of
-from benchmarks.harness.measurement import Visit, measure, running_system
+from benchmarks.harness.measurement import Visit, Visits, measure, running_system
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.job import sentences
 from benchmarks.serving.generator import Load
@@ -26,8 +26,7 @@ FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
 NUM_RUNS = 2
-PROGRAMS = {"step_level": "server", "request_level": "benchmarks.serving.request_level"}
-NAMES = {"step_level": "per step", "request_level": "per request"}
+PROGRAMS = {"per step": "server", "per request": "benchmarks.serving.request_level"}
 MEASURED = ("p99", "p50", "step_rows", "efficiency")
 Curve = list[tuple[float, float]]
 """(requests/s, p99 in ms), by rate."""
@@ -45,43 +44,43 @@ def open_loop(context: Context) -> Part:
     runs: dict[str, Running] = {}
     capacities: dict[str, float] = {}
     with ExitStack() as exits:
-        for key, program in PROGRAMS.items():
+        for name, program in PROGRAMS.items():
             server = attendant_server(context, payloads=payloads, num_workers=1, num_threads=1, program=program)
-            runs[key] = exits.enter_context(running(server))
-            runs[key].load(load)
-            capacities[key] = runs[key].load(load)["speed"]
-            context.say(f"{NAMES[key]}: capacity {capacities[key]:,.0f} requests/s")
+            runs[name] = exits.enter_context(running(server))
+            runs[name].load(load)
+            capacities[name] = runs[name].load(load)["speed"]
+            context.say(f"{name}: capacity {capacities[name]:,.0f} requests/s")
         # The same rates for both, and for each its own of its own capacity.
         rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
         systems = [
-            running_system(key, NAMES[key], [_visit(run, rate, capacities[key], seconds) for rate in rates])
-            for key, run in runs.items()
+            running_system(name, name, _visits(run, rates, capacities[name], seconds)) for name, run in runs.items()
         ]
         found = measure(systems, num_rounds=NUM_RUNS, say=context.say)
     rows: list[list[Cell]] = []
-    curves: dict[str, Curve] = {key: [] for key in PROGRAMS}
+    curves: dict[str, Curve] = {name: [] for name in PROGRAMS}
     for one in found:
+        name = one.system.name
         for rate in (rate for rate in rates if f"p99_{rate}" in one.samples):
-            p99, p50, step_rows, efficiency = (one.median(f"{name}_{rate}") for name in MEASURED)
-            of_capacity = f"{100 * rate / capacities[one.system.key]:.0f} %"
-            rows.append([one.system.name, rate, of_capacity, p50, p99, step_rows, f"{100 * (1 - efficiency):.0f} %"])
-            curves[one.system.key].append((rate, p99))
+            p99, p50, step_rows, efficiency = (one.median(f"{figure}_{rate}") for figure in MEASURED)
+            shares = [f"{100 * share:.0f} %" for share in (rate / capacities[name], 1 - efficiency)]
+            rows.append([name, rate, shares[0], p50, p99, step_rows, shares[1]])
+            curves[name].append((rate, p99))
+    series = {f"batching {name}": curve for name, curve in curves.items()}
     picture = Picture(
         file="open-loop.svg",
         title="p99 against load",
         x_label="requests/s",
         y_label="p99, ms",
         logarithmic=True,
-        series={f"batching {NAMES[key]}": curve for key, curve in curves.items()},
+        series=series,
     )
+    capacity = ", ".join(f"{name} {value:,.0f} requests/s" for name, value in capacities.items())
     return Part(
         columns=["batching", "requests/s", "of its capacity", "p50 ms", "p99 ms", "rows per step", "padding waste"],
         rows=rows,
-        figures=_figures(curves, capacities),
+        figures=_figures(list(curves.values()), list(capacities.values())),
         pictures=[picture],
-        note="Capacity "
-        + ", ".join(f"{NAMES[key]} {value:,.0f} requests/s" for key, value in capacities.items())
-        + ".",
+        note=f"Capacity {capacity}.",
     )
 
 
@@ -95,33 +94,34 @@ def _payloads(context: Context) -> Path:
     return write_payloads(context, "real-lengths", requests)
 
 
-def _visit(run: Running, rate: float, capacity: float, seconds: float) -> Visit:
-    """Requests at that rate, for so many seconds."""
+def _visits(run: Running, rates: Sequence[float], capacity: float, seconds: float) -> Visits:
+    """Requests at each rate that it can bear, for so many seconds: beyond its capacity a queue only grows."""
 
-    def ask(number: int) -> dict[str, float]:
-        if rate > max(FRACTIONS) * capacity + 0.1:
-            return {}  # beyond its capacity a queue only grows: that is known without waiting for it
-        before = run.metrics()
-        found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
-        after = run.metrics()
-        found["step_rows"] = mean_between("attendant_step_rows", before, after)
-        found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
-        return {f"{name}_{rate}": found[name] for name in MEASURED}
+    def visit(rate: float) -> Visit:
+        def ask(number: int) -> dict[str, float]:
+            before = run.metrics()
+            found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
+            after = run.metrics()
+            found["step_rows"] = mean_between("attendant_step_rows", before, after)
+            found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
+            return {name: found[name] for name in MEASURED}
 
-    return ask
+        return ask
+
+    return {f"_{rate}": visit(rate) for rate in rates if rate <= max(FRACTIONS) * capacity + 0.1}
 
 
-def _figures(curves: dict[str, Curve], capacities: dict[str, float]) -> dict[str, float]:
-    figures = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+def _figures(curves: Sequence[Curve], capacities: Sequence[float]) -> dict[str, float]:
+    ours, theirs = curves
+    found = dict(zip(("step_level_capacity", "request_level_capacity"), capacities, strict=True))
     # 80 % of the slower one's capacity: both can bear it.
-    rate = round(YARDSTICK_FRACTION * min(capacities.values()), 1)
-    ours, theirs = (dict(curves[key]).get(rate) for key in PROGRAMS)
-    if ours is not None and theirs is not None:
-        figures |= {"step_level_p99_80": ours, "request_level_p99_80": theirs}
-        equal = rate_at(curves["step_level"], theirs)
-        if equal is not None:
-            figures |= {"step_level_rate_at_p99": equal, "request_level_rate_at_p99": rate}
-    return figures
+    rate = round(YARDSTICK_FRACTION * min(capacities), 1)
+    if rate in dict(ours) and rate in dict(theirs):
+        latency = dict(theirs)[rate]
+        found |= {"step_level_p99_80": dict(ours)[rate], "request_level_p99_80": latency}
+        if (equal := rate_at(ours, latency)) is not None:
+            found |= {"step_level_rate_at_p99": equal, "request_level_rate_at_p99": rate}
+    return found
 
 
 def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, job_of, own_decoder, workers
-from benchmarks.harness.measurement import measure, running_system
+from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 from benchmarks.serving.closed_loop import MAX_ROUNDS
@@ -36,7 +36,6 @@ def overhead(context: Context) -> Part:
         "unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
         "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
-    names = {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}
     jobs: dict[str, Job] = {}
     with (
         running(attendant_server(context)) as server,
@@ -51,21 +50,21 @@ def overhead(context: Context) -> Part:
             pool.run(jobs[kind])
         short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
         systems = [
-            running_system("served", "server", [server.visit(load, f"_{kind}") for kind, load in loads.items()]),
-            running_system("inside", "in process", [pool.visit(job, f"_{kind}") for kind, job in jobs.items()]),
-            running_system("empty", "empty service", [empty.visit(load, f"_{kind}") for kind, load in short.items()]),
+            running_system("served", "server", {f"_{kind}": server.visit(load) for kind, load in loads.items()}),
+            running_system("inside", "in process", {f"_{kind}": pool.visit(job) for kind, job in jobs.items()}),
+            running_system("empty", "empty service", {f"_{kind}": empty.visit(load) for kind, load in short.items()}),
         ]
         served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
     found: dict[str, float] = {}
-    for kind, name in names.items():
+    for kind, name in {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}.items():
         pairs = zip(served.samples[f"cpu_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
         speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_{kind}")
         within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_{kind}")
         rows.append([name, speed, str(jobs[kind].batch_size), cpu, within, difference, call])
-        values = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": call}
-        found |= {f"{kind}_{figure}": value for figure, value in values.items()}
+        found |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
+        found |= {f"{kind}_speed": speed, f"{kind}_empty_ms": call}
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
     return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=found)
 
@@ -87,22 +86,18 @@ def idle_latency(context: Context) -> Part:
             running(empty_service(server.payloads())) as empty,
             workers(own_decoder(context, "int8", num_threads=num_threads, bare=True)) as bare,
         ):
-            for warm_up in (served.visit(load), bare.visit(job), empty.visit(load)):
+            visits = {"server": served.visit(load), "bare graphs": bare.visit(job), "empty service": empty.visit(load)}
+            for warm_up in visits.values():
                 warm_up(0)
-            systems = [
-                running_system("served", "server", [served.visit(load)]),
-                running_system("bare", "bare graphs", [bare.visit(job)]),
-                running_system("empty", "empty service", [empty.visit(load)]),
-            ]
+            systems = [running_system(name, name, {"": visit}) for name, visit in visits.items()]
             ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
-        values = {"served_ms": ours.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": call.median("p50")}
-        ratio = values["served_ms"] / values["bare_ms"]
+        served_ms, bare_ms, empty_ms = ours.median("p50"), limit.median("ms"), call.median("p50")
         options = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        rows.append([options, values["served_ms"], values["bare_ms"], ratio, values["empty_ms"]])
-        found = found or values  # the first layout's are the ones that are compared
-    return Part(
-        columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"], rows=rows, figures=found
-    )
+        rows.append([options, served_ms, bare_ms, served_ms / bare_ms, empty_ms])
+        # The first layout's are the ones that are compared.
+        found = found or {"served_ms": served_ms, "bare_ms": bare_ms, "empty_ms": empty_ms}
+    columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
+    return Part(columns=columns, rows=rows, figures=found)
 
 
 def priority(context: Context) -> Part:
@@ -114,16 +109,17 @@ def priority(context: Context) -> Part:
     trickle = Load(kind="open", rate=INTERACTIVE_RATE, seconds=seconds)
     bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * BULK_LEAD_SECONDS)
     with running(attendant_server(context)) as server:
-        interactive = server.visit(trickle, "_loaded")
+        interactive = server.visit(trickle)
 
-        def loaded(number: int) -> dict[str, float | list[float]]:
+        def loaded(number: int) -> Samples:
             server.begin(bulk)
             time.sleep(BULK_LEAD_SECONDS)
             return {**interactive(number), "bulk_speed": server.end(bulk)["speed"]}
 
-        system = running_system("attendant", "interactive requests", [server.visit(trickle, "_idle"), loaded])
+        visits = {"_idle": interactive, "_loaded": loaded}
+        system = running_system("attendant", "interactive requests", visits)
         (found,) = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
-    speed = found.median("bulk_speed")
+    speed = found.median("bulk_speed_loaded")
     names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
     figures = {f"{key}_{p}_ms": found.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
     rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]

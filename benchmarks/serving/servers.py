@@ -4,12 +4,14 @@ import re
 import sys
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
@@ -19,7 +21,6 @@ from benchmarks.serving.generator import Answered, Load
 from benchmarks.serving.payloads import BULK, UNARY, equal_payloads
 
 START_SECONDS = 180.0
-METRIC_LINE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +65,14 @@ def attendant_server(
         num_threads: of all workers together.
         program: the module that Python runs: another one that takes the server's options.
     """
-    layout = ["--workers", str(num_workers), "--threads", str(num_threads)]
-    options = ["--port", "0", "--metrics-port", "0", "--log-level", "warning", "--precision", precision, *layout]
+    layout = f"--workers {num_workers} --threads {num_threads}"
+    options = f"--port 0 --metrics-port 0 --log-level warning --precision {precision} {layout}".split()
     return Server(
         key=key,
         name=name,
         command=lambda: [sys.executable, "-m", program, str(context.bundle), *options],
         payloads=lambda: payloads or equal_payloads(context),
-        about=f"{precision}, {' '.join(layout)}",
+        about=f"{precision}, {layout}",
     )
 
 
@@ -89,33 +90,33 @@ def running(server: Server) -> Iterator["Running"]:
         with ExitStack() as exits:
             process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
             try:
-                target, metrics_target = _addresses(process)
+                said = _ready(process)
             except Unavailable:
                 if not num_left:
                     raise
                 continue
-            yield Running(server.method, payloads, process, target, metrics_target, exits)
+            yield Running(server.method, payloads, process, said, exits)
             return
 
 
 @dataclass(slots=True)
 class Running:
-    """A server that runs, with a load generator per kind of call."""
+    """A server that runs, with a load generator per kind of call.
+
+    Attributes:
+        said: the words with which it told its addresses.
+    """
 
     unary_method: str
     payloads: Path
     process: Process
-    target: str
-    metrics_target: str
+    said: str
     exits: ExitStack
     generators: dict[str, Process] = field(default_factory=dict)
     begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
 
-    def visit(self, load: Load, suffix: str = "") -> Visit:
-        """A visit with this load; the figures' names end with the suffix."""
-        return lambda number: {
-            f"{name}{suffix}": value for name, value in self.load(replace(load, seed=number)).items()
-        }
+    def visit(self, load: Load) -> Visit:
+        return lambda number: self.load(replace(load, seed=number))
 
     def load(self, load: Load) -> dict[str, float]:
         """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
@@ -131,7 +132,8 @@ class Running:
         """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
         method = self._method(load)
         if method not in self.generators:
-            command = sys.executable, "-m", "benchmarks.serving.generator", self.target, method, str(self.payloads)
+            target = self._address("serving")
+            command = sys.executable, "-m", "benchmarks.serving.generator", target, method, str(self.payloads)
             self.generators[method] = self.exits.enter_context(Process(command, answers=True))
             self.generators[method].await_ready()
         self.begun_cpu_seconds[method] = self.process.cpu_seconds()
@@ -148,29 +150,29 @@ class Running:
         cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
         return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
 
-    def metrics(self) -> dict[str, float]:
-        """The samples of its metrics, added up over their labels but for a phase's and a bucket's."""
-        with urllib.request.urlopen(f"http://{self.metrics_target}/metrics") as response:
+    def metrics(self) -> Mapping[str, float]:
+        """The samples of its metrics, added up over their labels."""
+        with urllib.request.urlopen(f"http://{self._address('metrics')}/metrics") as response:
             text = response.read().decode()
-        found: dict[str, float] = {}
-        for name, labels, value in METRIC_LINE.findall(text):
-            kept = [label for label in labels.split(",") if label.startswith(("phase=", "le="))]
-            key = f"{name}{{{','.join(kept)}}}" if kept else name
-            found[key] = found.get(key, 0.0) + float(value)
+        found: dict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found[sample.name] += sample.value
         return found
 
     def _method(self, load: Load) -> str:
         return BULK if load.kind == "bulk" else self.unary_method
 
+    def _address(self, service: str) -> str:
+        return str(re.findall(rf"{service} on ([^\s,:]+:\d+)", self.said)[0])
 
-def _addresses(process: Process) -> tuple[str, str]:
-    """Waits until a server says where it serves; where its metrics are, too, or "". Raises Unavailable."""
+
+def _ready(process: Process) -> str:
+    """Waits until a server says where it serves, and returns what it said. Raises Unavailable."""
     give_up = time.monotonic() + START_SECONDS
     while process.is_running and time.monotonic() < give_up:
-        said = process.said()
-        if found := re.search(r"^serving on ([^\s,:]+:\d+)", said, re.MULTILINE):
-            metrics = re.search(r"metrics on (\S+:\d+)", said)
-            return found[1], metrics[1] if metrics else ""
+        if found := re.search(r"^serving on [^\s,:]+:\d+.*\n", process.said(), re.MULTILINE):
+            return found[0]
         time.sleep(0.05)
     raise process.failure()
 

@@ -35,22 +35,22 @@ def memory(context: Context) -> Part:
     payloads = write_payloads(small, "soak", _requests())
     servers = attendant_server(small, payloads=payloads, num_workers=1, name="server"), empty_service(payloads)
     rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
-    series = {}
+    courses, growths = [], []
     for server in servers:
-        course = list(_course(server, context))
-        sizes = [mebibytes for _, mebibytes in course]
+        courses.append(list(_course(server, context)))
+        sizes = [mebibytes for _, mebibytes in courses[-1]]
         # A few samples each: what the allocator holds at a moment goes up and down.
         first, last = statistics.median(sizes[NUM_WARM_UPS - 1 : NUM_WARM_UPS + 2]), statistics.median(sizes[-3:])
-        growth, num_requests = last / first - 1, course[-1][0]
-        rows.append([server.name, f"{num_requests:,.0f}", first, last, f"{last - first:.1f}", f"{100 * growth:.2f} %"])
-        if server.name == "server":
-            figures, series = {"growth": growth, "num_requests": num_requests}, {"server": course}
+        growths.append(last / first - 1)
+        num_requests = courses[-1][-1][0]
+        changes = f"{last - first:.1f}", f"{100 * growths[-1]:.2f} %"
+        rows.append([server.name, f"{num_requests:,.0f}", first, last, *changes])
     title = "Resident memory of the server"
+    series = {"server": courses[0]}
     return Part(
         columns=["", "requests", "MiB after the warm-up", "MiB at the end", "growth MiB", "growth"],
         rows=rows,
-        figures=figures,
+        figures={"growth": growths[0], "num_requests": num_requests},
         pictures=[Picture(file="memory.svg", title=title, x_label="requests", y_label="MiB", series=series)],
     )
 
@@ -71,7 +71,4 @@ def _course(server: Server, context: Context) -> Iterator[tuple[float, float]]:
         for number in range(1, NUM_SAMPLES + 1):
             for kind in ("closed", "bulk"):
                 run.load(Load(kind=kind, num_clients=NUM_CLIENTS, num_requests=each, seconds=FOR_EVER))
-            mebibytes = run.process.resident_bytes() / 2**20
-            if number % 10 == 0:
-                context.say(f"{server.name}, {2 * number * each:,} requests: {mebibytes:.1f} MiB resident")
-            yield 2.0 * number * each, mebibytes
+            yield 2.0 * number * each, run.process.resident_bytes() / 2**20

@@ -1,10 +1,5 @@
-"""What each kernel of a training step gains: forward and backward, beside the plain way, in turns.
+"""What each kernel of a training step gains: forward and backward, beside the plain way, in turns."""
 
-python -m benchmarks.training.kernels [--rounds N]
-"""
-
-import argparse
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,8 +14,13 @@ from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.products import fast_products
 from attendant.training.model.cells import CellLoop, DecoderCell
 from attendant.training.model.dropout import Dropout
+from benchmarks.command import Context
+from benchmarks.harness.measurement import Visit, figures, measure, running_system
+from benchmarks.harness.results import Cell, Part
 
 ROWS, STEPS, HIDDEN, VOCABULARY = 64, 20, 512, 8000
+NUM_ROUNDS, NUM_WARM_UPS = 15, 2
+PRODUCTS = "products"
 CPU = torch.device("cpu")
 Work = Callable[[], Tensor]
 
@@ -58,54 +58,45 @@ def dropout(*, ours: bool) -> Work:
     return lambda: torch.sum(module(inputs) if ours else F.dropout(inputs, 0.3))
 
 
-def seconds(work: Work, precision: str, *, fast: bool = True) -> float:
-    begun = time.process_time()  # of one thread: what others take of the machine does not count
-    with fast_products(CPU) if fast else nullcontext():
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            total = work()
-        total.backward()  # type: ignore[no-untyped-call]
-    return time.process_time() - begun
+def visit(work: Work, precision: str, *, fast: bool) -> Visit:
+    """Milliseconds of processor time of one thread: what others take of the machine does not count."""
+
+    def ask(number: int) -> dict[str, float]:
+        begun = time.process_time()
+        with fast_products(CPU) if fast else nullcontext():
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                total = work()
+            total.backward()  # type: ignore[no-untyped-call]
+        return {"ms": 1e3 * (time.process_time() - begun)} if number > NUM_WARM_UPS else {}
+
+    return ask
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.kernels", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    arguments = parser.parse_args()
-    rounds = arguments.rounds
+def kernels(context: Context) -> Part:
+    """Kernels of a training step.
+
+    Forward and backward of each on one thread, beside the plain way and in turns with it: medians of processor time.
+    64 rows, 20 steps, 512 units, 8,000 symbols.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     product = linear()
-    pairs: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
-        "products": (
-            lambda: seconds(product, arguments.precision),
-            lambda: seconds(product, arguments.precision, fast=False),
+    # Products are the same: it is what runs them that differs.
+    pairs = {PRODUCTS: (product, product)}
+    pairs |= {f"looped, {kind}": (loop(kind, looped=True), loop(kind, looped=False)) for kind in STATE_NAMES}
+    pairs["output_loss"] = loss(together=True), loss(together=False)
+    pairs["dropout"] = dropout(ours=True), dropout(ours=False)
+    systems = [
+        running_system(
+            f"{precision}_{name}_{way}", f"{name}, {precision}, {way}", {"": visit(work, precision, fast=fast)}
         )
-    }
-
-    def compare(name: str, ours: Work, plain: Work) -> None:
-        pairs[name] = (
-            lambda: seconds(ours, arguments.precision),
-            lambda: seconds(plain, arguments.precision),
-        )
-
-    for kind in STATE_NAMES:
-        compare(f"looped, {kind}", loop(kind, looped=True), loop(kind, looped=False))
-    compare("output_loss", loss(together=True), loss(together=False))
-    compare("dropout", dropout(ours=True), dropout(ours=False))
-    sizes = f"{ROWS} rows, {STEPS} steps, {HIDDEN} units, {VOCABULARY} symbols"
-    print(f"{sizes}, one thread, {arguments.precision}; processor time, medians of {rounds} rounds\n")
-    print("| kernel | ms | plain, ms | times as fast |\n|---|---|---|---|")
-    for name, works in pairs.items():
-        found: tuple[list[float], list[float]] = ([], [])
-        for place in range(rounds + 2):
-            for times, work in zip(found, works, strict=True):
-                took = work()
-                if place >= 2:
-                    times.append(took)
-        ours, plain = (statistics.median(times) * 1000 for times in found)
-        print(f"| {name} | {ours:.2f} | {plain:.2f} | {plain / ours:.2f} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        for precision in ("fp32", "bf16")
+        for name, pair in pairs.items()
+        for way, work, fast in zip(("ours", "plain"), pair, (True, name != PRODUCTS), strict=True)
+    ]
+    found = measure(systems, num_rounds=NUM_WARM_UPS + (1 if context.quick else NUM_ROUNDS), say=context.say)
+    rows: list[list[Cell]] = []
+    for ours, plain in zip(found[::2], found[1::2], strict=True):
+        ms, plain_ms = ours.median("ms"), plain.median("ms")
+        rows.append([ours.system.name.removesuffix(", ours"), ms, plain_ms, plain_ms / ms])
+    return Part(columns=["kernel", "ms", "plain, ms", "times as fast"], rows=rows, figures=figures(found))

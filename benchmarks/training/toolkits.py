@@ -1,15 +1,15 @@
 """What trains: the toolkits' own commands, set to the workload by the files beside this one."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
-from typing import Any
 
-from benchmarks.harness.environment import TORCH, Environment
+from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.workload import Workload
 
 MANY_STEPS = 1_000_000
@@ -43,7 +43,7 @@ class Toolkit:
         differences: how its model and its work differ from the others'.
         template: the file of its configuration.
         arguments: of its Python; `$config` is the configuration, `$folder` the training's folder.
-        environment: None: this Python's.
+        environment: which of environments.toml; empty: this Python's.
         progress: the file in the training's folder that gets the lines of progress; empty: the command's output.
         step_line: what a line of progress looks like, the step in its group; one comes every `window_steps`.
         parameters_line: where it says how many parameters there are.
@@ -53,7 +53,7 @@ class Toolkit:
     differences: str
     template: str
     arguments: Sequence[str]
-    environment: Environment | None = None
+    environment: str = ""
     progress: str = ""
     step_line: str
     parameters_line: str
@@ -61,7 +61,11 @@ class Toolkit:
 
     @property
     def version(self) -> str:
-        return version("attendant") if self.environment is None else self.environment.version
+        return ENVIRONMENTS[self.environment].version if self.environment else version("attendant")
+
+    def python(self, cache: Path) -> str:
+        """Its interpreter, from the environments in this folder. Raises Unavailable."""
+        return str(ENVIRONMENTS[self.environment].install(cache)) if self.environment else sys.executable
 
     def configure(self, training: Training) -> list[str]:
         """Writes the configuration into the training's folder; the arguments of the toolkit's Python."""
@@ -101,16 +105,8 @@ def _values(training: Training) -> dict[str, object]:
     }
 
 
-def _toolkit(entry: dict[str, Any]) -> Toolkit:
-    if (peer := entry.pop("environment", None)) is not None:
-        # Their own lists of dependencies pin what is too old and add much: what training needs of them is named.
-        requirements = TORCH, *peer.pop("requirements")
-        entry["environment"] = Environment(**peer, requirements=requirements, own_dependencies=False)
-    return Toolkit(**entry)
-
-
 TOOLKITS = {
-    name: _toolkit(entry)
+    name: Toolkit(**entry)
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 """Attendant is the last one."""

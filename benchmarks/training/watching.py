@@ -1,15 +1,13 @@
 """Watching trainings from outside: one clock for all toolkits, whatever they say of their own speed."""
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness.measurement import Samples, System, Visit
+from benchmarks.harness.measurement import Samples, System, Visits
 from benchmarks.harness.process import Process
 from benchmarks.training.toolkits import Toolkit, Training
 
@@ -27,20 +25,17 @@ class Reading(NamedTuple):
     cpu_seconds: float
 
 
-def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path, torch_index: str | None) -> System:
+def system_of(toolkit: Toolkit, training: Training, seconds: float, cache: Path) -> System:
     """A system whose visits are trainings from their start.
 
     Args:
         seconds: of one visit, its start included; longer where fewer than MIN_WINDOWS windows came by.
         cache: the folder of the environments.
-        torch_index: an index with a CPU build of torch, beside pip's own.
     """
 
-    @contextmanager
-    def start() -> Iterator[list[Visit]]:
-        own = toolkit.environment
-        python = sys.executable if own is None else str(own.install(cache, torch_index))
-        yield [lambda number: _train(toolkit, training, python, seconds)]
+    def start() -> Iterator[Visits]:
+        python = toolkit.python(cache)
+        yield {"": lambda number: _train(toolkit, training, python, seconds)}
 
     name = f"{toolkit.name} {training.precision}"
     return System(key=name.lower().replace(" ", "_"), name=name, start=start)
@@ -61,13 +56,12 @@ def _train(toolkit: Toolkit, training: Training, python: str, seconds: float) ->
         if len(readings) < NUM_WARM_UP_WINDOWS + MIN_WINDOWS:
             raise process.failure()
         num_parameters = toolkit.num_parameters(process.said())
-    num_tokens = training.workload.batch_tokens
-    speeds, cpu_speeds = [], []
+    samples: dict[str, list[float]] = {"speed": [], "cpu_speed": []}
     for begin, end in pairwise(readings[NUM_WARM_UP_WINDOWS - 1 :]):
-        speeds.append(num_tokens * (end.step - begin.step) / (end.moment - begin.moment))
-        cpu_speeds.append(num_tokens * (end.step - begin.step) / (end.cpu_seconds - begin.cpu_seconds))
-    found: Samples = {"speed": speeds, "cpu_speed": cpu_speeds}
-    return found if num_parameters is None else {**found, "parameters": num_parameters}
+        num_tokens = training.workload.batch_tokens * (end.step - begin.step)
+        samples["speed"].append(num_tokens / (end.moment - begin.moment))
+        samples["cpu_speed"].append(num_tokens / (end.cpu_seconds - begin.cpu_seconds))
+    return samples if num_parameters is None else {**samples, "parameters": num_parameters}
 
 
 def _readings(toolkit: Toolkit, training: Training, process: Process, seconds: float) -> Iterator[Reading]:

@@ -59,11 +59,10 @@ def model_message(model: ServedModel) -> messages.Model:
         target_vocabulary_size=manifest.target.vocabulary_size,
         limits=messages.Limits(**limits.model_dump()),
         defaults=messages.DecodingOptions(
-            **manifest.decoding.model_dump(exclude={"max_length"}),
+            **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio"}),
             min_length=0,
             # Of the longest source, where it depends on the source.
             max_length=default_max_length(manifest, limits.max_source_tokens),
-            patience=manifest.decoding.patience,
             suppress_unk=False,
         ),
         evaluation=[

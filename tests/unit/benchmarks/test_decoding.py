@@ -14,9 +14,9 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls, replay
-from benchmarks.decoding.in_process import Decoder, measure_decoders, own_decoder, workers
+from benchmarks.decoding.in_process import Decoder, own_decoder, workers
 from benchmarks.decoding.parts import against
-from benchmarks.harness.measurement import Unavailable
+from benchmarks.harness.measurement import Unavailable, measure
 from benchmarks.job import EOS_ID, Job, batches, sentences, share
 from benchmarks.workload import QUICK
 
@@ -97,9 +97,10 @@ def test_a_worker_that_can_not_start_says_why() -> None:
 
 def test_a_system_that_fails_keeps_its_row_and_the_others_are_measured(context: Context) -> None:
     wanted = replace(context, quick=False)
-    failing, fine = measure_decoders(
-        wanted, [decoder(ENDS_AFTER_ONE), decoder(ECHO.format(options=""))], replace(JOB, num_sentences=2), 0.001
-    )
+    jobs = {"": replace(JOB, num_sentences=2)}
+    decoders = decoder(ENDS_AFTER_ONE), decoder(ECHO.format(options=""))
+    systems = [one.system(jobs, 0.001, fixed=False) for one in decoders]
+    failing, fine = measure(systems, num_rounds=wanted.num_rounds, say=wanted.say)
     assert failing.problem == "no memory left" and not failing.samples
     assert fine.problem is None and fine.median("speed") > 0 and len(fine.samples["speed"]) == wanted.num_rounds
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from benchmarks.gpu.__main__ import main, refuse_missing
-from benchmarks.gpu.parity import holds, largest_error
+from benchmarks.__main__ import SUITES, add_options
+from benchmarks.command import run
+from benchmarks.gpu.parity import TOLERANCES, largest_error
+from benchmarks.gpu.parts import refuse_missing
 from benchmarks.gpu.steps import Effort, time_steps
 from tests.fakes import FakeStepper
 
@@ -21,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 def has_cuda() -> bool:
     try:
-        refuse_missing("cuda")
+        refuse_missing(Namespace(provider="cuda"))
     except UserError:
         return False
     return True
@@ -30,10 +33,10 @@ def has_cuda() -> bool:
 @pytest.mark.skipif(has_cuda(), reason="there is a GPU here")
 def test_without_a_gpu_one_line_says_so() -> None:
     environment = os.environ | {"PYTHON": sys.executable}
-    run = subprocess.run(["benchmarks/gpu.sh"], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert run.returncode == 2
-    assert run.stderr.startswith("gpu: provider cuda is not available here: ") and run.stderr.count("\n") == 1
-    assert not run.stdout
+    done = subprocess.run(["benchmarks/gpu.sh"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("benchmarks: provider cuda is not available here: ") and done.stderr.count("\n") == 1
+    assert not done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gpu")
 
 
-def test_a_smoke_run_checks_measures_and_writes(tmp_path: Path, cache: Path) -> None:
-    main(["--provider", "cpu", "--smoke", "--output", str(tmp_path), "--cache", str(cache)])
+def run_on_the_cpu(output: Path, cache: Path, *options: str) -> None:
+    common = ["--provider", "cpu", "--quick", "--output", str(output), "--cache", str(cache)]
+    run(SUITES, add_options, ["gpu", *common, *options])
+
+
+def test_a_quick_run_checks_measures_and_writes(tmp_path: Path, cache: Path) -> None:
+    run_on_the_cpu(tmp_path, cache)
     found = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [row[-1] for row in found["parity"]["rows"]] == ["true"] * 5
     assert (found["greedy"]["columns"], found["beam"]["columns"]) == (["", "1", "8"], ["", "8"])
@@ -57,8 +65,7 @@ def test_a_smoke_run_checks_measures_and_writes(tmp_path: Path, cache: Path) -> 
 
 
 def test_what_the_budget_does_not_reach_is_said(tmp_path: Path, cache: Path) -> None:
-    options = ["--budget-seconds", "0", "--only", "greedy,beam"]
-    main(["--provider", "cpu", "--smoke", "--output", str(tmp_path), "--cache", str(cache), *options])
+    run_on_the_cpu(tmp_path, cache, "--budget-seconds", "0", "--only", "greedy,beam")
     found = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [part["rows"] for part in found.values()] == [[], []]
     assert all("Left out: what the time budget did not reach." in part["note"] for part in found.values())
@@ -74,8 +81,7 @@ def test_parity_sees_a_kernel_that_ignores_lengths(tiny_stepper: OnnxStepper) ->
     assert largest_error(tiny_stepper, tiny_stepper, 14) == 0
     faulty = object.__new__(Unequal)
     faulty.__dict__.update(tiny_stepper.__dict__)
-    assert not holds(largest_error(faulty, tiny_stepper, 14), "fp32")
-    assert not holds(float("nan"), "fp32")
+    assert not largest_error(faulty, tiny_stepper, 14) <= TOLERANCES["fp32"]
 
 
 def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

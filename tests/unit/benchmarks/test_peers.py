@@ -60,9 +60,9 @@ def test_an_environments_packages_are_installed_in_turn(tmp_path: Path, monkeypa
     monkeypatch.setattr("benchmarks.harness.environment.output_of", lambda command: commands.append(list(command)))
     peer = Environment(name="peer", package="peer==1", requirements=("torch==2",), own_dependencies=False)
     (tmp_path / "peer").mkdir()
-    peer.install(tmp_path, "https://index")
+    peer.install(tmp_path)
     assert commands[0][1:4] == ["-m", "venv", "--clear"]
-    assert commands[1][-3:] == ["--extra-index-url", "https://index", "torch==2"]
+    assert commands[1][-2:] == ["--disable-pip-version-check", "torch==2"]
     assert commands[2][-2:] == ["--no-deps", "peer==1"]
     peer.install(tmp_path)
     assert len(commands) == 3, "a complete environment is kept"

@@ -1,18 +1,17 @@
 """Results: kept part by part, shown as tables, held against the yardsticks."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
-from attendant.runtime.errors import UserError
-from benchmarks.command import Context, Suite, run_suite
-from benchmarks.harness.machine import Machine
+from attendant.runtime.errors import UserError, VerificationFailed
+from benchmarks.command import Context, Suite, run
 from benchmarks.harness.measurement import Measurement, System, Unavailable, figures, measure, running_system, table
-from benchmarks.harness.pages import markdown_table, shown
-from benchmarks.harness.results import Measured, Part, Picture, Results
-from benchmarks.peers.__main__ import SUITE as PEERS
+from benchmarks.harness.pages import markdown_table, shown, write_page
+from benchmarks.harness.results import Machine, Measured, Part, Picture, Results
 from benchmarks.serving.open_loop import rate_at
-from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, yardstick_rows
+from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
 MACHINE = Machine(cpu="a processor", num_cores=2, load=0.1, date="2026-01-01", python="3.11.7")
 
@@ -83,14 +82,15 @@ def test_at_most_such_a_share(share: float, holds: str, tmp_path: Path) -> None:
 def test_pages_say_where_and_by_which_command_and_show_the_pictures(tmp_path: Path) -> None:
     results = Results(tmp_path / "peers.json")
     results.add("greedy", measured(a=1.0))
-    PEERS.write(results, tmp_path)
+    write_page(tmp_path / "peers.md", "Peers", "About them.", results.parts)
     page = (tmp_path / "peers.md").read_text(encoding="utf-8")
     assert "`python -m x`, 2026-01-01: a processor, 2 cores" in page
     assert "![p99](a.svg)" in page and "| a | 1.50 |" in page
     drawn = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in drawn
-    PEERS.write(results, tmp_path)
+    write_page(tmp_path / "peers.md", "Peers", "About them.", results.parts)
     assert (tmp_path / "a.svg").read_bytes() == drawn, "the same results give the same picture"
+    write_yardsticks(tmp_path)
     assert "not measured" in (tmp_path / "yardsticks.md").read_text(encoding="utf-8")
 
 
@@ -116,9 +116,9 @@ def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
         return ask
 
     systems = [
-        running_system("a", "A", [visit("a", 10.0), visit("a", 0.0)]),
-        running_system("b", "B", [visit("b", -1.0)]),
-        running_system("a", "A, other setting", [visit("c", 5.0)]),
+        running_system("a", "A", {"": visit("a", 10.0), "_other": visit("a", 0.0)}),
+        running_system("b", "B", {"": visit("b", -1.0)}),
+        running_system("a", "A, other setting", {"": visit("c", 5.0)}),
     ]
     said: list[str] = []
     found = measure(systems, num_rounds=3, say=said.append)
@@ -146,20 +146,30 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
         """
         return Part(columns=["what"], rows=[[str(context.options.weight)]])
 
-    suite = Suite(
-        command="benchmarks.x",
-        name="x",
-        title="X",
-        about="About X.",
-        parts={"fast": fast, "other": fast},
-        add_options=lambda parser: parser.add_argument("--weight", type=int, default=1) and None,
-    )
-    run_suite(suite, ["--only", "fast", "--weight", "3", "--output", str(tmp_path)])
+    def faulty(context: Context) -> Part:
+        return Part(columns=["what"], rows=[], problems=["it is off"])
+
+    def other(context: Context) -> Part:
+        return fast(context)
+
+    suites = {"x": Suite(title="X", about="About X.", parts=(fast, other, faulty), asked_for={"faulty": "fault"})}
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--weight", type=int, default=1)
+        parser.add_argument("--fault")
+
+    here = ["--output", str(tmp_path)]
+    run(suites, add_options, ["x", "--only", "fast", "--weight", "3", *here])
     page = (tmp_path / "x.md").read_text()
-    assert "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks.x --only fast --weight 3`" in page
+    assert "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks x --weight 3 --only fast`" in page
     assert "| 3 |" in page
-    with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other"):
-        run_suite(suite, ["--only", "slow"])
+    run(suites, add_options, here)
+    assert list(Results(tmp_path / "x.json").parts) == ["fast", "other"], "the faulty one must be asked for"
+    with pytest.raises(VerificationFailed, match="it is off"):
+        run(suites, add_options, ["--fault", "some", *here])
+    assert list(Results(tmp_path / "x.json").parts) == ["fast", "other", "faulty"]
+    with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, faulty"):
+        run(suites, add_options, ["--only", "slow"])
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from string import Template
 import pytest
 
 from attendant.runtime.errors import UserError
-from benchmarks.command import run_suite
+from benchmarks.__main__ import SUITES, add_options
+from benchmarks.command import run
 from benchmarks.harness.measurement import measure
 from benchmarks.peers import decoders
-from benchmarks.training.__main__ import SUITE
 from benchmarks.training.data import write_corpus
 from benchmarks.training.toolkits import TOOLKITS, Toolkit, Training
 from benchmarks.training.watching import system_of
@@ -64,7 +64,7 @@ def test_marians_settings_have_every_value() -> None:
 
 def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
     said: list[str] = []
-    system = system_of(toolkit(COUNTING), training, 0.5, tmp_path, None)
+    system = system_of(toolkit(COUNTING), training, 0.5, tmp_path)
     (found,) = measure([system], num_rounds=2, say=said.append)
     assert found.problem is None and found.system.name == "Counter fp32"
     assert len(found.samples["speed"]) == len(found.samples["cpu_speed"]) >= 4
@@ -73,15 +73,15 @@ def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path)
 
 
 def test_a_training_that_ends_by_itself_is_no_figure(training: Training, tmp_path: Path) -> None:
-    system = system_of(toolkit(ENDING), training, 0.5, tmp_path, None)
+    system = system_of(toolkit(ENDING), training, 0.5, tmp_path)
     (found,) = measure([system], num_rounds=1, say=lambda _: None)
     assert found.problem is not None and found.problem.endswith("no memory left")
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
-    for options, message in (
-        (["--peers", "sockeye"], "there is no 'sockeye'"),
-        (["--rounds", "0"], "--rounds must be"),
-    ):
-        with pytest.raises(UserError, match=message):
-            run_suite(SUITE, options)
+def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="there is no 'sockeye'"):
+        run(SUITES, add_options, ["training", "--peers", "sockeye"])
+    for option in ("--minutes", "--requests", "--pairs"):
+        with pytest.raises(SystemExit):
+            run(SUITES, add_options, ["training", option, "0"])
+        assert f"{option}: must be positive, got 0" in capsys.readouterr().err
