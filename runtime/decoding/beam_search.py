@@ -169,12 +169,8 @@ class BeamSearch(Generic[Key]):
             num = self._num_ordered
             ids, log_probs = output.candidate_ids[:, :num], output.candidate_log_probs[:, :num]
             step = _Step(ids, log_probs, log_probs, output.attention)
-        finished: list[Ending[Key]] = []
-        stay = None
-        if (reached := self._limits.reached(self._step)) is not None:
-            stay = ~reached
-            finished = self._cut(reached.nonzero()[0].tolist(), step)
-        finished += self._extend(step, stay)
+        reached = self._limits.reached(self._step)
+        finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
         return finished + self._end_scored() if self._num_changing else finished
 
     @property
@@ -238,9 +234,44 @@ class BeamSearch(Generic[Key]):
         self.rows, self._negated = self.rows[origin], self._negated[origin]
         return origin
 
-    def _extend(self, step: _Step, stay: Mask | None) -> list[Ending[Key]]:
-        """Extends all hypotheses by their candidates; those of beams that don't stay [B] come to nothing."""
+    def _extend_greedily(self, step: _Step, reached: Mask | None) -> list[Ending[Key]]:
+        """As `_extend` for a beam of 1, with fewer calls: of one candidate nothing has to be ordered.
+
+        Args:
+            reached: [B] beams at their length limit.
+        """
+        tokens, negated, log_probs = step.ids[:, 0], self._negated - step.scores[:, 0], step.log_probs[:, 0]
+        ends = (tokens == self._special_ids.eos) | (negated > -IMPOSSIBLE)
+        if reached is not None:
+            ends |= reached
+        finished: list[Ending[Key]] = []
+        going_on = None
+        if ends.any():
+            numbers = ends.nonzero()[0].tolist()
+            for number in numbers:
+                self._cut_row(number, number, step)
+            finished = self._answers(numbers)
+            self._keep(~ends)
+            going_on = (~ends).nonzero()[0]
+            tokens, negated, log_probs = tokens[going_on], negated[going_on], log_probs[going_on]
+            self.rows = self.rows[going_on]
+        self._history.extend(going_on, tokens, log_probs, step.attention if self._num_attending else None)
+        # The stepper may write to its arrays again.
+        self.previous_ids, self._negated = tokens.copy(), negated
+        return finished
+
+    def _extend(self, step: _Step, reached: Mask | None) -> list[Ending[Key]]:
+        """Extends all hypotheses by their candidates, and ends what ends.
+
+        Args:
+            reached: [B] beams at their length limit.
+        """
         k, num_candidates = self._beam_size, step.ids.shape[1]
+        finished: list[Ending[Key]] = []
+        stay = None
+        if reached is not None:
+            stay = ~reached
+            finished = self._cut(reached.nonzero()[0].tolist(), step)
         chosen, negated = self._ordered(step.scores, stay)
         if stay is not None:
             self._keep(stay)
@@ -251,27 +282,23 @@ class BeamSearch(Generic[Key]):
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
             if stay is not None or len(self._negated) != chosen.size:
                 self._counts = np.full(len(chosen), k)
-            if k > 1:
-                going_on = self._going_on(negated[:, 0])
+            going_on = self._going_on(negated[:, 0])
         else:
             lives = self._end_some(step, tokens, negated, chosen)
             self._counts = lives.sum(axis=1)
             going_on = self._counts > 0
-            if k > 1 and (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
+            if (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
                 going_on &= can
-        finished: list[Ending[Key]] = []
         if going_on is not None and not going_on.all():
             lives = going_on[:, None] & (np.ones(chosen.shape, bool) if lives is None else lives)
-            finished = self._answers((~going_on).nonzero()[0].tolist())
+            finished += self._answers((~going_on).nonzero()[0].tolist())
             self._keep(going_on)
         if lives is None:
             chosen, tokens, negated = chosen.ravel(), tokens.ravel(), negated.ravel()
         else:
             chosen, tokens, negated = chosen[lives], tokens[lives], negated[lives]
-        parents = None
-        if k > 1 or len(chosen) != len(self.rows):
-            parents = chosen // num_candidates
-            self.rows = self.rows[parents]
+        parents = chosen // num_candidates
+        self.rows = self.rows[parents]
         attention = step.attention if self._num_attending else None
         self._history.extend(parents, tokens, step.log_probs.take(chosen), attention)
         self.previous_ids, self._negated = tokens, negated
@@ -289,8 +316,6 @@ class BeamSearch(Generic[Key]):
         """
         k, num_beams, num_candidates = self._beam_size, len(self._counts), scores.shape[1]
         pool = self._negated[:, None] - scores
-        if k == 1:
-            return (np.arange(num_beams)[:, None], pool) if stay is None else (stay.nonzero()[0][:, None], pool[stay])
         width = k * num_candidates
         first = first_in_pool = np.arange(0, num_beams * width, width)[:, None]
         if len(pool) < num_beams * k:
@@ -338,16 +363,19 @@ class BeamSearch(Generic[Key]):
 
     def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending[Key]]:
         """Ends what lives of these beams, with EOS where that is the next symbol."""
-        # They are few: scalars cost less than arrays.
         for number in numbers:
-            beam = self._beams[number]
             for row in self._rows_of(number):
-                total, score = -self._negated.item(row), step.scores[row, 0].item()
-                if step.ids[row, 0] == self._special_ids.eos and score > IMPOSSIBLE:
-                    beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
-                else:
-                    beam.end(self._history, row, total, None, step.attention)
+                self._cut_row(number, row, step)
         return self._answers(numbers)
+
+    def _cut_row(self, number: int, row: int, step: _Step) -> None:
+        """Ends one hypothesis of a beam, with EOS if that is its next symbol."""
+        # Those that end are few: scalars cost less than arrays.
+        beam, total, score = self._beams[number], -self._negated.item(row), step.scores[row, 0].item()
+        if step.ids[row, 0] == self._special_ids.eos and score > IMPOSSIBLE:
+            beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
+        else:
+            beam.end(self._history, row, total, None, step.attention)
 
     def _rows_of(self, number: int) -> range:
         """The rows of a beam."""
@@ -396,7 +424,7 @@ class BeamSearch(Generic[Key]):
         self._count([self._beams[number] for number in (~stay).nonzero()[0].tolist()], -1)
         self._beams = list(compress(self._beams, stay.tolist()))
         self._limits.keep(stay)
-        self._counts = self._counts[stay]
+        self._counts = self._counts[: len(self._beams)] if self._beam_size == 1 else self._counts[stay]
 
     def _count(self, beams: Sequence[Beam[Key]], sign: int) -> None:
         """Notes what the options of beams that come (1) or go (-1) need, so that a step need not look."""

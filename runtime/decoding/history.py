@@ -48,7 +48,8 @@ class History:
             width *= 2
         shape = len(self._tokens) + num_rows, width
         self._tokens, self._log_probs = _moved(self._tokens[:, used], shape), _moved(self._log_probs[:, used], shape)
-        self._places = _moved(self._places[:, used], shape) if self._attends else np.empty(shape, np.int32)
+        if self._attends:
+            self._places = _moved(self._places[:, used], shape)
 
     def extend(self, parents: Ids | None, tokens: Ids, log_probs: Floats, attention: Floats | None) -> None:
         """Ends a step: the hypotheses `parents`, in this order, go on with a symbol each.
@@ -61,11 +62,12 @@ class History:
         column = self.step - self._first
         if column == self.width:
             shape = len(self._tokens), 2 * self.width
-            self._tokens, self._log_probs, self._places = (
-                _moved(array, shape) for array in (self._tokens, self._log_probs, self._places)
-            )
+            self._tokens, self._log_probs = _moved(self._tokens, shape), _moved(self._log_probs, shape)
+            self._places = _moved(self._places, shape) if self._attends else self._places
         self._attends = attention is not None
         if self._attends:
+            if len(self._places) != len(self._tokens):
+                self._places = np.empty(self._tokens.shape, np.int32)
             self._places[:, column] = np.arange(len(self._places))
         if parents is not None:
             self.keep(parents)
@@ -82,8 +84,6 @@ class History:
         self._tokens, self._log_probs = self._tokens.take(rows, axis=0), self._log_probs.take(rows, axis=0)
         if self._attends:
             self._places = self._places.take(rows, axis=0)
-        elif len(self._places) != len(rows):
-            self._places = np.empty((len(rows), self.width), np.int32)
 
     def tokens(self, row: int, begin: int) -> list[int]:
         """Those of a hypothesis from its first step on."""
@@ -103,7 +103,7 @@ class History:
         """
         first, end = begin - self._first, self.step - self._first
         found = np.zeros((end - first + (last is not None), source_length), np.float32)
-        places = self._places[row, first:end].tolist()
+        places = self._places[row, first:end].tolist() if end > first else []
         for place, weights, own in zip(places, self._attention[first:end], found, strict=False):
             # A model without attention gives none.
             if weights is not None:

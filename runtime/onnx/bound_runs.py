@@ -10,7 +10,7 @@ What a run has written is the caller's until the caller releases it.
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,12 @@ class BoundRuns:
         self._bindings.insert(0, _Binding(self._session, shapes, self._dtypes, self._copied))
         return self._bindings[0].run(inputs)
 
-    def release(self, arrays: Iterable[Array]) -> None:
-        """Frees the bindings that wrote these arrays; arrays that no binding wrote are ignored."""
-        released = {id(array) for array in arrays}
+    def release(self, array: Array) -> None:
+        """Frees the binding that wrote this array; one that no binding wrote is ignored."""
         for binding in self._bindings:
-            if not binding.is_free:
-                binding.is_free = any(id(array) in released for array in binding.outputs)
+            if not binding.is_free and any(array is output for output in binding.outputs):
+                binding.is_free = True
+                return
 
 
 class _Binding:

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,10 @@ class OnnxSession:
             return self._bound_runs.run(outputs, inputs)
         return list(self._session.run(list(outputs), inputs))
 
-    def release(self, arrays: Iterable[Array]) -> None:
-        """Lets later runs in place write to the arrays of an earlier one: these, and the others that came with them."""
+    def release(self, array: Array) -> None:
+        """Lets later runs in place write to the arrays of an earlier one: this, and the others that came with it."""
         if self._bound_runs is not None:
-            self._bound_runs.release(arrays)
+            self._bound_runs.release(array)
 
     def differences(self) -> list[str]:
         """How the session's real inputs and outputs differ from the manifest's; one line each."""

@@ -6,7 +6,7 @@ last. What is computed over free slots is wasted: when they, and positions that 
 more than a part of all, those that stay are moved together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,3 +96,18 @@ def used_part(lengths: Ids, num_slots: int, width: int) -> float:
 def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
     """The tensor's first `width` positions, not copied; all of it where it has none."""
     return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
+
+
+def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
+    """The rows of all tensors, at `width` source positions; new ones are zero, which for a mask is invalid."""
+    if axis is None:
+        return np.concatenate(tensors)
+    shape = list(tensors[0].shape)
+    shape[0], shape[axis] = sum(map(len, tensors)), width
+    rows = np.zeros(shape, tensors[0].dtype)
+    begin = 0
+    for tensor in tensors:
+        place = narrowed(rows[begin : begin + len(tensor)], axis, tensor.shape[axis])
+        place[...] = narrowed(tensor, axis, width)
+        begin += len(tensor)
+    return rows

@@ -16,9 +16,8 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
-from attendant.runtime.onnx.row_buffers import RowBuffers
 from attendant.runtime.onnx.session import Array, OnnxSession, as_input
-from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, narrowed, used_part
+from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
 from attendant.runtime.stepper import (
     NO_ID,
     DecoderState,
@@ -32,14 +31,8 @@ from attendant.runtime.stepper import (
     state_of,
 )
 
-CHANGING = (
-    graph_io.PREVIOUS_IDS,
-    graph_io.FORCED_IDS,
-    graph_io.BANNED_IDS,
-    graph_io.SOURCE_ROWS,
-    graph_io.ROW_SLOTS,
-)
-"""What is small and often new: copying it costs less than telling a binding of it."""
+CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
+"""What is new at every step, and small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,6 @@ class OnnxStepper:
         }
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
-        self._row_buffers = RowBuffers()
         # What the last step computed: the next one does, too, as long as the rows are the same.
         self._asked: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
@@ -168,7 +160,7 @@ class OnnxStepper:
             compacted = self._compacted(state, rows)
             self._release(given)
             return compacted
-        row_tensors = self._row_buffers.reordered(state.row_tensors, rows)
+        row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
         self._release(given)
         return replace(state, row_tensors=row_tensors, row_sources=row_sources)
 
@@ -192,13 +184,13 @@ class OnnxStepper:
         for state, mask in zip(others, live[1:], strict=True):
             slots.append(self._write(buffers, state, mask, free))
             free = free[int(mask.sum()) :]
-        row_tensors = self._row_buffers.joined(
-            [state.row_tensors for state in states], self._position_axes, buffers.width
-        )
         for one in given:
             self._release(one)
         return _BufferedState(
-            row_tensors=row_tensors,
+            row_tensors={
+                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
+                for name in self._row_names
+            },
             source_tensors=buffers.tensors(),
             source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
@@ -213,9 +205,10 @@ class OnnxStepper:
         buffers = self._new_buffers(state, int(live.sum()), width)
         slots = self._write(buffers, state, live)
         return _BufferedState(
-            row_tensors=self._row_buffers.reordered(
-                {name: narrowed(one, self._position_axes[name], width) for name, one in state.row_tensors.items()}, rows
-            ),
+            row_tensors={
+                name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
+                for name, tensor in state.row_tensors.items()
+            },
             source_tensors=buffers.tensors(),
             source_lengths=buffers.lengths[: buffers.num_slots].copy(),
             row_sources=slots[state.row_sources[rows]],
@@ -226,10 +219,8 @@ class OnnxStepper:
     def _release(self, given: DecoderState | Taken) -> None:
         """Lets the next steps write to the row tensors of a state that was given away."""
         if isinstance(given, Taken):
-            self._step.release(given.state.row_tensors.values())
-            # What no step writes anew is shared with the state that a step returned.
-            if len(self._next) == len(self._row_names):
-                self._row_buffers.release(given.state.row_tensors)
+            # All that a run has written came with the first of the tensors that each step writes anew.
+            self._step.release(given.state.row_tensors[next(iter(self._next))])
 
     def _new_buffers(self, like: DecoderState, num_sources: int, width: int) -> SourceBuffers:
         return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)

@@ -80,7 +80,8 @@ def test_what_came_with_a_released_array_is_released_too(runs: BoundRuns, sessio
     double(runs, x, 1)
     first = double(runs, x, 2)
     second = double(runs, x + 1, 3)
-    runs.release([np.zeros(3), first])
+    runs.release(np.zeros(3))
+    runs.release(first)
     third = double(runs, x + 2, 4)
     assert third is first and second is not first
     assert second.tolist() == (2 * (x + 1)).tolist()
@@ -91,7 +92,7 @@ def test_a_chain_goes_to_and_fro_between_two_arrays(runs: BoundRuns, session: Do
     places = []
     for number in range(8):
         y = double(runs, x, number)
-        runs.release([x])
+        runs.release(x)
         x = y
         places.append(x.ctypes.data)
     assert x.tolist() == [256] * 3
@@ -106,7 +107,7 @@ def test_an_array_in_the_place_of_one_that_died_is_read(runs: BoundRuns) -> None
         # Small arrays get the memory, and the identity, of those that have just died.
         y = double(runs, np.full(3, number, np.float32), number)
         assert y.tolist() == [2 * number] * 3
-        runs.release([y])
+        runs.release(y)
 
 
 def test_other_shapes_in_turns(runs: BoundRuns) -> None:
@@ -114,7 +115,7 @@ def test_other_shapes_in_turns(runs: BoundRuns) -> None:
         size = 1 + number // 2 % (MAX_BINDINGS + 2)
         y = double(runs, np.full(size, number, np.float32), number)
         assert y.tolist() == [2 * number] * size
-        runs.release([y])
+        runs.release(y)
 
 
 def test_a_state_that_is_given_away_is_stepped_in_place_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:

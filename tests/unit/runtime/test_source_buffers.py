@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.source_buffers import SourceBuffers, used_part
+from attendant.runtime.onnx.source_buffers import SourceBuffers, joined, used_part
 from attendant.runtime.stepper import Ids
 
 AXES = {"memory": 1, "keys": 2, "summary": None}
@@ -85,3 +85,9 @@ def test_cells_in_use_count_slots_and_positions(
     lengths: list[int], num_slots: int, width: int, expected: float
 ) -> None:
     assert used_part(np.array(lengths), num_slots, width) == expected
+
+
+def test_joining_pads_and_cuts_positions() -> None:
+    narrow, wide = np.ones((1, 2)), np.full((2, 4), 2.0)
+    assert joined([narrow, wide], 1, 3).tolist() == [[1, 1, 0], [2, 2, 2], [2, 2, 2]]
+    assert joined([narrow, narrow], None, 7).tolist() == [[1, 1], [1, 1]]
