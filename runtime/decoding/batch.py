@@ -74,7 +74,7 @@ class RunningBatch(Generic[Key]):
         self._searches: dict[int, BeamSearch[Key]] = {}
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
-        # The rows 0, 1, 2, ... as the array that was last found to be that.
+        # All rows, 0, 1, 2, ..., as the very array that a search has had since they were in order.
         self._in_order: Ids = self._previous_ids
         # Of the next step, once they are known.
         self._cells: tuple[int, int] | None = None
@@ -100,6 +100,10 @@ class RunningBatch(Generic[Key]):
             if beam_size not in self._searches:
                 self._searches[beam_size] = BeamSearch(beam_size, self._special_ids)
             self._searches[beam_size].join(of_size)
+        if len(self._searches) == 1:
+            # Newcomers stand behind those that are there.
+            (search,) = self._searches.values()
+            self._in_order = search.rows
         first = np.full(len(requests), self._special_ids.start, np.int64)
         state = newcomers if self._state is None else self._stepper.concat([Taken(self._state), newcomers])
         self._go_on(state, np.concatenate([self._previous_ids, first]))
@@ -164,14 +168,15 @@ class RunningBatch(Generic[Key]):
             rows = np.concatenate([*(search.rows for search in searches), none])
             chosen = np.concatenate([*(search.previous_ids for search in searches), none])
         previous_ids = chosen if previous_ids is None else previous_ids
-        if (rows is self._in_order and len(rows) == state.num_rows) or np.array_equal(rows, np.arange(state.num_rows)):
-            self._in_order = rows
+        if rows is self._in_order and len(rows) == state.num_rows:
             self._go_on(state, previous_ids)
             return
         first_row = 0
         for search in searches:
             search.rows = np.arange(first_row, first_row + len(search.rows))
             first_row += len(search.rows)
+        if len(searches) == 1:
+            self._in_order = searches[0].rows
         self._go_on(self._stepper.select(Taken(state), rows) if len(rows) else None, previous_ids)
 
     def _go_on(self, state: DecoderState | None, previous_ids: Ids) -> None:

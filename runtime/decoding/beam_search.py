@@ -327,7 +327,8 @@ class BeamSearch(Generic[Key]):
         order = pool.reshape(num_beams, width).argsort(axis=1, kind="stable")[:, : 2 * k]
         if stay is not None:
             order, first, first_in_pool = order[stay], first[stay], first_in_pool[stay]
-        return order + first, pool.take(order + first_in_pool)
+        places = order + first_in_pool
+        return places if first is first_in_pool else order + first, pool.take(places)
 
     def _going_on(self, negated: Scores) -> Mask | None:
         """[B] which beams have a live hypothesis that can still matter, given their best one's sum [B]; None: all."""

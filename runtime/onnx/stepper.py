@@ -151,9 +151,15 @@ class OnnxStepper:
         Slots of sources that leave stay empty until they are taken, or too many.
         """
         state = state_of(given)
-        if np.array_equal(rows, np.arange(state.num_rows)):
+        num_rows = state.num_rows
+        if len(rows) == num_rows and rows[-1] == num_rows - 1 and np.array_equal(rows, np.arange(num_rows)):
             return state
         row_sources = state.row_sources[rows]
+        if np.array_equal(row_sources, state.row_sources):
+            # Beams that reorder their own rows: whoever compares row_sources finds the same array.
+            reordered = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
+            self._release(given)
+            return replace(state, row_tensors=reordered)
         live = sources_with_rows(row_sources, state.num_sources)
         width = state.source_width
         if not len(rows) or used_part(state.source_lengths[live], state.num_sources, width) < MIN_USED:
