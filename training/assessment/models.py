@@ -12,8 +12,8 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.metrics import MetricName
-from attendant.training.evaluation.text_model import TextModel
 from attendant.training.kernels.device import choose_device
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST

@@ -1,19 +1,55 @@
 """One test set, on which any number of models are measured."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.progress import Progress
 
 from attendant.training.assessment.data import EvaluationData
 from attendant.training.assessment.models import OpenedModel
 from attendant.training.assessment.outputs import OutputsFile
-from attendant.training.assessment.results import Result
-from attendant.training.evaluation.comparison import compare
+from attendant.training.evaluation.bootstrap import Difference, compare
 from attendant.training.evaluation.config import EvaluationConfig
 from attendant.training.evaluation.decoding import decode_examples
-from attendant.training.evaluation.evaluating import describe_search, evaluate, search_options
+from attendant.training.evaluation.evaluating import Evaluation, describe_search, evaluate, search_options
 from attendant.training.evaluation.lengths import LengthUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One evaluation of one model.
+
+    Attributes:
+        model: what it is called, e.g. "bundles/mine, int8 on cpu".
+        decode_seconds: wall time of tokenizing and decoding; loading and scoring are not in it.
+        differences: to the first model by the same search, or where there is only one model, to its first search;
+            metric by metric; empty for what the others are compared with.
+    """
+
+    model: str
+    evaluation: Evaluation
+    decode_seconds: float
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.evaluation.num_examples / self.decode_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "decode_seconds": round(self.decode_seconds, 4),
+            "examples_per_second": round(self.examples_per_second, 2),
+            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
+            "differences": [asdict(difference) for difference in self.differences],
+        }
+
+
+def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
+    """The document that --output writes and --json prints."""
+    return {"data": data_name, "results": [result.to_json() for result in results]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
 from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_run
 from attendant.training.assessment.outputs import outputs_file
-from attendant.training.assessment.results import Result, document
-from attendant.training.assessment.session import Session
+from attendant.training.assessment.session import Result, Session, document
 from attendant.training.assessment.tables import show
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit

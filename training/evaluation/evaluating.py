@@ -7,10 +7,9 @@ from typing import Any
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from attendant.training.evaluation.config import EvaluationConfig
-from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
 from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
-from attendant.training.evaluation.text_model import TextModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
