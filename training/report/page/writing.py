@@ -1,12 +1,22 @@
 """A report's files: one page that needs nothing else, or Markdown with its pictures in a folder beside it."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from attendant.runtime.errors import UserError
-from attendant.training.report.page.blocks import Report
-from attendant.training.report.page.html_page import html_page
-from attendant.training.report.page.markdown_page import markdown_page
+from attendant.training.evaluation import DEFAULT_RESAMPLES, describe_search
+from attendant.training.report.composing import Picture, Report
+from attendant.training.report.findings.examples import align, nearest_reference
+from attendant.training.report.page import wording
+from attendant.training.report.pictures.attention_map import MIN_WEIGHT
+from attendant.training.report.pictures.charts import METRIC_LABELS
+from attendant.training.report.pictures.colors import of_a_page, on_paper, series_name, variables
 from attendant.training.run.directory import write_text
 
 
@@ -24,6 +34,36 @@ def write_report(report: Report, path: Path) -> None:
     WRITERS[path.suffix](report, path)
 
 
+def html_page(report: Report) -> str:
+    """The report as one page; every text of a user's is escaped."""
+    return _render("html", report, light=variables(dark=False), dark=variables(dark=True))
+
+
+def markdown_page(report: Report, folder: str) -> tuple[str, dict[str, str]]:
+    """The report as Markdown, every text of a user's escaped; and its pictures by their file's name.
+
+    Args:
+        folder: of the pictures, as the text refers to it.
+    """
+    pictures: dict[str, str] = {}
+
+    def place(picture: Picture) -> str:
+        pictures[f"{picture.name}.svg"] = on_paper(picture.svg)
+        return f"{quote(folder)}/{picture.name}.svg"
+
+    return _render("markdown", report, place=place), pictures
+
+
+def _render(form: str, report: Report, **more: Any) -> str:
+    shown = {field.name: getattr(report, field.name) for field in fields(report)}
+    return ENVIRONMENTS[form].get_template(f"{form}.jinja").render(shown, forms=f"{form}_forms.jinja", **more)
+
+
+def _drawing(picture: Picture) -> Markup:
+    """The drawing, which is ours and no user's."""
+    return Markup(of_a_page(picture.svg, f"{picture.name}-"))
+
+
 def _write_html(report: Report, path: Path) -> None:
     write_text(path, html_page(report))
 
@@ -38,3 +78,36 @@ def _write_markdown(report: Report, path: Path) -> None:
 
 
 WRITERS = {".html": _write_html, ".md": _write_markdown}
+
+_HTML = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_HTML.filters |= {
+    "differing_fields": wording.differing_fields,
+    "drawing": _drawing,
+    "duration": wording.duration_text,
+    "escaped": wording.escaped,
+    "fence": wording.fence,
+    "fixed": wording.fixed,
+    "interval": wording.interval_text,
+    "model": wording.model_text,
+    "number": wording.count_text,
+    "search": describe_search,
+    "series": series_name,
+    "short_count": wording.short_count,
+}
+_HTML.globals |= {
+    "align": align,
+    "cells": wording.CELLS,
+    "labels": METRIC_LABELS,
+    "min_weight": MIN_WEIGHT,
+    "nearest_reference": nearest_reference,
+    "num_resamples": DEFAULT_RESAMPLES,
+}
+ENVIRONMENTS = {"html": _HTML, "markdown": _HTML.overlay(autoescape=False)}
+"""By the form. In Markdown the forms themselves escape."""
