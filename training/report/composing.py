@@ -7,7 +7,7 @@ from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.examples import nearest_reference
 from attendant.training.report.findings.measuring import Attended, MeasuredRun
 from attendant.training.report.pictures.attention_map import attention_map
-from attendant.training.report.pictures.charts import METRIC_LABELS, length_chart, loss_chart, metric_chart, reach_chart
+from attendant.training.report.pictures.charts import METRIC_LABELS, course_chart, length_chart, reach_chart
 from attendant.training.run.directory import versions
 
 
@@ -70,13 +70,10 @@ def _learning_charts(runs: Sequence[MeasuredRun]) -> list[Picture]:
     for by_time, against in ((False, "steps"), (True, "minutes")):
         for name in names:
             validation = [one.validation.get(name, Curve.empty()) for one in curves]
-            if name == "loss":
-                svg = loss_chart([one.train_loss for one in curves], validation, letters, by_time=by_time)
-                description = f"Loss against {against}"
-            else:
-                svg = metric_chart(name, validation, letters, by_time=by_time)
-                description = f"Validation {METRIC_LABELS.get(name, name)} against {against}"
-            pictures.append(Picture(f"{name}-{against}", svg, description))
+            train = [one.train_loss for one in curves] if name == "loss" else []
+            svg = course_chart(name, validation, letters, by_time=by_time, train=train)
+            shown = "Loss" if name == "loss" else f"Validation {METRIC_LABELS.get(name, name)}"
+            pictures.append(Picture(f"{name}-{against}", svg, f"{shown} against {against}"))
     return pictures
 
 

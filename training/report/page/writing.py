@@ -16,22 +16,32 @@ from attendant.training.report.findings.examples import align, nearest_reference
 from attendant.training.report.page import wording
 from attendant.training.report.pictures.attention_map import MIN_WEIGHT
 from attendant.training.report.pictures.charts import METRIC_LABELS
-from attendant.training.report.pictures.colors import of_a_page, on_paper, series_name, variables
+from attendant.training.report.pictures.colors import on_page, on_paper, series_name, variables
 from attendant.training.run.directory import write_text
+
+SUFFIXES = (".html", ".md")
 
 
 def check_outputs(paths: Sequence[Path]) -> None:
     """Raises UserError where a report could not be written; said before anything is measured."""
     for path in paths:
-        if path.suffix not in WRITERS:
-            raise UserError(f"--output {path}: must end in {' or '.join(WRITERS)}")
+        if path.suffix not in SUFFIXES:
+            raise UserError(f"--output {path}: must end in {' or '.join(SUFFIXES)}")
         if not path.parent.is_dir():
             raise UserError(f"--output {path}: there is no directory {path.parent}: make it first")
 
 
 def write_report(report: Report, path: Path) -> None:
     """Writes the report in the form that the name's ending says; what stood there is replaced."""
-    WRITERS[path.suffix](report, path)
+    if path.suffix == ".html":
+        write_text(path, html_page(report))
+    else:
+        folder = path.with_name(f"{path.stem}_pictures")
+        folder.mkdir(exist_ok=True)
+        text, pictures = markdown_page(report, folder.name)
+        for name, svg in pictures.items():
+            write_text(folder / name, svg)
+        write_text(path, text)
 
 
 def html_page(report: Report) -> str:
@@ -59,26 +69,6 @@ def _render(form: str, report: Report, **more: Any) -> str:
     return ENVIRONMENTS[form].get_template(f"{form}.jinja").render(shown, forms=f"{form}_forms.jinja", **more)
 
 
-def _drawing(picture: Picture) -> Markup:
-    """The drawing, which is ours and no user's."""
-    return Markup(of_a_page(picture.svg, f"{picture.name}-"))
-
-
-def _write_html(report: Report, path: Path) -> None:
-    write_text(path, html_page(report))
-
-
-def _write_markdown(report: Report, path: Path) -> None:
-    folder = path.with_name(f"{path.stem}_pictures")
-    folder.mkdir(exist_ok=True)
-    text, pictures = markdown_page(report, folder.name)
-    for name, svg in pictures.items():
-        write_text(folder / name, svg)
-    write_text(path, text)
-
-
-WRITERS = {".html": _write_html, ".md": _write_markdown}
-
 _HTML = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -89,7 +79,7 @@ _HTML = Environment(
 )
 _HTML.filters |= {
     "differing_fields": wording.differing_fields,
-    "drawing": _drawing,
+    "drawing": lambda picture: Markup(on_page(picture.svg, f"{picture.name}-")),  # ours, and no user's
     "duration": wording.duration_text,
     "escaped": wording.escaped,
     "fence": wording.fence,

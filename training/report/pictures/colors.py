@@ -32,20 +32,16 @@ LINE_STYLES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
-def of_a_page(svg: str, prefix: str) -> str:
-    """The picture in a page's colors, with ids that no other of the page has: they begin with `prefix`."""
-    with_ids = re.sub(r'(<[^<>]*?\s)id="', rf'\1id="{prefix}', svg)
-    return with_variables(re.sub(r'(url\(#|href="#)', rf"\1{prefix}", with_ids))
-
-
-def with_variables(svg: str) -> str:
-    """The picture with every color of ours, where it stands in a style, as the page's."""
+def on_page(svg: str, prefix: str) -> str:
+    """The picture with every color of ours, where it stands in a style, as the page's, and every id after `prefix`."""
     colors = re.compile("|".join(NAMES), re.IGNORECASE)
 
     def variable(color: re.Match[str]) -> str:
         return f"var(--{NAMES[color[0].lower()]},{color[0]})"
 
-    return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), svg)
+    with_ids = re.sub(r'(<[^<>]*?\s)id="', rf'\1id="{prefix}', svg)
+    with_links = re.sub(r'(url\(#|href="#)', rf"\1{prefix}", with_ids)
+    return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), with_links)
 
 
 def on_paper(svg: str) -> str:
