@@ -1,5 +1,5 @@
-"""Runs shown to people: `measuring` takes what there is to say, `composing` makes a report of it, `writing` its files.
+"""Runs shown to people: `measuring` takes what there is to say, `composing` draws it, `writing` makes the files.
 
-A report is plain values (blocks.py); only html_page.py and markdown_page.py know the forms that it takes, and only they
-escape. Charts are charts.py's, attention maps attention_map.py's.
+What a report says is page/sections.jinja; only the templates of the two forms know HTML and Markdown. Charts are
+charts.py's, attention maps attention_map.py's.
 """

@@ -19,7 +19,7 @@ Shapes: B pairs of a batch, S source positions, T target positions, E embedding 
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -88,24 +88,8 @@ class Gradients:
     nearest: float
 
 
-@dataclass(slots=True)
-class _Norms:
-    """Collects values by distance."""
-
-    distances: list[NDArray[np.int64]] = field(default_factory=list)
-    values: list[NDArray[np.float64]] = field(default_factory=list)
-
-    def add(self, distances: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        self.distances.append(distances)
-        self.values.append(values)
-
-    def reach(self) -> Reach:
-        distances, values = np.concatenate(self.distances), np.concatenate(self.values)
-        present, counts = np.unique(distances, return_counts=True)
-        kept = present[counts >= MIN_VALUES]
-        quartiles = [np.percentile(values[distances == distance], (25, 50, 75)) for distance in kept]
-        low, median, high = np.array(quartiles).reshape(-1, 3).T
-        return Reach(kept, median, low, high)
+_Found = list[tuple[NDArray[np.int64], NDArray[np.float64]]]
+"""Distances and, as many, norms."""
 
 
 def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Gradients:
@@ -119,22 +103,23 @@ def measure_gradients(model: Seq2Seq, sources: Sequence[Sequence[int]], targets:
     measured = copy.deepcopy(model).cpu().double().eval()
     order = sorted(range(len(sources)), key=lambda index: (len(targets[index]), len(sources[index])))
     corpus = Corpus(TokenSequences.of(sources), TokenSequences.of(targets), num_too_long=0)
-    states, inputs = _Norms(), _Norms()
+    states: _Found = []
+    inputs: _Found = []
     nearest: list[NDArray[np.float64]] = []
     for start in range(0, len(order), BATCH_PAIRS):
         batch = collate(corpus, order[start : start + BATCH_PAIRS], measured.start_id)
         nearest += _follow(measured, batch, states, inputs)
     found = np.concatenate(nearest)
     return Gradients(
-        states=states.reach(),
-        inputs=inputs.reach(),
+        states=_reach(states),
+        inputs=_reach(inputs),
         num_pairs=len(sources),
         num_positions=len(found),
         nearest=float(np.median(found)),
     )
 
 
-def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> list[NDArray[np.float64]]:
+def _follow(model: Seq2Seq, batch: Batch, states: _Found, inputs: _Found) -> list[NDArray[np.float64]]:
     """Adds the relative norms of a batch; returns the nearest ones, absolute, of each target position."""
     num_pairs, num_steps = batch.previous_ids.shape
     positions = np.unique(np.linspace(0, num_steps - 1, min(num_steps, MAX_POSITIONS)).round().astype(int))
@@ -153,11 +138,11 @@ def _follow(model: Seq2Seq, batch: Batch, states: _Norms, inputs: _Norms) -> lis
         rows = np.flatnonzero(of_states[:, -1] > 0)
         nearest = of_states[rows, -1]
         back = np.arange(position + 1, 0, -1)
-        states.add(np.tile(back, len(rows)), (of_states[rows] / nearest[:, None]).ravel())
+        states.append((np.tile(back, len(rows)), (of_states[rows] / nearest[:, None]).ravel()))
         for row, norm in zip(rows, nearest, strict=True):
             length = lengths[row]
             behind = np.arange(length) if reads_backwards else np.arange(length)[::-1]
-            inputs.add(position + 1 + behind, of_inputs[row, :length] / norm)
+            inputs.append((position + 1 + behind, of_inputs[row, :length] / norm))
         all_nearest.append(nearest)
     return all_nearest
 
@@ -187,6 +172,15 @@ def _run(
         if position in positions:
             losses[position] = F.cross_entropy(logits, next_ids[:, position], ignore_index=-1, reduction="sum")
     return kept[0], fed, losses
+
+
+def _reach(found: _Found) -> Reach:
+    distances, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    present, counts = np.unique(distances, return_counts=True)
+    kept = present[counts >= MIN_VALUES]
+    quartiles = [np.percentile(values[distances == distance], (25, 50, 75)) for distance in kept]
+    low, median, high = np.array(quartiles).reshape(-1, 3).T
+    return Reach(kept, median, low, high)
 
 
 def _norms(gradients: Sequence[Tensor | None], num_dims: int, shape: Sequence[int]) -> NDArray[np.float64]:

@@ -92,6 +92,8 @@ class MeasuredRun:
 class _Opened:
     """A run that has decoded the data."""
 
+    letter: str
+    name: str
     loaded: LoadedRun
     model: TextModel
     options: DecodingOptions
@@ -117,13 +119,14 @@ def measure_runs(
     """
     loaded = [load_run(path) for path in paths]
     names = _names(paths)
+    letters = ascii_uppercase[: len(paths)] if len(paths) > 1 else [""]
     opened = []
     with _progress(names, len(data.examples)) as advance:
         for place, run in enumerate(loaded):
             model = model_of_run(run)
             options = search_options(run.recipe.evaluation, model)
             decoded = decode_examples(model, data.examples, options, progress=partial(advance, place))
-            opened.append(_Opened(run, model, options, decoded))
+            opened.append(_Opened(letters[place], names[place], run, model, options, decoded))
     metrics = loaded[0].recipe.evaluation.metrics
     unit = length_unit or natural_unit([example.source for example in data.examples])
     lengths = [length for one in opened for length in source_lengths(one.model, one.decoded, unit)]
@@ -134,16 +137,14 @@ def measure_runs(
         )
         for one in opened
     ]
-    letters = ascii_uppercase[: len(paths)] if len(paths) > 1 else [""]
+    baselines = [None, *evaluations[:1] * (len(paths) - 1)]
     return [
-        _measure(letter, name, one, evaluation, evaluations[0] if place else None, data.examples, chosen)
-        for place, (letter, name, one, evaluation) in enumerate(zip(letters, names, opened, evaluations, strict=True))
+        _measure(one, evaluation, baseline, data.examples, chosen)
+        for one, evaluation, baseline in zip(opened, evaluations, baselines, strict=True)
     ]
 
 
 def _measure(
-    letter: str,
-    name: str,
     opened: _Opened,
     evaluation: Evaluation,
     baseline: Evaluation | None,
@@ -156,8 +157,8 @@ def _measure(
     worst = [one.decoded.example for one in rankings[0].entries[:NUM_WORST_MAPS]] if rankings else []
     pairs = () if baseline is None else zip(evaluation.statistics, baseline.statistics, strict=True)
     return MeasuredRun(
-        letter=letter,
-        name=name,
+        letter=opened.letter,
+        name=opened.name,
         loaded=opened.loaded,
         curves=read_curves(Run(opened.loaded.path)),
         evaluation=evaluation,

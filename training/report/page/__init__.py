@@ -1,1 +1,1 @@
-"""A report as a page: its blocks, and how they are written as HTML and Markdown."""
+"""A report as a page: its sections, and how they are written as HTML and Markdown."""

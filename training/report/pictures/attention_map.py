@@ -5,10 +5,15 @@ Drawn here and not by matplotlib: tokens are of any script, and fonts are the re
 
 import unicodedata
 from collections.abc import Sequence
-from html import escape
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Template
 
 from attendant.runtime.stepper import Floats
 from attendant.training.report.pictures.colors import HEAT, INK, RULE
+
+TEMPLATE = Template(Path(__file__).with_suffix(".svg.jinja").read_text(encoding="utf-8"), autoescape=True)
 
 MIN_WEIGHT = 0.02
 """Smaller weights can't be seen; so no row draws more than fifty cells, however long the source."""
@@ -36,47 +41,30 @@ def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: 
     cell = _cell_size(max(num_rows, num_columns))
     size = max(MIN_LABEL_SIZE, LABEL_SIZE * cell)
     columns, rows = [_label(token) for token in source_tokens], [_label(token) for token in target_tokens]
-    margin = max((_width(label) for label in rows), default=0.0) * size + 8
+    left = max((_width(label) for label in rows), default=0.0) * size + 8
     # Where most labels are letters, they stand upright and only the others are turned; else all are.
     are_letters = sum(len(label) == 1 for label in columns) * 2 > num_columns
     lengths = [0.0 if are_letters and len(label) == 1 else _width(label) * size for label in columns]
     top = max(lengths, default=0.0) * SLANT + size * 1.4
     # A turned label ends half its length to the right of where it stands.
     right = max((place + 0.5) * cell + length / 2 + size for place, length in enumerate(lengths))
-    width, height = margin + max(num_columns * cell + 4, right), top + num_rows * cell + 4
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" font-family="sans-serif" font-size="{size:.1f}">',
-        _grid(margin, top, num_rows, num_columns, cell),
-        f'<g style="fill:{INK}">',
-    ]
-    for place, label in enumerate(columns):
-        x, y = margin + (place + 0.5) * cell, top - 5
-        turned = f' transform="rotate(-60 {x:.1f} {y:.1f})"' if lengths[place] else ' text-anchor="middle"'
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}"{turned}>{escape(label)}</text>')
-    for place, label in enumerate(rows):
-        y = top + (place + 0.5) * cell + size * 0.36
-        parts.append(f'<text x="{margin - 6:.1f}" y="{y:.1f}" text-anchor="end">{escape(label)}</text>')
-    parts.append(f'</g><g style="fill:{HEAT}">')
-    for row in range(num_rows):
-        for column in range(num_columns):
-            weight = float(weights[row, column])
-            if weight >= MIN_WEIGHT:
-                said = escape(f"{rows[row]} ← {columns[column]}: {weight:.2f}")
-                parts.append(
-                    f'<rect x="{margin + column * cell + 0.5:.1f}" y="{top + row * cell + 0.5:.1f}" '
-                    f'width="{cell - 1:.1f}" height="{cell - 1:.1f}" fill-opacity="{weight:.2f}">'
-                    f"<title>{said}</title></rect>"
-                )
-    parts.append("</g></svg>")
-    return "".join(parts)
-
-
-def _grid(left: float, top: float, num_rows: int, num_columns: int, cell: float) -> str:
-    right, bottom = left + num_columns * cell, top + num_rows * cell
-    lines = [f"M{left:.1f} {top + row * cell:.1f}H{right:.1f}" for row in range(num_rows + 1)]
-    lines += [f"M{left + column * cell:.1f} {top:.1f}V{bottom:.1f}" for column in range(num_columns + 1)]
-    return f'<path d="{"".join(lines)}" style="fill:none;stroke:{RULE}"/>'
+    shown = weights.astype(np.float64)
+    drawn: str = TEMPLATE.render(
+        width=round(left + max(num_columns * cell + 4, right)),
+        height=round(top + num_rows * cell + 4),
+        left=left,
+        top=top,
+        cell=cell,
+        size=size,
+        rows=rows,
+        columns=columns,
+        lengths=lengths,
+        cells=[(row, column, shown[row, column]) for row, column in np.argwhere(shown >= MIN_WEIGHT).tolist()],
+        rule=RULE,
+        ink=INK,
+        heat=HEAT,
+    )
+    return drawn
 
 
 def _cell_size(num_tokens: int) -> float:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -17,38 +18,9 @@ from attendant.training.evaluation import LengthBin
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
 from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.gradients import Reach
-from attendant.training.report.pictures.colors import FAINT, INK, LINE_STYLES, MARKERS, RULE, series_color
+from attendant.training.report.pictures.colors import FAINT, LINE_STYLES, MARKERS, series_color
 
-SIZE = (4.5, 3.1)
-"""Inches of one chart: as wide as a phone shows without shrinking letters below legibility."""
-
-STYLE: dict[Any, Any] = {
-    "font.size": 9.0,
-    "font.family": ["DejaVu Sans"],
-    "svg.fonttype": "none",
-    "svg.hashsalt": "attendant",
-    "axes.edgecolor": RULE,
-    "axes.labelcolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": RULE,
-    "ytick.color": RULE,
-    "xtick.labelcolor": FAINT,
-    "ytick.labelcolor": FAINT,
-    "ytick.major.size": 0.0,
-    "ytick.minor.size": 0.0,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 3.6,
-    "lines.solid_capstyle": "round",
-}
+STYLE = Path(__file__).with_suffix(".mplstyle")
 
 LETTER_HEIGHT = 9.0
 """Points between the letters of two lines that end at one place."""
@@ -72,28 +44,26 @@ Letters = Sequence[str]
 """What the curves are called, in order; with a single one nothing is written beside it."""
 
 
-def loss_chart(train: Sequence[Curve], validation: Sequence[Curve], letters: Letters, *, by_time: bool) -> str:
-    """Losses of runs over steps or minutes: of training thin, of validation thick."""
-    with _chart() as axis:
+def course_chart(
+    metric: str, validation: Sequence[Curve], letters: Letters, *, by_time: bool, train: Sequence[Curve] = ()
+) -> str:
+    """The loss or a metric of runs over steps or minutes: of training thin, of validation thick."""
+    with _chart(_title(metric)) as axis:
         for number, curve in enumerate(train):
             thinned = curve.thinned()
             axis.plot(_places(thinned, by_time), thinned.values, color=series_color(number), linewidth=0.8, alpha=0.55)
-        _plot_all(axis, validation, letters, by_time)
-        values = np.concatenate([curve.values for curve in (*train, *validation)])
-        positive = values[np.isfinite(values) & (values > 0)]
-        if len(positive) and positive.max() >= LOGARITHMIC_FROM * positive.min():
-            _make_logarithmic(axis)
-        axis.set_title("loss (nats per token)", **_TITLE)
-        _label_course(axis, by_time)
-        return _svg(axis, letters)
-
-
-def metric_chart(metric: str, curves: Sequence[Curve], letters: Letters, *, by_time: bool) -> str:
-    """A validation metric of runs over steps or minutes."""
-    with _chart() as axis:
-        _plot_all(axis, curves, letters, by_time)
-        axis.set_title(f"{METRIC_LABELS.get(metric, metric)}, {_direction(metric)}", **_TITLE)
-        _label_course(axis, by_time)
+        for number, curve in enumerate(validation):
+            if len(curve):
+                _plot(axis, _places(curve, by_time), curve.values, number, letters, has_marks=True)
+        if metric == "loss":
+            values = np.concatenate([curve.values for curve in (*train, *validation)])
+            positive = values[np.isfinite(values) & (values > 0)]
+            if len(positive) and positive.max() >= LOGARITHMIC_FROM * positive.min():
+                _make_logarithmic(axis)
+        axis.set_xlabel("minutes of training" if by_time else "steps")
+        axis.set_xlim(left=0)
+        if not by_time:
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         return _svg(axis, letters)
 
 
@@ -103,53 +73,55 @@ def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: L
     for one in (one for found in of_runs for one in found):
         counts.setdefault((one.low, one.name), set()).add(one.num_examples)
     names = [name for _, name in sorted(counts)]
-    with _chart() as axis:
+    with _chart(_title(metric)) as axis:
         for number, found in enumerate(of_runs):
             places = np.array([names.index(one.name) for one in found])
-            values = [one.value for one in found]
             bounds = [one.interval for one in found if one.interval is not None]
             color = series_color(number)
             if len(bounds) == len(found):
                 low, high = [one.low for one in bounds], [one.high for one in bounds]
                 axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
                 axis.vlines(places, low, high, color=color, alpha=0.55, linewidth=1.0)
-            axis.plot(places, values, marker=MARKERS[number % len(MARKERS)], **_line(number, letters))
+            values = np.array([one.value for one in found])
+            _plot(axis, places, values, number, letters, has_marks=True)
         labels = [_with_count(name, counts[low, name]) for low, name in sorted(counts)]
         axis.set_xticks(range(len(names)), labels)
         axis.set_xlim(-0.4, len(names) - 0.6)
         axis.tick_params(axis="x", labelsize=8)
-        axis.set_title(f"{METRIC_LABELS.get(metric, metric)}, {_direction(metric)}", **_TITLE)
         axis.set_xlabel(f"source {unit} (below: examples)")
         return _svg(axis, letters)
 
 
 def reach_chart(title: str, reaches: Sequence[Reach | None], letters: Letters, *, distance: str) -> str:
     """Relative gradient norms by distance: medians, with bands from quartile to quartile."""
-    with _chart() as axis:
+    with _chart(title) as axis:
         _make_logarithmic(axis)
         axis.axhline(1.0, color=FAINT, linewidth=0.8)
         for number, reach in enumerate(reaches):
-            if reach is None or not len(reach.distances):
-                continue
-            axis.fill_between(
-                reach.distances, reach.low, reach.high, color=series_color(number), alpha=0.16, linewidth=0
-            )
-            axis.plot(reach.distances, reach.median, **_line(number, letters))
-        axis.set_title(title, **_TITLE)
+            if reach is not None and len(reach.distances):
+                color = series_color(number)
+                axis.fill_between(reach.distances, reach.low, reach.high, color=color, alpha=0.16, linewidth=0)
+                _plot(axis, reach.distances, reach.median, number, letters)
         axis.set_xlabel(distance)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         return _svg(axis, letters)
 
 
-_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "pad": 9}
+def _title(metric: str) -> str:
+    label = METRIC_LABELS.get(metric, metric)
+    if metric == "loss":
+        return label
+    return f"{label}, {'lower' if metric in LOWER_IS_BETTER else 'higher'} is better"
 
 
 @contextmanager
-def _chart() -> Iterator[Axes]:
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=SIZE, layout="constrained")
+def _chart(title: str) -> Iterator[Axes]:
+    with mpl.rc_context(fname=STYLE):
+        figure = Figure()
         FigureCanvasSVG(figure)
-        yield figure.add_subplot()
+        axis = figure.add_subplot()
+        axis.set_title(title)
+        yield axis
 
 
 def _figure(axis: Axes) -> Figure:
@@ -161,24 +133,17 @@ def _figure(axis: Axes) -> Figure:
 def _svg(axis: Axes, letters: Letters) -> str:
     _name_ends(axis, letters)
     written = io.StringIO()
-    _figure(axis).savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    _figure(axis).savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     svg = written.getvalue()
     return svg[svg.index("<svg") :].strip()
 
 
-def _plot_all(axis: Axes, curves: Sequence[Curve], letters: Letters, by_time: bool) -> None:
-    for number, curve in enumerate(curves):
-        if len(curve):
-            places = _places(curve, by_time)
-            axis.plot(places, curve.values, marker=MARKERS[number % len(MARKERS)], **_line(number, letters))
-
-
-def _line(number: int, letters: Letters) -> dict[str, Any]:
-    return {
-        "label": letters[number],
-        "color": series_color(number),
-        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
-    }
+def _plot(
+    axis: Axes, places: NDArray[Any], values: NDArray[Any], number: int, letters: Letters, *, has_marks: bool = False
+) -> None:
+    style = LINE_STYLES[number % len(LINE_STYLES)]
+    marker = MARKERS[number % len(MARKERS)] if has_marks else None
+    axis.plot(places, values, label=letters[number], color=series_color(number), linestyle=style, marker=marker)
 
 
 def _name_ends(axis: Axes, letters: Letters) -> None:
@@ -211,23 +176,12 @@ def _places(curve: Curve, by_time: bool) -> NDArray[np.float64]:
     return curve.seconds / 60 if by_time else curve.steps
 
 
-def _label_course(axis: Axes, by_time: bool) -> None:
-    axis.set_xlabel("minutes of training" if by_time else "steps")
-    axis.set_xlim(left=0)
-    if not by_time:
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-
-
 def _make_logarithmic(axis: Axes) -> None:
     """Ticks at 1, 2 and 5 of every decade: a range within one has labels too."""
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _direction(metric: str) -> str:
-    return "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
 
 
 def _with_count(name: str, counts: Collection[int]) -> str:

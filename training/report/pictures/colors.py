@@ -6,9 +6,23 @@ of 3 : 1 and more with paper; and each series has a line style and a letter of i
 
 import re
 
-INK, FAINT, RULE, HEAT, PAPER = "#1c2530", "#5d6b7a", "#d9dfe6", "#0b6bb0", "#ffffff"
+PALETTE = {
+    "ink": ("#1c2530", "#e6ebf0"),
+    "faint": ("#5d6b7a", "#9aa7b4"),
+    "rule": ("#d9dfe6", "#333d48"),
+    "heat": ("#0b6bb0", "#58b4f0"),
+    "paper": ("#ffffff", "#12171d"),
+    "series-1": ("#0072b2", "#56b4e9"),
+    "series-2": ("#c94f00", "#ff9147"),
+    "series-3": ("#00795c", "#2fc6a0"),
+    "series-4": ("#a8458a", "#e79bcb"),
+    "series-5": ("#7a6200", "#e0c04a"),
+    "series-6": ("#3f4a57", "#c5ced8"),
+}
+"""Each color by its name: as it is drawn, and in the dark."""
 
-SERIES = ("#0072b2", "#c94f00", "#00795c", "#a8458a", "#7a6200", "#3f4a57")
+NAMES = {color: name for name, (color, _) in PALETTE.items()}
+INK, FAINT, RULE, HEAT, PAPER, *SERIES = NAMES
 LINE_STYLES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
     "-",
     (0, (5, 1.6)),
@@ -17,36 +31,28 @@ LINE_STYLES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
-DARK = {
-    INK: "#e6ebf0",
-    FAINT: "#9aa7b4",
-    RULE: "#333d48",
-    HEAT: "#58b4f0",
-    PAPER: "#12171d",
-    **dict(zip(SERIES, ("#56b4e9", "#ff9147", "#2fc6a0", "#e79bcb", "#e0c04a", "#c5ced8"), strict=True)),
-}
-"""What each color is in the dark."""
 
-NAMES = {
-    INK: "ink",
-    FAINT: "faint",
-    RULE: "rule",
-    HEAT: "heat",
-    PAPER: "paper",
-    **{color: f"series-{number}" for number, color in enumerate(SERIES, 1)},
-}
-_COLOR = re.compile("|".join(NAMES), re.IGNORECASE)
-_STYLE = re.compile(r'style="[^"]*"')
+def on_page(svg: str, prefix: str) -> str:
+    """The picture with every color of ours, where it stands in a style, as the page's, and every id after `prefix`."""
+    colors = re.compile("|".join(NAMES), re.IGNORECASE)
+
+    def variable(color: re.Match[str]) -> str:
+        return f"var(--{NAMES[color[0].lower()]},{color[0]})"
+
+    with_ids = re.sub(r'(<[^<>]*?\s)id="', rf'\1id="{prefix}', svg)
+    with_links = re.sub(r'(url\(#|href="#)', rf"\1{prefix}", with_ids)
+    return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), with_links)
 
 
-def with_variables(svg: str) -> str:
-    """The picture with every color of ours, where it stands in a style, as the page's."""
-    return _STYLE.sub(lambda style: _COLOR.sub(_variable, style[0]), svg)
+def on_paper(svg: str) -> str:
+    """The drawing on a white ground: a Markdown viewer may have a page of any color."""
+    opened = svg.index(">") + 1
+    return f'{svg[:opened]}<rect width="100%" height="100%" style="fill:{PAPER}"/>{svg[opened:]}\n'
 
 
 def variables(*, dark: bool) -> str:
     """The declarations of the colors, for a style sheet."""
-    return "".join(f"--{name}:{DARK[color] if dark else color};" for color, name in NAMES.items())
+    return "".join(f"--{name}:{shades[dark]};" for name, shades in PALETTE.items())
 
 
 def series_color(number: int) -> str:
@@ -56,7 +62,3 @@ def series_color(number: int) -> str:
 def series_name(number: int) -> str:
     """The variable of a series' color."""
     return NAMES[series_color(number)]
-
-
-def _variable(color: re.Match[str]) -> str:
-    return f"var(--{NAMES[color[0].lower()]},{color[0]})"

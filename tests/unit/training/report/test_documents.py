@@ -2,52 +2,77 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from jinja2 import ChoiceLoader, DictLoader
 
 from attendant.runtime.errors import UserError
+from attendant.training.report.composing import Picture, Report
 from attendant.training.report.findings.examples import Span
-from attendant.training.report.page.blocks import (
-    Listing,
-    Paragraph,
-    Picture,
-    Pictures,
-    Report,
-    Sample,
-    Samples,
-    Section,
-    Table,
-    Tile,
-    Tiles,
+from attendant.training.report.page.wording import escaped
+from attendant.training.report.page.writing import (
+    ENVIRONMENTS,
+    check_outputs,
+    html_page,
+    markdown_page,
+    write_report,
 )
-from attendant.training.report.page.html_page import html_page
-from attendant.training.report.page.markdown_page import escaped, markdown_page
-from attendant.training.report.page.writing import check_outputs, write_report
 from attendant.training.report.pictures.colors import INK
 from tests.pages import read_page
 
 HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)> \" ' `a` | *b* [c](javascript:d)"
 DRAWING = f'<svg xmlns="http://www.w3.org/2000/svg"><g id="g1" style="fill:{INK}"/><use href="#g1"/></svg>'
 
+EVERY_FORM = """
+{% import forms as show with context %}
+{% macro forms_of_all() %}
+{% call show.paragraph() %}{{ text }}{% endcall %}
+{% call show.note() %}{{ text }}{% endcall %}
+{% call show.tiles() %}{{ show.tile(text, text, text) }}{% endcall %}
+{% call show.table([text], ["n"], folded=text) %}{{ show.row([text], ["1"]) }}{% endcall %}
+{{ show.charts(learning_charts) }}
+{{ show.maps(length_charts) }}
+{% call show.samples(text) %}
+{% call show.sample(text, spans, spans) %}{{ text }}{% endcall %}
+{% endcall %}
+{{ show.listing(text, text + "\n```\nmore\n") }}
+{% endmacro %}
+{% macro title(name, run) %}{{ name }}{% endmacro %}
+{% set of_all, of_each = [(text, forms_of_all)], [] %}
+"""
+"""In the place of sections.jinja: each form once, `text` being hostile."""
+
+
+@pytest.fixture(autouse=True)
+def sections_of_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = [Span("shared", True), Span(HOSTILE, False)]
+    for environment in ENVIRONMENTS.values():
+        assert environment.loader is not None
+        loader = ChoiceLoader([DictLoader({"sections.jinja": EVERY_FORM}), environment.loader])
+        monkeypatch.setattr(environment, "loader", loader)
+        monkeypatch.setattr(environment, "globals", environment.globals | {"text": HOSTILE, "spans": spans})
+
 
 def report() -> Report:
     def picture(name: str) -> Picture:
-        return Picture(name=name, svg=DRAWING, description=HOSTILE, caption=[HOSTILE])
+        return Picture(name, DRAWING, description=HOSTILE, caption=[HOSTILE])
 
-    spans = [Span("shared", True), Span(HOSTILE, False)]
-    sample = Sample(source=HOSTILE, output=spans, reference=spans, facts=[HOSTILE])
-    blocks = [
-        Paragraph(HOSTILE),
-        Tiles([Tile(label=HOSTILE, value=HOSTILE, detail=HOSTILE)]),
-        Table(headings=[HOSTILE, "n"], rows=[[HOSTILE, "1"]], folded=HOSTILE),
-        Pictures(entries=[picture("one"), picture("two")], has_key=True),
-        Pictures(entries=[picture("three")], kind="maps"),
-        Samples(HOSTILE, [sample]),
-        Listing(HOSTILE, HOSTILE + "\n```\nmore\n"),
+    runs: Any = [
+        SimpleNamespace(letter=letter, name=name, evaluation=SimpleNamespace(num_examples=1000))
+        for letter, name in (("A", HOSTILE), ("B", "plain"))
     ]
-    runs = [("A", HOSTILE), ("B", "plain")]
-    return Report(title=HOSTILE, subtitle=HOSTILE, runs=runs, sections=[Section(HOSTILE, blocks)], footer=HOSTILE)
+    return Report(
+        runs=runs,
+        data_name=HOSTILE,
+        learning_charts=[picture("one"), picture("two")],
+        length_charts=[picture("three")],
+        gradient_charts=[],
+        maps={},
+        made_by={"attendant": HOSTILE, "commit": HOSTILE},
+    )
 
 
 def test_the_page_has_no_script_and_loads_nothing() -> None:

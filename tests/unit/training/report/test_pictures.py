@@ -11,7 +11,7 @@ from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.gradients import Reach
 from attendant.training.report.pictures import charts
 from attendant.training.report.pictures.attention_map import MIN_WEIGHT, attention_map
-from attendant.training.report.pictures.colors import NAMES, variables, with_variables
+from attendant.training.report.pictures.colors import NAMES, on_page, variables
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))
@@ -29,9 +29,9 @@ def draw(kind: str, letters: str) -> str:
     number = len(letters)
     match kind:
         case "loss":
-            return charts.loss_chart([CURVE] * number, [CURVE] * number, letters, by_time=False)
+            return charts.course_chart("loss", [CURVE] * number, letters, by_time=False, train=[CURVE] * number)
         case "metric":
-            return charts.metric_chart("bleu", [CURVE, *[Curve.empty()] * (number - 1)], letters, by_time=True)
+            return charts.course_chart("bleu", [CURVE, *[Curve.empty()] * (number - 1)], letters, by_time=True)
         case "length":
             return charts.length_chart("wer", [bins(shift) for shift in range(number)], letters, unit="words")
         case _:
@@ -51,13 +51,13 @@ def test_charts_are_drawn_in_our_colors_and_load_nothing(kind: str, letters: str
 
 
 def test_a_run_without_a_journal_leaves_the_others_theirs() -> None:
-    svg = charts.loss_chart([CURVE, Curve.empty()], [CURVE, Curve.empty()], "AB", by_time=True)
+    svg = charts.course_chart("loss", [CURVE, Curve.empty()], "AB", by_time=True, train=[CURVE, Curve.empty()])
     shown = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert "A" in shown and "B" not in shown
 
 
 def test_letters_of_lines_that_end_together_stand_apart() -> None:
-    svg = charts.metric_chart("bleu", [CURVE] * 3, "ABC", by_time=False)
+    svg = charts.course_chart("bleu", [CURVE] * 3, "ABC", by_time=False)
     heights = [
         float(text.attrib["y"])
         for text in ElementTree.fromstring(svg).iter(f"{SVG}text")
@@ -71,13 +71,13 @@ def test_letters_of_lines_that_end_together_stand_apart() -> None:
 def test_a_loss_that_falls_far_is_logarithmic() -> None:
     assert ">0.1<" in draw("loss", "A")
     level = Curve(CURVE.steps, CURVE.seconds, np.array([4.0, 3, 2]))
-    assert ">0.1<" not in charts.loss_chart([level], [level], "A", by_time=False)
+    assert ">0.1<" not in charts.course_chart("loss", [level], "A", by_time=False, train=[level])
 
 
 def test_colors_become_the_page_s() -> None:
     svg = '<svg><text style="fill: #1C2530; stroke:#0072b2">#0072b2</text></svg>'
     expected = '<svg><text style="fill: var(--ink,#1C2530); stroke:var(--series-1,#0072b2)">#0072b2</text></svg>'
-    assert with_variables(svg) == expected
+    assert on_page(svg, "") == expected
     names = re.compile(r"--([a-z0-9-]+):")
     assert names.findall(variables(dark=True)) == names.findall(variables(dark=False)) == list(NAMES.values())
 
