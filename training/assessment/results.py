@@ -1,11 +1,18 @@
-"""What `evaluate` found, for programs; training/assessment/tables.py is for people."""
+"""What `evaluate` found, as files for programs and spreadsheets; training/assessment/tables.py is for people."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
-from attendant.training.evaluation.comparison import Difference
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.evaluation.bootstrap import Difference
+from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.evaluating import Evaluation
+
+COLUMNS = ("model", "beam_size", "length_penalty", "patience", "source", "output", "references", "score", "log_prob")
+REFERENCE_SEPARATOR = " ||| "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +48,49 @@ class Result:
 def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
     """The document that --output writes and --json prints."""
     return {"data": data_name, "results": [result.to_json() for result in results]}
+
+
+class OutputsFile:
+    """A tab-separated table with a header and a line per example.
+
+    Several references are joined by " ||| "; white space inside a text is written as one space.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._write(COLUMNS)
+
+    def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
+        """Writes a line per output."""
+        for one in decoded:
+            cells = (
+                model,
+                str(options.beam_size),
+                f"{options.length_penalty:g}",
+                f"{options.patience:g}" if options.patience is not None else "",
+                _cell(one.example.source),
+                _cell(one.text),
+                REFERENCE_SEPARATOR.join(map(_cell, one.example.references)),
+                f"{one.score:.6f}",
+                f"{one.log_prob:.6f}",
+            )
+            self._write(cells)
+
+    def _write(self, cells: Sequence[str]) -> None:
+        self._file.write("\t".join(cells) + "\n")
+
+
+@contextmanager
+def outputs_file(path: Path) -> Iterator[OutputsFile]:
+    """Opens `path` for the outputs; it is there when all of them are, and not before."""
+    aside = path.with_name(f".{path.name}.writing")
+    try:
+        with aside.open("w", encoding="utf-8", newline="\n") as file:
+            yield OutputsFile(file)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split())

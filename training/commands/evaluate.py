@@ -14,11 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
 from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_run
-from attendant.training.assessment.outputs import outputs_file
-from attendant.training.assessment.results import Result, document
-from attendant.training.assessment.session import Session
+from attendant.training.assessment.results import Result, document, outputs_file
+from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
 from attendant.training.assessment.tables import show
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit

@@ -6,13 +6,23 @@ report or a notebook: `training.evaluation.metrics.take_statistics` takes a metr
 two systems. What opens a run or a bundle is training/assessment/models.py.
 """
 
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from attendant.training.evaluation.comparison import Difference, compare
-from attendant.training.evaluation.config import EvaluationConfig
-from attendant.training.evaluation.decoding import Decoded, decode_examples
-from attendant.training.evaluation.evaluating import Evaluation, Measurement, describe_search, evaluate, search_options
+from attendant.training.evaluation.bootstrap import (
+    DEFAULT_RESAMPLES,
+    Difference,
+    Interval,
+    compare,
+    confidence_interval,
+)
+from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
+from attendant.training.evaluation.evaluating import (
+    Evaluation,
+    EvaluationConfig,
+    Measurement,
+    describe_search,
+    evaluate,
+    search_options,
+)
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthBin, LengthUnit, by_length, source_lengths
-from attendant.training.evaluation.text_model import TextModel
 
 __all__ = [
     "DEFAULT_EDGES",

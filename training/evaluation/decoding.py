@@ -1,15 +1,33 @@
-"""Outputs of examples, with the scores that the model gave them."""
+"""Decodes examples by a model from text to text: its outputs, with the scores that the model gave them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.stepper import Floats
+from attendant.runtime.stepper import Floats, Stepper
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.text_model import TextModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModel:
+    """What an evaluation decodes with: a stepper between its two tokenizers, whatever it came from.
+
+    Attributes:
+        append_eos: the encoder reads EOS at the end of every source.
+        max_length: target tokens after which an output is cut where nobody says otherwise.
+    """
+
+    stepper: Stepper
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    special_ids: SpecialIds
+    append_eos: bool
+    max_length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

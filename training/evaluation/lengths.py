@@ -7,11 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from attendant.training.data.words import num_words
+from attendant.training.data.pairs import num_words
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Statistics
-from attendant.training.evaluation.text_model import TextModel
 
 LengthUnit = Literal["words", "tokens"]
 """What a source's length is counted in: what white space separates, which is the same for every model, or the tokens

@@ -5,7 +5,7 @@ Its files:
 recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
-                             how long targets are for their sources (training/data/length_ratio.py)
+                             how long targets are for their sources (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
 corpus/                      the tokenized training split (training/data/store.py); may be removed, and is made again
@@ -61,10 +61,6 @@ class Run:
         return self.path / "metrics.jsonl"
 
     @property
-    def tensorboard_path(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
     def evaluation_path(self) -> Path:
         return self.path / "evaluation.json"
 
@@ -96,6 +92,10 @@ class Run:
             return Tokenizer.from_file(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: can't be read: {error}") from None
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Of source and target. Raises UserError where one can't be read."""
+        return self.tokenizer("source"), self.tokenizer("target")
 
     def facts(self, name: str) -> dict[str, Any]:
         """The content of `versions.json` or `data.json`. Raises UserError where it can't be read."""

@@ -47,10 +47,8 @@ class Apt:
         self._run("apt-get", "update")
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
-        """Unpacks packages, without installing them, side by side under `root`. Returns package -> version.
-
-        Raises:
-            UserError: a package does not exist here.
+        """Unpacks packages, without installing them, side by side under `root`. Returns package -> version. Raises
+        UserError: a package does not exist here.
         """
         self._run("apt-get", "download", *packages)
         versions = {}
