@@ -2,11 +2,9 @@
 
 import argparse
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from attendant.runtime.errors import UserError
 from attendant.training.run.checkpoint import (
@@ -46,8 +44,6 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     """Averages the weights of the last validated checkpoints.
 
     Args:
-        run: stays as it is.
-        last: how many.
         output: a new run directory; its one checkpoint can be evaluated and exported, but not trained on.
 
     Returns:
@@ -66,7 +62,12 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
             f"{last}: train with training.keep_checkpoints = {last}, or average fewer"
         )
     chosen = found[-last:]
-    weights = _mean([load_tensors(path, MODEL_FILE) for path in chosen])
+    models = [load_tensors(path, MODEL_FILE) for path in chosen]
+    # The means are taken in float64.
+    weights = {
+        name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
+        for name, first in models[0].items()
+    }
     steps = [load_state(path).step for path in chosen]
     content = {"training": load_content(chosen[-1])["training"], "averaged_steps": steps}
     # Aside first: a run stands whole or not at all.
@@ -81,11 +82,3 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     publish_checkpoint(aside, {MODEL_FILE: weights}, content, step=steps[-1], best=True)
     aside.path.rename(output)
     return steps
-
-
-def _mean(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean [...] of each named tensor [...] over the models, taken in float64, in the tensor's own type."""
-    return {
-        name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
-        for name, first in models[0].items()
-    }

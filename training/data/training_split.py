@@ -23,6 +23,8 @@ from attendant.training.data.store import open_stored, store
 FORMAT = 1
 """Of what a key stands for: raised when the same inputs begin to give other files."""
 
+DIGEST_BYTES = 16
+
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
@@ -133,9 +135,6 @@ def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos:
         ],
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-
-DIGEST_BYTES = 16
 
 
 def survey(

@@ -22,7 +22,6 @@ class Guard:
         """Looks at an update before the weights move.
 
         Args:
-            rate: the learning rate.
             place: step, epoch and batch, in words.
 
         Raises:

@@ -36,8 +36,6 @@ from attendant.runtime.files import flush_to_disk
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
 
-UNKNOWN_COMMIT = "unknown"
-
 FORMER_KEYS: Final = (("training", "r_drop"),)
 """What the recipes of earlier runs may say, of an option that is gone: table and key."""
 
@@ -158,5 +156,5 @@ def _commit() -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return UNKNOWN_COMMIT
-    return done.stdout.strip() or UNKNOWN_COMMIT
+        return "unknown"
+    return done.stdout.strip() or "unknown"

@@ -78,7 +78,6 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     """Opens a run for evaluation or export.
 
     Args:
-        path: the run directory.
         which: "best" or "last".
 
     Raises:

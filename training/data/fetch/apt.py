@@ -25,13 +25,9 @@ class Apt:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Downloads the indexes.
+        """Downloads the indexes into an empty folder.
 
-        Args:
-            folder: an empty directory.
-
-        Raises:
-            UserError: this is no machine with apt, or it has no network.
+        Raises UserError where this is no machine with apt, or it has no network.
         """
         for tool in ("apt-get", "apt-config", "dpkg-deb"):
             if shutil.which(tool) is None:

@@ -25,9 +25,6 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
 
     Args:
         directory: reused where it stands with the recorded digests.
-        fetcher: the name to record.
-        build: writes its files into the directory it is given.
-        announce: is also given to `build`.
 
     Raises:
         UserError: the directory stands and is not what the fetcher left.

@@ -16,9 +16,6 @@ def split_by_key(groups: Iterable[tuple[str, Iterable[Pair]]]) -> dict[str, list
     Texts repeat themselves: with pairs drawn at random, the test would ask for what was trained. So each group goes to
     one split as a whole, by its key. A pair that several groups have counts for the first of them. A source of the
     training split leaves the other two splits, in whatever case it is written there.
-
-    Args:
-        groups: key -> its pairs.
     """
     splits: dict[str, list[Pair]] = {"train": [], "validation": [], "test": []}
     seen: set[Pair] = set()
@@ -62,9 +59,7 @@ class Expected:
         """Compares what was built with what was expected.
 
         Args:
-            name: of the data set.
             versions: of the packages that were found.
-            splits: split -> its pairs.
             announce: is told, in a line, that versions differ.
 
         Raises:
