@@ -95,12 +95,7 @@ def save_checkpoint(
 def publish_checkpoint(
     run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
 ) -> None:
-    """Writes a checkpoint whole and links it.
-
-    Args:
-        files: name -> tensors.
-        content: of state.json, without the digests.
-    """
+    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it."""
     run.checkpoints.mkdir(exist_ok=True)
     name = _free_name(run.checkpoints, step)
     aside = run.checkpoints / f"{WRITING_PREFIX}{name}"

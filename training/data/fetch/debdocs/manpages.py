@@ -93,9 +93,7 @@ def manual_pages(root: Path, language: str) -> Iterator[tuple[str, list[tuple[st
 def aligned_blocks(english: str, translation: str) -> Iterator[tuple[str, str]]:
     """The blocks of two pages that correspond, section by section.
 
-    Args:
-        english: a page's source.
-        translation: the same page's, whose last section names the translators.
+    The translation's last section names the translators, and is left out.
     """
     for ours, theirs in zip(sections(english), sections(translation)[:-1], strict=False):
         if ours.macros == theirs.macros and len(ours.blocks) == len(theirs.blocks):
