@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 import typing
 from pathlib import Path
 
@@ -98,4 +97,3 @@ def _literals(annotation: object) -> list[object]:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    sys.exit(0)

@@ -12,7 +12,7 @@ from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.products import fast_products
-from attendant.training.model.cells import CellLoop, DecoderCell
+from attendant.training.model.decoder_layers import CellLoop, DecoderCell
 from attendant.training.model.dropout import Dropout
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Visit, figures, measure, running_system

@@ -14,8 +14,8 @@ from typing import Final
 from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision
 from attendant.runtime.stepper import Stepper
-from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
 from attendant.training.assessment.models import open_bundle_model, text_model
+from attendant.training.assessment.session import EvaluationData, read_data, read_held_out
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import (
     EvaluationConfig,

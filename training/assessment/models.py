@@ -11,8 +11,8 @@ from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
-from attendant.training.evaluation.config import EvaluationConfig
 from attendant.training.evaluation.decoding import TextModel
+from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.kernels.device import choose_device
 from attendant.training.model.stepper import TorchStepper
@@ -44,11 +44,7 @@ class OpenedModel:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether the directory is a bundle, and not a run.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """Whether the directory is a bundle, and not a run. Raises UserError where it is neither."""
     if (path / MANIFEST_NAME).is_file():
         return True
     if not Run(path).recipe_path.is_file():

@@ -1,55 +1,30 @@
-"""One test set, on which any number of models are measured."""
+"""One test set, on which any number of models are measured, and where it is read."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.progress import Progress
 
-from attendant.training.assessment.data import EvaluationData
+from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import OpenedModel
-from attendant.training.assessment.outputs import OutputsFile
-from attendant.training.evaluation.bootstrap import Difference, compare
-from attendant.training.evaluation.config import EvaluationConfig
+from attendant.training.assessment.results import OutputsFile, Result
+from attendant.training.data.config import CorpusFiles, Split
+from attendant.training.data.pairs import Example, group_references, read_pairs
+from attendant.training.evaluation.bootstrap import compare
 from attendant.training.evaluation.decoding import decode_examples
-from attendant.training.evaluation.evaluating import Evaluation, describe_search, evaluate, search_options
+from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
 from attendant.training.evaluation.lengths import LengthUnit
+from attendant.training.run.directory import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One evaluation of one model.
+@dataclass(frozen=True, slots=True)
+class EvaluationData:
+    """Examples, and what a protocol calls them."""
 
-    Attributes:
-        model: what it is called, e.g. "bundles/mine, int8 on cpu".
-        decode_seconds: wall time of tokenizing and decoding; loading and scoring are not in it.
-        differences: to the first model by the same search, or where there is only one model, to its first search;
-            metric by metric; empty for what the others are compared with.
-    """
-
-    model: str
-    evaluation: Evaluation
-    decode_seconds: float
-    differences: tuple[Difference, ...] = ()
-
-    @property
-    def examples_per_second(self) -> float:
-        return self.evaluation.num_examples / self.decode_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "decode_seconds": round(self.decode_seconds, 4),
-            "examples_per_second": round(self.examples_per_second, 2),
-            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
-            "differences": [asdict(difference) for difference in self.differences],
-        }
-
-
-def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
-    """The document that --output writes and --json prints."""
-    return {"data": data_name, "results": [result.to_json() for result in results]}
+    name: str
+    examples: list[Example]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +76,40 @@ class Session:
             decode_seconds=seconds,
             differences=tuple(compare(*pair, self.num_resamples) for pair in zip(ours, theirs, strict=True)),
         )
+
+
+def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> EvaluationData:
+    """The examples of files, one per source, with all its targets as references.
+
+    Args:
+        left_out: sources that are not measured; the name says how many.
+
+    Raises:
+        UserError: bad or no data.
+    """
+    examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
+    if not examples:
+        raise UserError(f"{files} has no pairs")
+    without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
+    return EvaluationData(f"{files}{without}", examples)
+
+
+def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
+    """The held-out split that all these runs' recipes name, without what one of them was trained on. Raises UserError:
+    a recipe names no such split, or another one than the first's; bad or no data.
+    """
+    found = [_held_out_files(path, split) for path in runs]
+    for path, files in zip(runs, found, strict=True):
+        if files != found[0]:
+            raise UserError(
+                f"the {split} split of {path} is {files}, that of {runs[0]} is {found[0]}: to compare them on one, "
+                "give --data FILE.tsv"
+            )
+    return read_data(found[0], frozenset().union(*(Run(path).left_out(split) for path in runs)))
+
+
+def _held_out_files(path: Path, split: Split) -> CorpusFiles:
+    files = Run(path).recipe().data.files(split)
+    if files is None:
+        raise UserError(f"the recipe of {path} has no data.{split}: give --data FILE.tsv")
+    return files

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from attendant.training.assessment.session import Result
+from attendant.training.assessment.results import Result
 from attendant.training.evaluation.bootstrap import Interval
 from attendant.training.evaluation.evaluating import Evaluation, describe_search
 

@@ -1,11 +1,23 @@
 """python -m training average RUN --last N --output DIRECTORY: the mean of the last checkpoints, as a run."""
 
 import argparse
+import shutil
 from pathlib import Path
 
+import torch
+
 from attendant.runtime.errors import UserError
-from attendant.training.run.averaging import average_run
+from attendant.training.run.checkpoint import (
+    MODEL_FILE,
+    load_content,
+    load_state,
+    load_tensors,
+    publish_checkpoint,
+    validated_checkpoints,
+)
 from attendant.training.run.directory import Run
+
+COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,3 +38,47 @@ def run(arguments: argparse.Namespace) -> None:
     steps = average_run(Run(arguments.run), arguments.last, arguments.output)
     print(f"{arguments.output}: the mean of the weights at steps {', '.join(map(str, steps))}")
     print(f"next: python -m training evaluate {arguments.output}")
+
+
+def average_run(run: Run, last: int, output: Path) -> list[int]:
+    """Averages the weights of the last validated checkpoints.
+
+    Args:
+        output: a new run directory; its one checkpoint can be evaluated and exported, but not trained on.
+
+    Returns:
+        the steps of the checkpoints.
+
+    Raises:
+        UserError: there are fewer; `output` stands already.
+    """
+    if output.exists():
+        raise UserError(f"{output} exists: --output names another")
+    run.recipe()
+    found = validated_checkpoints(run)
+    if len(found) < last:
+        raise UserError(
+            f"{run.path} has {len(found)} validated checkpoint{'' if len(found) == 1 else 's'}, fewer than --last "
+            f"{last}: train with training.keep_checkpoints = {last}, or average fewer"
+        )
+    chosen = found[-last:]
+    models = [load_tensors(path, MODEL_FILE) for path in chosen]
+    # The means are taken in float64.
+    weights = {
+        name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
+        for name, first in models[0].items()
+    }
+    steps = [load_state(path).step for path in chosen]
+    content = {"training": load_content(chosen[-1])["training"], "averaged_steps": steps}
+    # Aside first: a run stands whole or not at all.
+    aside = Run(output.with_name(f".{output.name}.writing"))
+    shutil.rmtree(aside.path, ignore_errors=True)
+    aside.path.mkdir(parents=True)
+    for name in COPIED:
+        shutil.copyfile(run.path / name, aside.path / name)
+    for path in (run.left_out_path, run.start_path):
+        if path.exists():
+            shutil.copyfile(path, aside.path / path.name)
+    publish_checkpoint(aside, {MODEL_FILE: weights}, content, step=steps[-1], best=True)
+    aside.path.rename(output)
+    return steps

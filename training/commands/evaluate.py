@@ -14,10 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.training.assessment.data import EvaluationData, read_data, read_held_out
-from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_run
-from attendant.training.assessment.outputs import outputs_file
-from attendant.training.assessment.session import Result, Session, document
+from attendant.training.assessment.models import is_bundle, open_bundle_model, open_run
+from attendant.training.assessment.results import Result, document, outputs_file
+from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
 from attendant.training.assessment.tables import show
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
@@ -114,7 +113,8 @@ def run(arguments: argparse.Namespace) -> None:
                 else:
                     baseline = results[place] if len(results) >= len(searches) else None
                 config = _config(opened.config, search)
-                _check_beam(opened, config)
+                if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
+                    raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 results.append(session.evaluate(opened, config, baseline))
                 if path not in bundles:
                     measurements = results[-1].evaluation.measurements
@@ -184,11 +184,6 @@ def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
         raise UserError(f"--{option} {problem['input']}: {problem['msg']}") from None
-
-
-def _check_beam(opened: OpenedModel, config: EvaluationConfig) -> None:
-    if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
-        raise UserError(f"--beam-size {config.beam_size}: {opened.path} allows at most {opened.max_beam_size}")
 
 
 def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:

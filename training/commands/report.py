@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 from attendant.runtime.errors import UserError
-from attendant.training.assessment.data import read_data, read_held_out
 from attendant.training.assessment.models import is_bundle
+from attendant.training.assessment.session import read_data, read_held_out
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation import LengthUnit
 

@@ -8,10 +8,10 @@ from typing import Any
 from attendant.runtime.errors import UserError
 from attendant.training.commands import evaluate
 from attendant.training.data.fetch import fetch
-from attendant.training.loop.experiment import Experiment, prepare, refuse_existing
+from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal, SilentJournal
 from attendant.training.loop.processes import Processes
-from attendant.training.loop.progress import SilentProgress, make_progress
+from attendant.training.loop.progress import TrainingProgress, make_progress
 from attendant.training.loop.trainer import Trainer
 from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant.training.run.directory import Run
@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     processes = Processes()
     try:
         if processes.is_first:
-            if not arguments.resume:
-                refuse_existing(place.path)
+            if place.path.exists() and not arguments.resume:
+                raise UserError(f"{place.path} exists: --resume continues it, --output names another")
             fetch(recipe.data, announce=_say)
         _train(place, recipe, processes)
     except UserError:
@@ -73,7 +73,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     )
     begun = trainer.state.step
     if not processes.is_first:
-        trainer.train(SilentJournal(), SilentProgress())
+        trainer.train(SilentJournal(), TrainingProgress(lambda line: None))
         processes.wait()
         return
     for line in (*describe(experiment.facts), _describe_model(experiment, trainer, processes)):

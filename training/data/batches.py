@@ -61,11 +61,7 @@ class BatchPlan:
     """
 
     def __init__(self, corpus: Corpus, config: BatchConfig, seed: int) -> None:
-        """Cuts the sorted corpus.
-
-        Raises:
-            UserError: a pair alone is beyond the budget.
-        """
+        """Cuts the sorted corpus. Raises UserError where a pair alone is beyond the budget."""
         self._seed = seed
         # In 32 bits: of millions of pairs these are what the plan's memory goes to.
         self._source_lengths = corpus.sources.lengths.astype(np.int32)

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from attendant.training.table import Table
+from attendant.training.table import Count, Table
 
 Split = Literal["train", "validation", "test"]
-Count = Annotated[int, Field(ge=1)]
 FetcherName = Literal[
     "cmudict",
     "copy",

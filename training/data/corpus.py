@@ -1,19 +1,24 @@
 """Tokenized pairs, as flat arrays: two per side, whatever the number of pairs."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import DataConfig
-from attendant.training.data.pairs import Pair
-from attendant.training.data.words import num_words
+from attendant.training.data.pairs import Pair, num_words
+
+Item = TypeVar("Item")
 
 CHUNK_PAIRS = 10_000
+COVERED_SHARE: Final = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,11 @@ class PairEncoder:
         self.num_too_long = self.num_unequal = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
-        """The ids of source and target, pair by pair; no more than a chunk of them is in memory.
-
-        Raises:
-            UserError: at the end, if nothing was left.
+        """The ids of source and target, pair by pair; no more than a chunk of them is in memory. Raises UserError: at
+        the end, if nothing was left.
         """
         num_pairs = num_kept = 0
-        for chunk in _chunks(pairs):
+        for chunk in in_chunks(pairs):
             num_pairs += len(chunk)
             sources = [pair.source for pair in chunk]
             source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
@@ -146,7 +149,27 @@ def unknown_share(sequences: TokenSequences) -> float:
     return float(np.mean(sequences.ids == UNK_ID)) if len(sequences.ids) else 0.0
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    iterator = iter(pairs)
+def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Lists of CHUNK_PAIRS items; the last may be shorter."""
+    iterator = iter(items)
     while chunk := list(islice(iterator, CHUNK_PAIRS)):
         yield chunk
+
+
+def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
+    """The ratio r of the bound `target tokens <= r * source tokens + LENGTH_MARGIN`, rounded up to two decimals.
+
+    It is the smallest one that holds for 99.9 % of the pairs, but never below the mean ratio of all tokens: sources
+    that are longer than any of the training split must not be cut below what is usual. The margin is any target's own:
+    ratios of short texts scatter too widely to bound anything.
+
+    Args:
+        corpus: the training split, N > 0 pairs.
+        append_eos: whether its sources end with EOS, which does not count.
+    """
+    sources = corpus.sources.lengths - append_eos
+    targets = corpus.targets.lengths
+    ratios = (targets - LENGTH_MARGIN) / sources
+    covering = float(np.quantile(ratios, COVERED_SHARE, method="inverted_cdf"))
+    mean = int(targets.sum()) / int(sources.sum())
+    return math.ceil(100 * max(covering, mean)) / 100

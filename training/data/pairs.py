@@ -1,6 +1,7 @@
 """Reading pairs of texts. A bad row is the user's to mend: the message says file, line and what is wrong."""
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import IO
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
+
+WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,8 @@ class Example:
 
 
 def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
-    """The pairs of a split, in file order, without the white space around them.
-
-    Raises:
-        UserError: a missing file, a missing column, an empty side, bad UTF-8, files of unequal length.
+    """The pairs of a split, in file order, without the white space around them. Raises UserError: a missing file, a
+    missing column, an empty side, bad UTF-8, files of unequal length.
     """
     return _read_tsv(Path(files.tsv)) if files.tsv is not None else _read_parallel(*files.paths)
 
@@ -101,3 +102,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _open(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def num_words(text: str) -> int:
+    """How many words and punctuation marks a text has: `don't` is one, `x.y` three."""
+    return len(WORD_OR_MARK.findall(text))

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,16 @@ import numpy as np
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import flush_to_disk
-from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences
+from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences, in_chunks
 from attendant.training.data.pairs import Pair
 
 SIDES = ("source", "target")
 RECORD_NAME = "corpus.json"
-CHUNK_PAIRS = 10_000
 
 
 def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
-    """The corpus of a directory and what was recorded with it; None where there is no such directory.
-
-    Raises:
-        UserError: files are missing or not of the size they should have.
+    """The corpus of a directory and what was recorded with it; None where there is no such directory. Raises UserError:
+    files are missing or not of the size they should have.
     """
     if not directory.exists():
         return None
@@ -86,9 +83,8 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
 def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:
     """Returns the lengths by side, in int32."""
     lengths = {side: array("i") for side in SIDES}
-    iterator = iter(pairs)
     with (folder / "source_ids.bin").open("wb") as sources, (folder / "target_ids.bin").open("wb") as targets:
-        while chunk := list(islice(iterator, CHUNK_PAIRS)):
+        for chunk in in_chunks(pairs):
             for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
                 sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
                 np.fromiter(chain.from_iterable(sequences), np.int32).tofile(file)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.table import Table
+from attendant.training.table import Count, Table
 
 TokenizerKind = Literal["character", "word", "bpe"]
 
@@ -39,7 +39,7 @@ class TokenizerConfig(Table):
 
     tokenizer: TokenizerKind
     vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
-    min_frequency: Annotated[int, Field(ge=1)] = 1
+    min_frequency: Count = 1
     lowercase: bool = False
     nfc: bool = True
 
@@ -59,10 +59,8 @@ class TargetConfig(TokenizerConfig):
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with the vocabulary of `texts`, which must be of the training split only.
-
-    Raises:
-        UserError: the texts leave no symbol.
+    """A tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError: the texts
+    leave no symbol.
     """
     library = _untrained(config)
     if config.tokenizer == "bpe":

@@ -1,14 +1,20 @@
-"""Prepares the training split: cleans it, trains its tokenizers and tokenizes it onto the disk, once."""
+"""Prepares the training split: cleans it, trains its tokenizers and tokenizes it onto the disk, once.
+
+Duplicate pairs, and sources that held-out splits share, are found in one streaming pass.
+"""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.data.cleaning import Selection, Survey, survey
 from attendant.training.data.config import CorpusFiles, DataConfig
 from attendant.training.data.corpus import Corpus, PairEncoder
 from attendant.training.data.pairs import Pair, read_pairs
@@ -17,7 +23,28 @@ from attendant.training.data.store import open_stored, store
 FORMAT = 1
 """Of what a key stands for: raised when the same inputs begin to give other files."""
 
+DIGEST_BYTES = 16
+
 Tokenizers = tuple[Tokenizer, Tokenizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was found in the training split.
+
+    Attributes:
+        num_pairs: pairs in its files.
+        num_duplicates: pairs that are equal to an earlier one.
+        num_shared: pairs whose source stands in a held-out split too.
+        num_left_out: duplicates and shared pairs that the recipe drops.
+        shared_sources: held-out split -> those of its sources that the training split has too, sorted.
+    """
+
+    num_pairs: int
+    num_duplicates: int
+    num_shared: int
+    num_left_out: int
+    shared_sources: dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +83,32 @@ def prepare_training_split(
     looked = None
     if tokenizers is None:
         looked = _look_through(files, config, held_out)
-        selection = looked[1]
-        tokenizers = train_tokenizers(lambda: selection.of(read_pairs(files)))
+        stays = looked[1]
+        tokenizers = train_tokenizers(lambda: compress(read_pairs(files), stays))
     directory = folder / _key(config, digest, tokenizers, append_eos=append_eos)
     stored = open_stored(directory)
     if stored is None:
-        found, selection = looked or _look_through(files, config, held_out)
+        found, stays = looked or _look_through(files, config, held_out)
         encoder = PairEncoder(*tokenizers, config, append_eos=append_eos)
-        store(directory, selection.of(read_pairs(files)), encoder, found.to_json())
+        store(directory, compress(read_pairs(files), stays), encoder, asdict(found))
         stored = open_stored(directory)
         assert stored is not None
     corpus, said = stored
     return TrainingSplit(corpus, Survey(**said), *tokenizers)
 
 
+def stored_corpus(
+    folder: Path, config: DataConfig, *, digest: str, append_eos: bool, tokenizers: Tokenizers
+) -> Corpus | None:
+    """The corpus that `prepare_training_split` stored; None where it was removed since."""
+    stored = open_stored(folder / _key(config, digest, tokenizers, append_eos=append_eos))
+    return None if stored is None else stored[0]
+
+
 def _look_through(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
-) -> tuple[Survey, Selection]:
-    found, selection = survey(read_pairs(files), config, held_out)
+) -> tuple[Survey, NDArray[np.bool_]]:
+    found, stays = survey(read_pairs(files), config, held_out)
     if not found.num_pairs:
         raise UserError(f"{files} has no pairs")
     if found.num_left_out == found.num_pairs:
@@ -81,7 +116,7 @@ def _look_through(
             f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out splits have all of its '
             'sources; give other files, or set "drop_from_held_out" or "keep"'
         )
-    return found, selection
+    return found, stays
 
 
 def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos: bool) -> str:
@@ -100,3 +135,49 @@ def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos:
         ],
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def survey(
+    pairs: Iterable[Pair], config: DataConfig, held_out: Mapping[str, frozenset[str]]
+) -> tuple[Survey, NDArray[np.bool_]]:
+    """What was found, and which pairs are trained on: [num_pairs] bool.
+
+    Reads all pairs once and keeps 17 bytes of each: a digest, and whether its source is held out.
+
+    Args:
+        held_out: split -> its sources, compared as the files have them.
+    """
+    every = frozenset[str]().union(*held_out.values())
+    found: set[str] = set()
+    digests, shared = bytearray(), bytearray()
+    for pair in pairs:
+        # No text has a tab beside a line feed, so no two pairs give the same bytes.
+        digests += hashlib.blake2b(f"{pair.source}\t\n{pair.target}".encode(), digest_size=DIGEST_BYTES).digest()
+        is_shared = pair.source in every
+        shared.append(is_shared)
+        if is_shared:
+            found.add(pair.source)
+    is_shared_pair = np.frombuffer(shared, np.bool_)
+    is_duplicate = _repeated(np.frombuffer(digests, np.uint64).reshape(len(shared), -1))
+    stays = np.ones(len(shared), np.bool_)
+    if config.drop_duplicates:
+        stays &= ~is_duplicate
+    if config.shared_sources == "drop_from_train":
+        stays &= ~is_shared_pair
+    said = Survey(
+        num_pairs=len(stays),
+        num_duplicates=int(is_duplicate.sum()),
+        num_shared=int(is_shared_pair.sum()),
+        num_left_out=int((~stays).sum()),
+        shared_sources={split: sorted(found & sources) for split, sources in held_out.items()},
+    )
+    return said, stays
+
+
+def _repeated(rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of rows [N, 2] uint64 are equal to an earlier one: [N] bool."""
+    order = np.lexsort(rows.T)  # stable: of equal rows the first one stays first
+    is_repeated = np.zeros(len(rows), np.bool_)
+    same = (rows[order[1:]] == rows[order[:-1]]).all(1)
+    is_repeated[order[1:]] = same
+    return is_repeated

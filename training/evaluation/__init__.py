@@ -13,9 +13,15 @@ from attendant.training.evaluation.bootstrap import (
     compare,
     confidence_interval,
 )
-from attendant.training.evaluation.config import EvaluationConfig
 from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
-from attendant.training.evaluation.evaluating import Evaluation, Measurement, describe_search, evaluate, search_options
+from attendant.training.evaluation.evaluating import (
+    Evaluation,
+    EvaluationConfig,
+    Measurement,
+    describe_search,
+    evaluate,
+    search_options,
+)
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthBin, LengthUnit, by_length, source_lengths
 
 __all__ = [

@@ -1,11 +1,12 @@
-"""Confidence intervals of metrics by bootstrap resampling of the test set (Koehn 2004).
+"""Confidence intervals of metrics, and of the difference of two systems, by bootstrap resampling of the test set
+(Koehn 2004).
 
 A test set is a sample. Drawn again from itself with replacement, R times, it gives R values of the metric, and the
 middle 95 % of them are the interval. A resample is a number of times that each example counts. So with the metric's
 sufficient statistics (training/evaluation/metrics.py) R values cost one product of matrices, [R, N] x [N, F].
 
 The draws depend on N and the seed alone: two systems on the same examples meet the same resamples, which is what makes
-their comparison a paired one (`compare`, section 4 of the paper).
+their comparison a paired one (section 4).
 """
 
 from dataclasses import dataclass
@@ -29,43 +30,9 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A metric of one system minus that of a baseline, on the same examples.
-
-    Attributes:
-        interval: of the difference; one that leaves 0 out says that it is hardly chance. None: no resamples.
-        p_value: how often resampling would give a difference at least as large if there were none: the share of
-            resamples that are as far from their mean (Riezler and Maxwell 2005), to either side. sacrebleu's paired
-            bootstrap counts one side, and so prints about half of it where it is small.
-    """
-
-    metric: str
-    value: float
-    interval: Interval | None
-    p_value: float | None
-
-
 def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:
     """The percentile interval of a metric; None where `num_resamples` is 0."""
     return percentiles(resampled_values(statistics, num_resamples)) if num_resamples else None
-
-
-def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Difference:
-    """The difference of two systems, whose statistics are of one metric and of the same examples in the same order.
-
-    Raises:
-        ValueError: the metrics or the numbers of examples differ.
-    """
-    if (system.metric, len(system.rows)) != (baseline.metric, len(baseline.rows)):
-        raise ValueError("only one metric of the same examples can be compared")
-    value = system.value - baseline.value
-    interval, p_value = None, None
-    if num_resamples:
-        differences = resampled_values(system, num_resamples) - resampled_values(baseline, num_resamples)
-        as_far = np.abs(differences - differences.mean()) >= abs(value)
-        interval, p_value = percentiles(differences), round((int(as_far.sum()) + 1) / (num_resamples + 1), 4)
-    return Difference(metric=system.metric, value=round(value, 4), interval=interval, p_value=p_value)
 
 
 def resampled_values(statistics: Statistics, num_resamples: int) -> Floats64:
@@ -92,3 +59,35 @@ def percentiles(values: Floats64) -> Interval:
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(values, [tail, 100 - tail])
     return Interval(round(float(low), 4), round(float(high), 4))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A metric of one system minus that of a baseline, on the same examples.
+
+    Attributes:
+        interval: of the difference; one that leaves 0 out says that it is hardly chance. None: no resamples.
+        p_value: how often resampling would give a difference at least as large if there were none: the share of
+            resamples that are as far from their mean (Riezler and Maxwell 2005), to either side. sacrebleu's paired
+            bootstrap counts one side, and so prints about half of it where it is small.
+    """
+
+    metric: str
+    value: float
+    interval: Interval | None
+    p_value: float | None
+
+
+def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Difference:
+    """The difference of two systems, whose statistics are of one metric and of the same examples in the same order.
+    Raises ValueError: the metrics or the numbers of examples differ.
+    """
+    if (system.metric, len(system.rows)) != (baseline.metric, len(baseline.rows)):
+        raise ValueError("only one metric of the same examples can be compared")
+    value = system.value - baseline.value
+    interval, p_value = None, None
+    if num_resamples:
+        differences = resampled_values(system, num_resamples) - resampled_values(baseline, num_resamples)
+        as_far = np.abs(differences - differences.mean()) >= abs(value)
+        interval, p_value = percentiles(differences), round((int(as_far.sum()) + 1) / (num_resamples + 1), 4)
+    return Difference(metric=system.metric, value=round(value, 4), interval=interval, p_value=p_value)

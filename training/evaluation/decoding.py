@@ -1,4 +1,4 @@
-"""Outputs of examples, with the scores that the model gave them."""
+"""Decodes examples by a model from text to text: its outputs, with the scores that the model gave them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from attendant.training.data.pairs import Example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModel:
-    """A stepper between its two tokenizers, whatever it came from: what an evaluation decodes with.
+    """What an evaluation decodes with: a stepper between its two tokenizers, whatever it came from.
 
     Attributes:
         append_eos: the encoder reads EOS at the end of every source.

@@ -1,15 +1,37 @@
 """Everything that is measured of one decoding of a test set."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
-from attendant.training.evaluation.config import EvaluationConfig
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
 from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
+from attendant.training.table import Count, Table
+
+
+class EvaluationConfig(Table):
+    """`[evaluation]`: what is measured on the test split once the training is over.
+
+    Attributes:
+        metrics: which.
+        beam_size: live hypotheses; 1: greedy.
+        length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14).
+        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); None: by the rule
+            that the server has by default.
+        max_length: target tokens after which an output is cut; None: data.max_target_tokens. To be raised where the
+            model is measured on longer texts than it was trained on.
+    """
+
+    metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match",)
+    beam_size: Count = 1
+    length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    patience: Annotated[float, Field(gt=0.0)] | None = None
+    max_length: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +81,13 @@ class Evaluation:
 
 def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOptions:
     """The search that `config` asks for; outputs are cut where it says, or else where the model does."""
-    options = DecodingOptions(
+    return DecodingOptions(
         max_length=config.max_length or model.max_length,
         beam_size=config.beam_size,
         length_penalty=config.length_penalty,
+        # Greedy search ends at its first EOS either way.
+        patience=config.patience if config.beam_size > 1 else None,
     )
-    return options if config.patience is None else replace(options, patience=config.patience)
 
 
 def evaluate(
@@ -104,7 +127,7 @@ def evaluate(
                 "length_penalty": options.length_penalty,
                 "max_length": options.max_length,
             }
-            | ({"patience": options.patience} if has_patience(options) else {}),
+            | ({"patience": options.patience} if options.patience is not None else {}),
             length_unit=None if length_edges is None else length_unit,
             by_length=()
             if length_edges is None
@@ -118,10 +141,5 @@ def evaluate(
 def describe_search(options: DecodingOptions) -> str:
     if options.beam_size == 1:
         return "greedy"
-    patience = f", patience {options.patience:g}" if has_patience(options) else ""
+    patience = f", patience {options.patience:g}" if options.patience is not None else ""
     return f"beam {options.beam_size}, length penalty {options.length_penalty:g}{patience}"
-
-
-def has_patience(options: DecodingOptions) -> bool:
-    """Whether the options set a patience that is not the decoder's default."""
-    return options.beam_size > 1 and options.patience != DecodingOptions(max_length=1).patience

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from attendant.training.data.words import num_words
+from attendant.training.data.pairs import num_words
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Statistics

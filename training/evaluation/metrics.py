@@ -59,10 +59,8 @@ class Statistics:
 
 
 def take_statistics(metric: MetricName, outputs: Sequence[str], references: References) -> Statistics:
-    """A metric's statistics of outputs against the references of their examples, one entry each.
-
-    Raises:
-        ValueError: there are no outputs.
+    """A metric's statistics of outputs against the references of their examples, one entry each. Raises ValueError:
+    there are no outputs.
     """
     if not outputs:
         raise ValueError("there is nothing to score")
@@ -96,7 +94,7 @@ def _wer(outputs: Sequence[str], references: References) -> Taken:
 def _right(outputs: Sequence[str], references: References) -> list[tuple[float, float]]:
     """(1 where the output equals a reference symbol by symbol, 1), per example."""
     return [
-        (float(_words(output) in map(_words, targets)), 1.0)
+        (float(output.split() in map(str.split, targets)), 1.0)
         for output, targets in zip(outputs, references, strict=True)
     ]
 
@@ -104,8 +102,8 @@ def _right(outputs: Sequence[str], references: References) -> list[tuple[float, 
 def _per(outputs: Sequence[str], references: References) -> Taken:
     rows = []
     for output, targets in zip(outputs, references, strict=True):
-        symbols = _words(output)
-        distances = [(Levenshtein.distance(symbols, target), len(target)) for target in map(_words, targets)]
+        symbols = output.split()
+        distances = [(Levenshtein.distance(symbols, target), len(target)) for target in map(str.split, targets)]
         # Of references equally near the longest, which asks most of the output for the same edits.
         fewest, negative_length = min((distance, -size) for distance, size in distances)
         rows.append((fewest, -negative_length))
@@ -157,10 +155,6 @@ TAKERS: dict[MetricName, Callable[[Sequence[str], References], Taken]] = {
 def _percentage(totals: Floats64) -> float:
     part, whole = totals
     return float(100.0 * part / whole)
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
 
 
 def _streams(references: References) -> Any:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -12,9 +11,8 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles, Split
-from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, unknown_share
+from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
 from attendant.training.data.fetch.published import file_digest
-from attendant.training.data.length_ratio import max_length_ratio
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import train_tokenizer
 from attendant.training.data.training_split import TrainingSplit, prepare_training_split
@@ -26,7 +24,7 @@ from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, versions, write_json, write_text
-from attendant.training.run.starting_point import StartingPoint
+from attendant.training.run.loading import start_from, starting_run
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
@@ -51,10 +49,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
 
     A run that begins with another's weights takes its tokenizers too.
 
-    The first process does so while the others wait; they then find all of it in the run.
-
-    Raises:
-        UserError: bad data; the run was begun with another recipe or other data; the run to start from does not fit.
+    The first process does so while the others wait; they then find all of it in the run. Raises UserError: bad data;
+    the run was begun with another recipe or other data; the run to start from does not fit.
     """
     processes = processes or Processes()
     device = choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
@@ -65,7 +61,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
-    start = None if resumed else StartingPoint.of(recipe)
+    start = None if resumed else starting_run(recipe)
+    tokenizers_of = run if resumed or not processes.is_first else start
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
     digests = {split: {str(path): file_digest(path) for path in found.paths} for split, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
@@ -81,7 +78,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         held_out={split: frozenset(pair.source for pair in pairs) for split, pairs in held_out.items()},
         folder=recipe.data.corpus_folder(run.path),
         append_eos=recipe.source.append_eos,
-        tokenizers=_known_tokenizers(run, start, begun=resumed or not processes.is_first),
+        # Embeddings that another run trained are of its symbols, whatever the new data have.
+        tokenizers=tokenizers_of.tokenizers() if tokenizers_of else None,
         train_tokenizers=lambda read: _train_tokenizers(recipe, read),
     )
     num_read = {split: len(pairs) for split, pairs in held_out.items()}
@@ -100,16 +98,13 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = start.fill(model) if start else None
+    started = start_from(start, model) if start else None
     validator = Validator(
-        config=recipe.validation,
+        recipe=recipe,
         corpus=validation_corpus,
-        batches=recipe.batches,
         examples=sample_evenly(examples, recipe.validation.max_examples),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
-        append_eos=recipe.source.append_eos,
-        max_length=recipe.data.max_target_tokens,
     )
     if processes.is_first:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -124,12 +119,6 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         write_text(run.recipe_path, recipe.to_text())
         processes.wait()
     return Experiment(run, recipe, model, train.corpus, validator, device, facts)
-
-
-def refuse_existing(path: Path) -> None:
-    """Raises UserError where the output stands already."""
-    if path.exists():
-        raise UserError(f"{path} exists: --resume continues it, --output names another")
 
 
 def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
@@ -165,12 +154,6 @@ def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[P
             'its sources; give other files, or set "drop_from_train" or "keep"'
         )
     return kept
-
-
-def _known_tokenizers(run: Run, start: StartingPoint | None, *, begun: bool) -> tuple[Tokenizer, Tokenizer] | None:
-    if begun:
-        return run.tokenizer("source"), run.tokenizer("target")
-    return start.tokenizers() if start else None
 
 
 def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, Tokenizer]:

@@ -4,7 +4,7 @@ import math
 
 from attendant.runtime.errors import UserError
 from attendant.training.loop.update import Gradient
-from attendant.training.recipe.training import TrainerConfig
+from attendant.training.recipe.recipe import TrainerConfig
 from attendant.training.run.state import TrainingState
 
 SMOOTHING = 0.95
@@ -22,7 +22,6 @@ class Guard:
         """Looks at an update before the weights move.
 
         Args:
-            rate: the learning rate.
             place: step, epoch and batch, in words.
 
         Raises:

@@ -1,7 +1,6 @@
 """What a training shows: a live bar on a terminal, plain lines elsewhere."""
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,24 +31,36 @@ class StepProgress:
 
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Shows the steps of a training, and lines of text, while its context lasts."""
+    """Shows the steps of a training, and lines of text, while its context lasts: a line at most every ten seconds."""
 
-    @abstractmethod
-    def step(self, at: StepProgress) -> None:
-        """Is called after each step."""
-
-    @abstractmethod
-    def say(self, line: str) -> None:
-        """Shows a line that stays."""
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._last = clock()
 
     def __exit__(self, *exception: object) -> None: ...
+
+    def step(self, at: StepProgress) -> None:
+        """Is called after each step."""
+        if self._clock() - self._last < PLAIN_SECONDS:
+            return
+        self._last = self._clock()
+        left = _left(at.seconds_left)
+        self._write(
+            f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, {at.rate:,.0f} tokens/s"
+            + (left and f", {left}")
+        )
+
+    def say(self, line: str) -> None:
+        """Shows a line that stays."""
+        self._write(line)
 
 
 class LiveProgress(TrainingProgress):
     """A bar for the running epoch."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(lambda line: console.print(line, highlight=False, markup=False))
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -80,44 +91,12 @@ class LiveProgress(TrainingProgress):
             left=_left(at.seconds_left),
         )
 
-    def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
-
-
-class PlainProgress(TrainingProgress):
-    """A line at most every ten seconds."""
-
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write
-        self._clock = clock
-        self._last = clock()
-
-    def step(self, at: StepProgress) -> None:
-        if self._clock() - self._last < PLAIN_SECONDS:
-            return
-        self._last = self._clock()
-        left = _left(at.seconds_left)
-        self._write(
-            f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, {at.rate:,.0f} tokens/s"
-            + (left and f", {left}")
-        )
-
-    def say(self, line: str) -> None:
-        self._write(line)
-
-
-class SilentProgress(PlainProgress):
-    """For a process that is not the first of its training."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda line: None)
-
 
 def make_progress() -> TrainingProgress:
     console = Console(stderr=True)
     if console.is_terminal:
         return LiveProgress(console)
-    return PlainProgress(lambda line: print(line, flush=True))
+    return TrainingProgress(lambda line: print(line, flush=True))
 
 
 def _left(seconds: float | None) -> str:

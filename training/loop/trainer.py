@@ -14,10 +14,9 @@ from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.precision import choose_precision
 from attendant.training.loop.guard import Guard
 from attendant.training.loop.interruption import Interruption
-from attendant.training.loop.journal import Journal
+from attendant.training.loop.journal import Journal, StepLog
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.progress import TrainingProgress
-from attendant.training.loop.step_log import StepLog
 from attendant.training.loop.update import Updater
 from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
@@ -34,8 +33,7 @@ from attendant.training.run.checkpoint import (
     save_checkpoint,
 )
 from attendant.training.run.directory import Run
-from attendant.training.run.random_state import random_state
-from attendant.training.run.state import TrainingState
+from attendant.training.run.state import TrainingState, random_state
 
 
 class Trainer:
@@ -58,10 +56,8 @@ class Trainer:
         processes: Processes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Resumes from the run's last checkpoint where there is one.
-
-        Raises:
-            UserError: the device can't compute in the recipe's precision; a damaged checkpoint.
+        """Resumes from the run's last checkpoint where there is one. Raises UserError: the device can't compute in the
+        recipe's precision; a damaged checkpoint.
         """
         self._run = run
         self._recipe = recipe

@@ -8,7 +8,6 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.data.batches import BatchPlan, collate
-from attendant.training.data.config import BatchConfig
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation import TextModel, decode_examples
@@ -16,7 +15,7 @@ from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from attendant.training.recipe.training import ValidationConfig
+from attendant.training.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +25,13 @@ class Validator:
     Attributes:
         corpus: the pairs whose loss is taken.
         examples: what is decoded.
-        max_length: target tokens after which an output is cut.
     """
 
-    config: ValidationConfig
+    recipe: Recipe
     corpus: Corpus
-    batches: BatchConfig
     examples: Sequence[Example]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    append_eos: bool
-    max_length: int
 
     def validate(self, model: Seq2Seq, device: torch.device) -> dict[str, float]:
         """The loss (nats per target token, not smoothed) and the configured metric, by name.
@@ -44,17 +39,17 @@ class Validator:
         Draws no random numbers: a training goes on as if it had not been looked at.
         """
         values = {"loss": self._loss(model, device)}
-        metric = self.config.metric
+        metric, max_length = self.recipe.validation.metric, self.recipe.data.max_target_tokens
         if metric != "loss":
             text_model = TextModel(
                 stepper=TorchStepper(model, device),
                 source_tokenizer=self.source_tokenizer,
                 target_tokenizer=self.target_tokenizer,
                 special_ids=special_ids(model.start_id),
-                append_eos=self.append_eos,
-                max_length=self.max_length,
+                append_eos=self.recipe.source.append_eos,
+                max_length=max_length,
             )
-            decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=self.max_length))
+            decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))
             outputs, references = [one.text for one in decoded], [one.example.references for one in decoded]
             values[metric] = round(take_statistics(metric, outputs, references).value, 4)
         return values
@@ -63,7 +58,7 @@ class Validator:
     def _loss(self, model: Seq2Seq, device: torch.device) -> float:
         model.eval()
         total, num_tokens = 0.0, 0
-        for indices in BatchPlan(self.corpus, self.batches, seed=0).epoch(0):
+        for indices in BatchPlan(self.corpus, self.recipe.batches, seed=0).epoch(0):
             batch = collate(self.corpus, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()

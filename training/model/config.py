@@ -7,10 +7,9 @@ nothing, too.
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attendant.training.kernels.cells import CellKind
-from attendant.training.table import Table
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
@@ -25,7 +24,11 @@ FIRST_RESIDUAL_LAYER = 2
 """From this layer on (0 the lowest) a layer's input is added to its output, in both stacks (Wu et al. 2016, 3.1)."""
 
 
-class EncoderConfig(Table):
+class ModelTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EncoderConfig(ModelTable):
     """`[model.encoder]`.
 
     Attributes:
@@ -41,7 +44,7 @@ class EncoderConfig(Table):
     reverse_source: bool = False
 
 
-class AttentionConfig(Table):
+class AttentionConfig(ModelTable):
     """`[model.attention]`.
 
     Attributes:
@@ -63,7 +66,7 @@ class AttentionConfig(Table):
     coverage: bool = False
 
 
-class DecoderConfig(Table):
+class DecoderConfig(ModelTable):
     """`[model.decoder]`.
 
     Attributes:
@@ -94,7 +97,7 @@ class DecoderConfig(Table):
         return value
 
 
-class ModelConfig(Table):
+class ModelConfig(ModelTable):
     """`[model]`.
 
     Attributes:

@@ -12,8 +12,13 @@ from torch import Tensor, nn
 
 from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.model.attention import Attention, AttentionLoop
-from attendant.training.model.cells import CellLoop, DecoderCell, stack_states, unstack_states
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from attendant.training.model.decoder_layers import (
+    CellLoop,
+    DecoderCell,
+    stack_states,
+    unstack_states,
+)
 from attendant.training.model.dropout import Dropout
 from attendant.training.model.readout import READOUTS
 

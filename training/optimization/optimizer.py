@@ -33,14 +33,8 @@ class OptimizerConfig(Table):
 
     @model_validator(mode="after")
     def each_value_has_an_effect(self) -> Self:
-        foreign = ("betas", "epsilon") if self.kind == "sgd" else ("momentum",)
-        for field in foreign:
-            value = getattr(self, field)
-            if value != type(self).model_fields[field].default:
-                raise ValueError(
-                    f'optimizer.{field} = {value} means nothing to optimizer.kind = "{self.kind}": leave it out, or '
-                    f"take {'adam or adamw' if self.kind == 'sgd' else 'sgd'}"
-                )
+        adams = ("adam", "adamw")
+        self.refuse_idle("optimizer", self.kind, {"betas": adams, "epsilon": adams, "momentum": ("sgd",)})
         return self
 
 

@@ -12,12 +12,6 @@ DECAYS_TO_AN_END: Final = ("linear", "cosine", "one_cycle")
 CYCLE_RISE, CYCLE_START = 0.3, 0.04
 """One cycle rises over this share of the run, from this share of the peak."""
 
-OWNERS: Final[dict[str, tuple[ScheduleKind, ...]]] = {
-    "final_factor": DECAYS_TO_AN_END,
-    "factor": ("plateau",),
-    "patience": ("plateau",),
-}
-
 
 class ScheduleConfig(Table):
     """`[schedule]`. The rate first rises linearly over `warmup_steps`, then:
@@ -55,13 +49,8 @@ class ScheduleConfig(Table):
 
     @model_validator(mode="after")
     def each_value_has_an_effect(self) -> Self:
-        for field, kinds in OWNERS.items():
-            value = getattr(self, field)
-            if self.kind not in kinds and value != type(self).model_fields[field].default:
-                raise ValueError(
-                    f'schedule.{field} = {value} means nothing to schedule.kind = "{self.kind}": leave it out, or take '
-                    f"{' or '.join(kinds)}"
-                )
+        owners = {"final_factor": DECAYS_TO_AN_END, "factor": ("plateau",), "patience": ("plateau",)}
+        self.refuse_idle("schedule", self.kind, owners)
         return self
 
 

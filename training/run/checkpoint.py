@@ -29,8 +29,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import flush_to_disk
 from attendant.training.data.fetch.published import file_digest
 from attendant.training.run.directory import Run
-from attendant.training.run.random_state import random_state, restore_random_state
-from attendant.training.run.state import TrainingState
+from attendant.training.run.state import TrainingState, random_state, restore_random_state
 
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -75,7 +74,7 @@ def save_checkpoint(
     """Publishes the training's present state as `last`, and as `best` too where it is.
 
     Args:
-        random_states: torch's, of each process (training/run/random_state.py); None: this one's, on a CPU.
+        random_states: torch's, of each process (training/run/state.py); None: this one's, on a CPU.
         num_kept: so many of the last validated checkpoints stay.
     """
     published = learner.model if learner.averaged is None else learner.averaged
@@ -96,12 +95,7 @@ def save_checkpoint(
 def publish_checkpoint(
     run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
 ) -> None:
-    """Writes a checkpoint whole and links it.
-
-    Args:
-        files: name -> tensors.
-        content: of state.json, without the digests.
-    """
+    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it."""
     run.checkpoints.mkdir(exist_ok=True)
     name = _free_name(run.checkpoints, step)
     aside = run.checkpoints / f"{WRITING_PREFIX}{name}"
@@ -159,12 +153,7 @@ def load_state(directory: Path) -> TrainingState:
 
 def load_weights(directory: Path, model: nn.Module) -> None:
     """Fills the model with what is published. Raises UserError where the file is damaged or of another model."""
-    _fill(model, _tensors(directory, MODEL_FILE), directory / MODEL_FILE)
-
-
-def published_weights(directory: Path) -> dict[str, Tensor]:
-    """The weights by name, [...] each as in the model's state dict. Raises UserError where the file is damaged."""
-    return _tensors(directory, MODEL_FILE)
+    _fill(model, load_tensors(directory, MODEL_FILE), directory / MODEL_FILE)
 
 
 def resume_checkpoint(
@@ -184,7 +173,7 @@ def resume_checkpoint(
     content = load_content(directory)
     if OPTIMIZER_FILE not in content["sha256"]:
         raise UserError(f"{directory} holds averaged weights only, which can't be trained on: resume their run")
-    published, tensors = _tensors(directory, MODEL_FILE), _tensors(directory, OPTIMIZER_FILE)
+    published, tensors = load_tensors(directory, MODEL_FILE), load_tensors(directory, OPTIMIZER_FILE)
     random_states = _taken(tensors, RANDOM_STATE)
     trained = _taken(tensors, TRAINED) or published
     _fill(learner.model, trained, directory / MODEL_FILE)
@@ -221,7 +210,8 @@ def load_content(directory: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(directory: Path, file: str) -> dict[str, Tensor]:
+def load_tensors(directory: Path, file: str) -> dict[str, Tensor]:
+    """A file's tensors [...] by name, e.g. a model's state dict. Raises UserError where the file is damaged."""
     path = directory / file
     if file_digest(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")

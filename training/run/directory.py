@@ -5,7 +5,7 @@ Its files:
 recipe.toml                  the recipe as resolved: every field, --set applied
 versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
-                             how long targets are for their sources (training/data/length_ratio.py)
+                             how long targets are for their sources (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
 start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
 corpus/                      the tokenized training split (training/data/store.py); may be removed, and is made again
@@ -36,8 +36,6 @@ from attendant.runtime.files import flush_to_disk
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
 
-UNKNOWN_COMMIT = "unknown"
-
 FORMER_KEYS: Final = (("training", "r_drop"),)
 """What the recipes of earlier runs may say, of an option that is gone: table and key."""
 
@@ -59,10 +57,6 @@ class Run:
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        return self.path / "tensorboard"
 
     @property
     def evaluation_path(self) -> Path:
@@ -96,6 +90,10 @@ class Run:
             return Tokenizer.from_file(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: can't be read: {error}") from None
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Of source and target. Raises UserError where one can't be read."""
+        return self.tokenizer("source"), self.tokenizer("target")
 
     def facts(self, name: str) -> dict[str, Any]:
         """The content of `versions.json` or `data.json`. Raises UserError where it can't be read."""
@@ -158,5 +156,5 @@ def _commit() -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return UNKNOWN_COMMIT
-    return done.stdout.strip() or UNKNOWN_COMMIT
+        return "unknown"
+    return done.stdout.strip() or "unknown"

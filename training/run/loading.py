@@ -1,8 +1,9 @@
-"""A trained run, opened for evaluation or export."""
+"""A trained run, opened for evaluation or export, or as the start of another training."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -15,6 +16,9 @@ from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
+
+AGREEING_TABLES: Final = ("source", "target", "model")
+FREE_FIELDS: Final = ("model.dropout",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class LoadedRun:
 
     @property
     def max_length_ratio(self) -> float | None:
-        """The ratio of training/data/length_ratio.py; None: the run is older than that, and did not record it."""
+        """The ratio of training/data/corpus.py; None: the run is older than that, and did not record it."""
         found: float | None = self.data.get("max_length_ratio")
         return found
 
@@ -74,7 +78,6 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     """Opens a run for evaluation or export.
 
     Args:
-        path: the run directory.
         which: "best" or "last".
 
     Raises:
@@ -85,7 +88,7 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     directory = checkpoint_path(run, which)
     if directory is None:
         raise UserError(f"{run.path} has no checkpoint {which!r} yet: train it (--resume continues what was begun)")
-    source_tokenizer, target_tokenizer = run.tokenizer("source"), run.tokenizer("target")
+    source_tokenizer, target_tokenizer = run.tokenizers()
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     load_weights(directory, model)
     return LoadedRun(
@@ -100,3 +103,38 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
         versions=run.facts("versions.json"),
         data=run.facts("data.json"),
     )
+
+
+def starting_run(recipe: Recipe) -> Run | None:
+    """The run that `training.start_from` names; None: the training starts from random weights. Raises UserError: it is
+    no run, has no checkpoint, or is of another architecture or other tokenizers.
+    """
+    if recipe.training.start_from is None:
+        return None
+    run = Run(Path(recipe.training.start_from))
+    theirs = run.recipe().fields()
+    for field, own in recipe.fields().items():
+        shall_agree = field.partition(".")[0] in AGREEING_TABLES and field not in FREE_FIELDS
+        if shall_agree and own != theirs.get(field):
+            raise UserError(
+                f"training.start_from = {str(run.path)!r} was trained with {field} = {json.dumps(theirs.get(field))}, "
+                f"and this recipe says {json.dumps(own)}: make them equal, or start from another run"
+            )
+    if checkpoint_path(run, BEST) is None:
+        raise UserError(f"training.start_from = {str(run.path)!r} has no checkpoint {BEST!r} yet: train it first")
+    return run
+
+
+def start_from(run: Run, model: Seq2Seq) -> dict[str, Any]:
+    """Gives the model the weights of a run's best checkpoint, averaged where it averages.
+
+    Returns what the new run says of them, start.json.
+    """
+    directory = checkpoint_path(run, BEST)
+    assert directory is not None
+    load_weights(directory, model)
+    return {
+        "run": str(run.path),
+        "checkpoint": f"sha256:{file_digest(directory / MODEL_FILE)}",
+        "step": load_state(directory).step,
+    }

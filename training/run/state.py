@@ -1,6 +1,9 @@
-"""The state of a training."""
+"""The state of a training, and torch's random state, from which dropout draws, on any device."""
 
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 
 @dataclass(slots=True)
@@ -33,3 +36,22 @@ class TrainingState:
     smoothed_loss: float | None = None
     lowest_loss: float | None = None
     num_high_losses: int = 0
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state [n] uint8 for `restore_random_state`: the CPU's generator, then the GPU's where training is on one."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def restore_random_state(state: Tensor, device: torch.device) -> None:
+    """Sets torch's random state from [n] uint8.
+
+    A GPU's state is ignored on a CPU. Where none was saved, the GPU keeps its own.
+    """
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    if device.type == "cuda" and len(state) > size:
+        torch.cuda.set_rng_state(state[size:], device)

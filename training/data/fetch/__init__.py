@@ -5,11 +5,10 @@ from pathlib import Path
 
 from attendant.training.data.config import DataConfig, FetcherName
 from attendant.training.data.fetch.cmudict import build_cmudict
-from attendant.training.data.fetch.dates import build_dates
 from attendant.training.data.fetch.debdocs import build_debdocs
 from attendant.training.data.fetch.debian_descriptions import build_debian_synopses
 from attendant.training.data.fetch.published import Announce, Builder, publish
-from attendant.training.data.fetch.spelling import build_copy, build_reverse
+from attendant.training.data.fetch.toys import build_copy, build_dates, build_reverse
 
 FETCHERS: dict[FetcherName, Builder] = {
     "cmudict": build_cmudict,
@@ -24,10 +23,8 @@ FETCHERS: dict[FetcherName, Builder] = {
 
 
 def fetch(config: DataConfig, *, announce: Announce) -> None:
-    """Builds the recipe's data where it is missing; does nothing where it stands, or where no fetcher is named.
-
-    Raises:
-        UserError: no network, a wrong checksum, files changed by hand.
+    """Builds the recipe's data where it is missing; does nothing where it stands, or where no fetcher is named. Raises
+    UserError: no network, a wrong checksum, files changed by hand.
     """
     if config.fetch is None or config.directory is None:
         return

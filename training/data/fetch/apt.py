@@ -25,13 +25,9 @@ class Apt:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Downloads the indexes.
+        """Downloads the indexes into an empty folder.
 
-        Args:
-            folder: an empty directory.
-
-        Raises:
-            UserError: this is no machine with apt, or it has no network.
+        Raises UserError where this is no machine with apt, or it has no network.
         """
         for tool in ("apt-get", "apt-config", "dpkg-deb"):
             if shutil.which(tool) is None:
@@ -47,10 +43,8 @@ class Apt:
         self._run("apt-get", "update")
 
     def download(self, packages: Sequence[str]) -> dict[str, str]:
-        """Unpacks packages, without installing them, side by side under `root`. Returns package -> version.
-
-        Raises:
-            UserError: a package does not exist here.
+        """Unpacks packages, without installing them, side by side under `root`. Returns package -> version. Raises
+        UserError: a package does not exist here.
         """
         self._run("apt-get", "download", *packages)
         versions = {}

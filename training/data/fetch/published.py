@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import flush_to_disk, sha256_of
@@ -24,9 +25,6 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
 
     Args:
         directory: reused where it stands with the recorded digests.
-        fetcher: the name to record.
-        build: writes its files into the directory it is given.
-        announce: is also given to `build`.
 
     Raises:
         UserError: the directory stands and is not what the fetcher left.
@@ -43,7 +41,7 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
     try:
         build(aside, announce)
         record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(aside.iterdir())}}
-        (aside / RECORD_NAME).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        _write_json(aside / RECORD_NAME, record)
         aside.chmod(0o755)
         aside.rename(directory)
     except BaseException:
@@ -58,22 +56,23 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     flush_to_disk(path)
 
 
-def write_versions(directory: Path, versions: Mapping[str, str]) -> None:
-    """Records the packages that a data set was built of: package -> version."""
-    text = json.dumps(dict(versions), indent=2, sort_keys=True)
-    (directory / VERSIONS_NAME).write_text(f"{text}\n", encoding="utf-8")
+def write_splits(directory: Path, splits: Mapping[str, Iterable[Pair]], versions: Mapping[str, str]) -> None:
+    """Writes the TSV file of each split, and the packages that the data were built of: package -> version."""
+    for split, pairs in splits.items():
+        write_pairs(directory / f"{split}.tsv", pairs)
+    _write_json(directory / VERSIONS_NAME, dict(versions))
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal.
-
-    Raises:
-        UserError: it can't be read.
-    """
+    """The sha256 of a file, in hexadecimal. Raises UserError where it can't be read."""
     try:
         return sha256_of(path)
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _check(directory: Path, fetcher: str) -> None:

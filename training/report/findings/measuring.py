@@ -14,8 +14,8 @@ from rich.progress import Progress
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
-from attendant.training.assessment.data import EvaluationData
 from attendant.training.assessment.models import model_of_run
+from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation import (

@@ -5,7 +5,7 @@ import pytest
 from attendant.export.status import say_nothing
 from attendant.export.verification.quality import Measurement, losses, preferred_precision, too_costly
 from attendant.runtime.bundle.manifest import Evaluation, Precision
-from attendant.training.assessment.data import EvaluationData
+from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.evaluation import EvaluationConfig, TextModel, decode_examples, search_options

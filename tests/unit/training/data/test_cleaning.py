@@ -1,13 +1,14 @@
 """What is found in a training split, and what leaves it."""
 
 from collections.abc import Callable
+from itertools import compress
 from pathlib import Path
 
 import pytest
 
-from attendant.training.data.cleaning import survey
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
+from attendant.training.data.training_split import survey
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 
@@ -19,8 +20,8 @@ Command = Callable[..., tuple[int, str, str]]
 
 def look(**options: object) -> tuple:
     config = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"} | options)
-    found, selection = survey(iter(PAIRS), config, HELD_OUT)
-    return found, list(selection.of(PAIRS))
+    found, stays = survey(iter(PAIRS), config, HELD_OUT)
+    return found, list(compress(PAIRS, stays))
 
 
 def test_all_is_counted_and_nothing_leaves_unasked() -> None:

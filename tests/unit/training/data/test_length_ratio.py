@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attendant.training.data.corpus import Corpus, TokenSequences
-from attendant.training.data.length_ratio import ALLOWED_TOKENS, max_length_ratio
+from attendant.runtime.decoding.options import LENGTH_MARGIN
+from attendant.training.data.corpus import Corpus, TokenSequences, max_length_ratio
 
 
 def corpus(sources: list[int], targets: list[int], *, append_eos: bool) -> Corpus:
@@ -20,7 +20,7 @@ def test_is_the_smallest_that_covers_all_but_one_in_a_thousand(append_eos: bool)
     found = max_length_ratio(corpus(sources.tolist(), targets.tolist(), append_eos=append_eos), append_eos=append_eos)
 
     def covered(ratio: float) -> float:
-        return float(np.mean(targets <= ratio * sources + ALLOWED_TOKENS))
+        return float(np.mean(targets <= ratio * sources + LENGTH_MARGIN))
 
     assert covered(found) >= 0.999 > covered(found - 0.01)
     assert round(found, 2) == found

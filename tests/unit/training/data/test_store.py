@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.data import store as module
+from attendant.training.data import corpus as module
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
 from attendant.training.data.corpus import PairEncoder, encode_pairs

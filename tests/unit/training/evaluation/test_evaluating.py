@@ -6,7 +6,7 @@ from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.training.assessment.outputs import COLUMNS, outputs_file
+from attendant.training.assessment.results import COLUMNS, outputs_file
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
 from attendant.training.evaluation import (

@@ -7,7 +7,7 @@ import pytest
 from attendant.runtime.errors import UserError
 from attendant.training.loop.guard import Guard
 from attendant.training.loop.update import Gradient
-from attendant.training.recipe.training import TrainerConfig
+from attendant.training.recipe.recipe import TrainerConfig
 from attendant.training.run.state import TrainingState
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attendant.training.loop.journal import Journal
-from attendant.training.loop.progress import LiveProgress, PlainProgress, StepProgress
+from attendant.training.loop.progress import LiveProgress, StepProgress, TrainingProgress
 from attendant.training.run.directory import Run
 
 AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, rate=12345.6, seconds_left=65.0)
@@ -16,7 +16,7 @@ AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, rate=12345.6, seco
 def test_plain_lines_come_at_most_every_ten_seconds() -> None:
     lines: list[str] = []
     times = iter([0.0, 5.0, 10.0, 10.0, 12.0])
-    with PlainProgress(lines.append, clock=lambda: next(times)) as progress:
+    with TrainingProgress(lines.append, clock=lambda: next(times)) as progress:
         for _ in range(3):
             progress.step(AT)
         progress.say("epoch 2: done")
@@ -46,4 +46,4 @@ def test_the_journal_takes_back_what_lies_beyond_the_step_it_resumes_at(tmp_path
         {"event": "train", "step": 4},
         {"event": "validation", "step": 5, "epoch": 1, "loss": 0.5},
     ]
-    assert list(run.tensorboard_path.iterdir())
+    assert list((run.path / "tensorboard").iterdir())

@@ -1,7 +1,10 @@
-"""Manual pages, English beside a translation.
+r"""Manual pages, English beside a translation.
 
 The translations are made by po4a, which puts translated paragraphs into the structure of the original: sections and
 macros come in the same order. A section whose macros agree gives its blocks of text one to one.
+
+The text of a line is what `man` would show, without fonts and sizes. The escapes are those of groff(7): `\fB`, `\s-1`
+and the like leave nothing; `\-`, `\(em` and `\[aq]` are characters.
 """
 
 import gzip
@@ -9,8 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from attendant.training.data.fetch.debdocs.roff import arguments, plain
 
 HEADINGS = {"SH", "SS"}
 PARAGRAPHS = {"PP", "P", "LP", "sp", "Sp"}
@@ -29,6 +30,37 @@ LINK_ENDS = {"UE", "ME"}
 
 CALL = re.compile(r"[.'][ \t]*([^\s\\]*)[ \t]*(.*)")
 MANUAL = Path("usr/share/man")
+
+GLYPHS = {
+    "aq": "'", "cq": "’", "dq": '"', "fm": "′", "ga": "`", "ha": "^", "lq": "“", "oq": "‘", "rq": "”", "rs": "\\",
+    "sh": "#", "ti": "~", "at": "@", "bv": "|", "ba": "|", "or": "|", "sl": "/", "lB": "[", "rB": "]", "Cs": "¤",
+    "bu": "•", "co": "©", "rg": "®", "de": "°", "dg": "†", "dd": "‡", "sc": "§", "ps": "¶", "hy": "-", "en": "–",
+    "em": "—", "mi": "−", "mu": "×", "di": "÷", "+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "==": "≡", "->": "→",
+    "<-": "←", "ra": "→", "la": "⟨", "is": "∫", "if": "∞", "sr": "√", "12": "½", "14": "¼", "34": "¾", "Eu": "€",
+    "Po": "£", "Ye": "¥", "*W": "Ω", "*p": "π", "*m": "μ", "*a": "α", "*b": "β", "*e": "ε", "/o": "ø", "/O": "Ø",
+    "ss": "ß", "^o": "ô", ":A": "Ä", ":O": "Ö", ":U": "Ü", ":a": "ä", ":o": "ö", ":u": "ü", "'e": "é", "`e": "è",
+}  # fmt: skip
+"""Names of special characters (groff_char(7)) as they occur in manual pages."""
+SINGLE = {
+    "-": "-", " ": " ", "~": " ", "0": " ", "e": "\\", "\\": "\\", "'": "'", "`": "`", ".": ".", "t": " ", "_": "_",
+    "(": "(",
+}  # fmt: skip
+"""Escapes of one character; one that is not here (`\\&`, `\\|`, `\\%`, `\\:`, `\\c`, ...) leaves nothing."""
+COMMENT = re.compile(r'(?<!\\)\\["#].*')
+ESCAPE = re.compile(
+    r"""\\(?:
+        \[(?P<name>[^\]]*)\]                                # \[em]
+      | \((?P<pair>..)                                      # \(em
+      | [fFmMnkg](?:\[[^\]]*\]|\(..|[-+]?.)                 # fonts, colours, registers
+      | s(?:[-+]?\[[^\]]*\]|[-+]?\([0-9]{2}|[-+]?[0-9])     # sizes
+      | \*(?P<string>\[[^\]]*\]|\(..|.)                     # strings
+      | [hvwoNDlLxSHb](?P<q>['"]).*?(?P=q)                  # motions and drawings, with an argument in quotes
+      | (?P<single>.)
+    )""",
+    re.VERBOSE,
+)
+STRINGS = {"lq": "“", "rq": "”", "R": "®", "Tm": "™"}
+"""The strings that the man macros define themselves (groff_man(7))."""
 
 
 @dataclass(slots=True)
@@ -61,9 +93,7 @@ def manual_pages(root: Path, language: str) -> Iterator[tuple[str, list[tuple[st
 def aligned_blocks(english: str, translation: str) -> Iterator[tuple[str, str]]:
     """The blocks of two pages that correspond, section by section.
 
-    Args:
-        english: a page's source.
-        translation: the same page's, whose last section names the translators.
+    The translation's last section names the translators, and is left out.
     """
     for ours, theirs in zip(sections(english), sections(translation)[:-1], strict=False):
         if ours.macros == theirs.macros and len(ours.blocks) == len(theirs.blocks):
@@ -133,3 +163,32 @@ class _Reader:
             # A heading is what the macro is given, or else the line after it.
             self.end_block()
             self._in_heading = False
+
+
+def plain(text: str) -> str:
+    """A text without its escapes, comments dropped."""
+    return ESCAPE.sub(_plain, COMMENT.sub("", text))
+
+
+def arguments(text: str) -> list[str]:
+    r"""The arguments of a macro call, escapes still in them: separated by spaces, or in double quotes.
+
+    A space after a backslash doesn't separate, and in quotes two double quotes stand for one.
+    """
+    found = re.findall(r'"((?:[^"]|"")*)"?|((?:\\.|[^\s\\])(?:\\.|[^\s\\])*)', COMMENT.sub("", text).strip())
+    return [quoted.replace('""', '"') or bare for quoted, bare in found]
+
+
+def _plain(match: re.Match[str]) -> str:
+    name = match["name"] if match["name"] is not None else match["pair"]
+    if name is not None:
+        return _character(name)
+    if match["string"] is not None:
+        return STRINGS.get(match["string"].strip("[]("), "")
+    return SINGLE.get(match["single"] or "", "")
+
+
+def _character(name: str) -> str:
+    if match := re.fullmatch(r"u([0-9A-F]{4,6})", name):
+        return chr(int(match[1], 16))
+    return GLYPHS.get(name, "")

@@ -13,7 +13,7 @@ from attendant.training.data.fetch.debian_descriptions import (
     prose,
     sources,
 )
-from attendant.training.data.fetch.expected import Expected
+from attendant.training.data.fetch.splits import Expected
 from attendant.training.data.pairs import Pair
 
 LONG = "This toy is a very small program which shows how descriptions of packages are read."

@@ -3,7 +3,7 @@
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch.expected import Expected
+from attendant.training.data.fetch.splits import Expected
 
 EXPECTED = Expected(versions={"toy": "1", "other": "7"}, counts={"train": 100, "test": 10})
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attendant.training.data.fetch.debdocs.manpages import aligned_blocks, manual_pages, sections
-from attendant.training.data.fetch.debdocs.roff import arguments, plain
+from attendant.training.data.fetch.debdocs.manpages import aligned_blocks, arguments, manual_pages, plain, sections
 
 ENGLISH = r""".\" A comment.
 .TH toy 2 2020-01-01

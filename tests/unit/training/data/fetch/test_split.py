@@ -1,6 +1,6 @@
 """Splits by key: whole groups, no pair twice, no source of the training split elsewhere."""
 
-from attendant.training.data.fetch.split import split_by_key, split_of
+from attendant.training.data.fetch.splits import split_by_key, split_of
 from attendant.training.data.pairs import Pair
 
 

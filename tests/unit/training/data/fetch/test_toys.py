@@ -9,8 +9,8 @@ import pytest
 
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.fetch import FETCHERS
-from attendant.training.data.fetch.dates import FORMATS, SHORT_YEAR_FORMATS, written
 from attendant.training.data.fetch.published import publish
+from attendant.training.data.fetch.toys import FORMATS, SHORT_YEAR_FORMATS, written
 from attendant.training.data.pairs import Pair, read_pairs
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from attendant.training.data.fetch.debdocs.units import PARAGRAPHS, PROSE, SENTENCES, Unit
-from attendant.training.data.pairs import Pair
-from attendant.training.data.words import num_words
+from attendant.training.data.fetch.debdocs import PARAGRAPHS, PROSE, SENTENCES, Unit
+from attendant.training.data.pairs import Pair, num_words
 
 
 @pytest.mark.parametrize(

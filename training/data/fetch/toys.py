@@ -1,18 +1,20 @@
-"""A small real task: from dates as people write them, `Tuesday, the 3rd of March 1998`, to ISO 8601, `1998-03-03`.
-
-Days come before months where both are numbers. Two digits of a year are of 1970 to 2069.
-"""
+"""Small tasks, which need no network and seconds to learn: made-up words to spell, and dates to read."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from attendant.training.data.fetch.published import Announce, write_pairs
 from attendant.training.data.pairs import Pair
 
-COUNTS = {"train": 12_000, "validation": 500, "test": 500}
+T = TypeVar("T")
+
+ALPHABET = "abcdefghij"
+NUM_WORDS = {"train": 4000, "validation": 200, "test": 200}
+NUM_DATES = {"train": 12_000, "validation": 500, "test": 500}
 FIRST, LAST = date(1600, 1, 1), date(2199, 12, 31)
 
 MONTHS = (
@@ -37,15 +39,30 @@ SHORT_YEARS = range(1970, 2070)
 CASES: tuple[Callable[[str], str], ...] = (str, str, str.lower, str.upper)
 
 
+def build_copy(directory: Path, announce: Announce) -> None:
+    """Words of 4 to 12 letters, spelled as they are: attention has only the diagonal to find; without it, it is a test
+    of memory.
+    """
+    _build_spelling(directory, iter, seed=21, min_length=4, max_length=12)
+
+
+def build_reverse(directory: Path, announce: Announce) -> None:
+    """Words of 2 to 6 letters, spelled backwards."""
+    _build_spelling(directory, reversed, seed=20, min_length=2, max_length=6)
+
+
 def build_dates(directory: Path, announce: Announce) -> None:
-    """Distinct random days, each written in one way: no day of the test has been seen in any."""
+    """From dates as people write them, `Tuesday, the 3rd of March 1998`, to ISO 8601, `1998-03-03`: random days, each
+    written in one way. No day of the test has been seen in any.
+
+    Days come before months where both are numbers. Two digits of a year are of 1970 to 2069.
+    """
     generator = random.Random(22)
-    days: dict[date, None] = {}
-    while len(days) < sum(COUNTS.values()):
-        days[date.fromordinal(generator.randint(FIRST.toordinal(), LAST.toordinal()))] = None
-    pairs = iter([Pair(written(day, generator), day.isoformat()) for day in days])
-    for split, count in COUNTS.items():
-        write_pairs(directory / f"{split}.tsv", islice(pairs, count))
+    days = _distinct(
+        lambda: date.fromordinal(generator.randint(FIRST.toordinal(), LAST.toordinal())), sum(NUM_DATES.values())
+    )
+    # All days are drawn before any is written.
+    _write(directory, NUM_DATES, [Pair(written(day, generator), day.isoformat()) for day in days])
 
 
 def written(day: date, generator: random.Random) -> str:
@@ -71,3 +88,32 @@ def written(day: date, generator: random.Random) -> str:
 
 def _ordinal_ending(number: int) -> str:
     return "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+ALPHABET = "abcdefghij"
+COUNTS = {"train": 4000, "validation": 200, "test": 200}
+
+
+def _build_spelling(
+    directory: Path, spelled: Callable[[str], Iterable[str]], *, seed: int, min_length: int, max_length: int
+) -> None:
+    """Random words over ten letters; the target is the letters, spaced."""
+    generator = random.Random(seed)
+    words = _distinct(
+        lambda: "".join(generator.choices(ALPHABET, k=generator.randint(min_length, max_length))),
+        sum(NUM_WORDS.values()),
+    )
+    _write(directory, NUM_WORDS, [Pair(word, " ".join(spelled(word))) for word in words])
+
+
+def _distinct(draw: Callable[[], T], count: int) -> list[T]:
+    found: dict[T, None] = {}
+    while len(found) < count:
+        found[draw()] = None
+    return list(found)
+
+
+def _write(directory: Path, counts: Mapping[str, int], pairs: Sequence[Pair]) -> None:
+    remaining = iter(pairs)
+    for split, count in counts.items():
+        write_pairs(directory / f"{split}.tsv", islice(remaining, count))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attendant.training.run.checkpoint import published_weights, validated_checkpoints
+from attendant.training.run.checkpoint import MODEL_FILE, load_tensors, validated_checkpoints
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 
@@ -30,7 +30,7 @@ def test_the_last_validated_checkpoints_are_kept_and_averaged(tmp_path: Path, fi
     status, said, _ = command("average", finished, "--last", 2, "--output", tmp_path / "mean")
     assert status == 0 and "steps 12, 16" in said
     mean = load_run(tmp_path / "mean").model.state_dict()
-    one, other = map(published_weights, kept[-2:])
+    one, other = (load_tensors(path, MODEL_FILE) for path in kept[-2:])
     for name, weight in mean.items():
         torch.testing.assert_close(weight, (one[name] + other[name]) / 2)
     assert not torch.equal(mean["output.weight"], other["output.weight"])

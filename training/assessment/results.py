@@ -1,16 +1,53 @@
-"""Outputs as a file, for eyes and spreadsheets."""
+"""What `evaluate` found, as files for programs and spreadsheets; training/assessment/tables.py is for people."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.training.evaluation.bootstrap import Difference
 from attendant.training.evaluation.decoding import Decoded
-from attendant.training.evaluation.evaluating import has_patience
+from attendant.training.evaluation.evaluating import Evaluation
 
 COLUMNS = ("model", "beam_size", "length_penalty", "patience", "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR = " ||| "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One evaluation of one model.
+
+    Attributes:
+        model: what it is called, e.g. "bundles/mine, int8 on cpu".
+        decode_seconds: wall time of tokenizing and decoding; loading and scoring are not in it.
+        differences: to the first model by the same search, or where there is only one model, to its first search;
+            metric by metric; empty for what the others are compared with.
+    """
+
+    model: str
+    evaluation: Evaluation
+    decode_seconds: float
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.evaluation.num_examples / self.decode_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "decode_seconds": round(self.decode_seconds, 4),
+            "examples_per_second": round(self.examples_per_second, 2),
+            "measurements": [measurement.to_json() for measurement in self.evaluation.measurements],
+            "differences": [asdict(difference) for difference in self.differences],
+        }
+
+
+def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
+    """The document that --output writes and --json prints."""
+    return {"data": data_name, "results": [result.to_json() for result in results]}
 
 
 class OutputsFile:
@@ -30,7 +67,7 @@ class OutputsFile:
                 model,
                 str(options.beam_size),
                 f"{options.length_penalty:g}",
-                f"{options.patience:g}" if has_patience(options) else "",
+                f"{options.patience:g}" if options.patience is not None else "",
                 _cell(one.example.source),
                 _cell(one.text),
                 REFERENCE_SEPARATOR.join(map(_cell, one.example.references)),
