@@ -97,14 +97,6 @@ def prepare_training_split(
     return TrainingSplit(corpus, Survey(**said), *tokenizers)
 
 
-def stored_corpus(
-    folder: Path, config: DataConfig, *, digest: str, append_eos: bool, tokenizers: Tokenizers
-) -> Corpus | None:
-    """The corpus that `prepare_training_split` stored; None where it was removed since."""
-    stored = open_stored(folder / _key(config, digest, tokenizers, append_eos=append_eos))
-    return None if stored is None else stored[0]
-
-
 def _look_through(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, NDArray[np.bool_]]:

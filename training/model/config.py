@@ -7,9 +7,10 @@ nothing, too.
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from attendant.training.kernels.cells import CellKind
+from attendant.training.table import Table
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
@@ -24,11 +25,7 @@ FIRST_RESIDUAL_LAYER = 2
 """From this layer on (0 the lowest) a layer's input is added to its output, in both stacks (Wu et al. 2016, 3.1)."""
 
 
-class ModelTable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EncoderConfig(ModelTable):
+class EncoderConfig(Table):
     """`[model.encoder]`.
 
     Attributes:
@@ -44,7 +41,7 @@ class EncoderConfig(ModelTable):
     reverse_source: bool = False
 
 
-class AttentionConfig(ModelTable):
+class AttentionConfig(Table):
     """`[model.attention]`.
 
     Attributes:
@@ -66,7 +63,7 @@ class AttentionConfig(ModelTable):
     coverage: bool = False
 
 
-class DecoderConfig(ModelTable):
+class DecoderConfig(Table):
     """`[model.decoder]`.
 
     Attributes:
@@ -97,7 +94,7 @@ class DecoderConfig(ModelTable):
         return value
 
 
-class ModelConfig(ModelTable):
+class ModelConfig(Table):
     """`[model]`.
 
     Attributes:
