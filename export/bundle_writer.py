@@ -16,6 +16,7 @@ from attendant.export.status import Say, say_nothing
 from attendant.export.tracing.traced import RewrittenPair, TracedPair
 from attendant.export.verification.certification import certify_rewritten
 from attendant.export.verification.golden import NUM_TRIED, choose_golden
+from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
 from attendant.export.verification.quality import preferred_precision
@@ -126,11 +127,8 @@ class _Draft:
             with suppress(UserError):
                 stepper = DeviceStepper(self._draft_bundle(), precision, "cuda")
         sources = self.exportable.encoder_sources()
-        self.certificates.append(
-            certify_rewritten(
-                self._manifest(), stepper, reference, rewritten.arithmetic, sources, plan=self.plan, say=self.say
-            )
-        )
+        grid = GridComparison(self._manifest(), stepper, reference, sources, self.plan, self.say)
+        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic))
         self._choose_golden(stepper)
         return stepper
 

@@ -10,7 +10,7 @@ from attendant.export.bundle_writer import write_bundle
 from attendant.export.inspection import describe
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.origins.from_run import bundle_name, exportable_run
+from attendant.export.origins.from_model import bundle_name, exportable_run
 from attendant.export.recheck import recheck
 from attendant.export.status import Status
 from attendant.export.verification.quality import (

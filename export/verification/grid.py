@@ -2,59 +2,58 @@
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
-from attendant.export.status import Say
+from attendant.export.status import Say, say_nothing
 from attendant.export.verification.comparison import Agreement
 from attendant.export.verification.decodings import DecodingReport, compare_decodings
-from attendant.export.verification.plan import SCORE_TOLERANCE, VerificationPlan
-from attendant.export.verification.probes import Trace, random_source, trace_probes, write_probes
-from attendant.runtime.bundle.graph_io import position_axis
-from attendant.runtime.bundle.manifest import Certificate, Grid, Manifest, Precision
+from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, VerificationPlan
+from attendant.export.verification.probes import Probe, Trace, random_source, trace_probes, write_probes
+from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.stepper import Stepper
 
 
+@dataclass(slots=True)
 class GridComparison:
     """Compares over a plan's grid, with the same probes and sources each time for the same bundle.
 
     Attributes:
+        manifest: of the bundle that `stepper` runs; its certificates are not looked at.
+        reference: PyTorch for the fp32 graphs, and these for any other precision.
+        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
         expected: the reference's trace of each probe.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        stepper: BundleStepper,
-        reference: Stepper,
-        real_sources: Sequence[Sequence[int]],
-        *,
-        name: str,
-        plan: VerificationPlan,
-        say: Say,
-    ) -> None:
-        """`name`: the reference's, for people."""
-        self._manifest = manifest
-        self._stepper = stepper
-        self._reference = reference
-        self._real_sources = real_sources
-        self._plan = plan
-        self._say = say
+    manifest: Manifest
+    stepper: BundleStepper
+    reference: Stepper
+    real_sources: Sequence[Sequence[int]]
+    plan: VerificationPlan = FULL_PLAN
+    say: Say = say_nothing
+    expected: list[Trace] = field(init=False)
+    _probes: list[Probe] = field(init=False)
+    _random: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
         self._random = np.random.default_rng(0)
-        self._probes = write_probes(plan, manifest, real_sources, self._random)
-        say(f"probing {len(self._probes)} sources in {name}")
-        self.expected = trace_probes(reference, self._probes, positional_tensors(manifest, "fp32"))
-        self._positional = positional_tensors(manifest, stepper.precision)
+        self._probes = write_probes(self.plan, self.manifest, self.real_sources, self._random)
+        self.say(f"probing {len(self._probes)} sources in {'PyTorch' if self.stepper.precision == 'fp32' else 'fp32'}")
+        self.expected = trace_probes(self.reference, self._probes, self.manifest.graphs["fp32"])
+
+    @property
+    def _graphs(self) -> GraphPair:
+        return self.manifest.graphs[self.stepper.precision]
 
     def trace(self, stepper: Stepper, started_from: Sequence[Trace] | None = None) -> list[Trace]:
         """The traces of all probes together; see `trace_probes`."""
-        return trace_probes(stepper, self._probes, self._positional, started_from)
+        return trace_probes(stepper, self._probes, self._graphs, started_from)
 
     def compare_steps(self, stored: frozenset[str] = frozenset(), *, from_expected: bool) -> Agreement:
         """Traces every probe alone and in batches of every size, and compares with the reference's traces.
@@ -67,16 +66,16 @@ class GridComparison:
         def traced(chosen: Sequence[int]) -> list[Trace]:
             started_from = [self.expected[index] for index in chosen] if from_expected else None
             probes = [self._probes[index] for index in chosen]
-            return trace_probes(self._stepper, probes, self._positional, started_from)
+            return trace_probes(self.stepper, probes, self._graphs, started_from)
 
         everything = range(len(self._probes))
         references = _without(self.expected, stored)
-        self._say("probing each source alone")
+        self.say("probing each source alone")
         alone = [traced([index])[0] for index in everything]
         agreement = Agreement()
         agreement.compare(_without(alone, stored), references, "alone")
-        for size in self._plan.batch_sizes:
-            self._say(f"probing batches of {size}")
+        for size in self.plan.batch_sizes:
+            self.say(f"probing batches of {size}")
             chosen = [int(index) for index in self._random.permutation(len(self._probes))[:size]]
             traces, where = traced(chosen), f"in a batch of {size}"
             agreement.compare(_without(traces, stored), [references[index] for index in chosen], where)
@@ -85,38 +84,37 @@ class GridComparison:
 
     def compare_decodings(self, tolerance: float | None = None) -> DecodingReport:
         """Decodes on both sides; see `decodings.compare_decodings`."""
-        plan, manifest = self._plan, self._manifest
-        self._say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
+        plan = self.plan
+        self.say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
         # Real sources where there are enough, three of four; random ones for the rest.
-        sources = [list(source) for source in self._real_sources[: plan.num_decoded * 3 // 4]]
+        sources = [list(source) for source in self.real_sources[: plan.num_decoded * 3 // 4]]
         lengths = self._random.choice(np.array(plan.source_lengths), plan.num_decoded - len(sources))
-        sources += [random_source(manifest, int(length), self._random) for length in lengths]
-        return compare_decodings(plan, manifest, self._stepper, self._reference, sources, tolerance)
+        sources += [random_source(self.manifest, int(length), self._random) for length in lengths]
+        return compare_decodings(plan, self.manifest, self.stepper, self.reference, sources, tolerance)
 
     def refuse(self, lines: Sequence[str]) -> None:
         """Raises VerificationFailed where there are lines that say what differs."""
         if lines:
-            stepper = self._stepper
-            raise VerificationFailed(f"the {stepper.precision} graphs on {stepper.provider} are refused", lines)
+            what = f"the {self.stepper.precision} graphs on {self.stepper.provider}"
+            raise VerificationFailed(f"{what} are refused", lines)
 
     def certificate(
         self,
         agreement: Agreement,
         report: DecodingReport,
         *,
-        reference: Literal["pytorch", "fp32"],
         tolerance: float,
         reference_errors: Mapping[str, float] = MappingProxyType({}),
         arithmetic: Mapping[str, str] = MappingProxyType({}),
     ) -> Certificate:
         """What was found on this host; see Certificate for the arguments."""
-        plan, stepper = self._plan, self._stepper
+        plan, stepper = self.plan, self.stepper
         return Certificate(
             precision=stepper.precision,
             provider=stepper.provider,
             runtime_version=RUNTIME_VERSION,
             host=host_description(),
-            reference=reference,
+            reference="pytorch" if stepper.precision == "fp32" else "fp32",
             grid=Grid(
                 batch_sizes=plan.batch_sizes,
                 source_lengths=tuple(sorted(plan.source_lengths)),
@@ -131,14 +129,6 @@ class GridComparison:
             batch_invariant=not (agreement.variations or report.batch_lines),
             score_tolerance=SCORE_TOLERANCE[stepper.precision],
         )
-
-
-def positional_tensors(manifest: Manifest, precision: Precision) -> dict[str, int]:
-    """Of the state tensors that have one, the axis of source positions."""
-    graphs = manifest.graphs[precision]
-    state = {tensor.input for tensor in graphs.state}
-    axes = {spec.name: position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state}
-    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
