@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from attendant.export.publication import refuse_occupied
 from attendant.runtime.command import exit_command
@@ -130,11 +129,7 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
     # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     exit_command("export", lambda: main(sys.argv[1:]))

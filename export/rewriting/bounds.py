@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.rewriting.graph import constant, given, made_by
+from attendant.export.rewriting.graph import constant, given, keeps_last_axis, made_by
 from attendant.runtime.bundle.manifest import StateTensor
 
 Bound = NDArray[np.float64]
@@ -139,8 +139,7 @@ def _of_constant(value: ir.Value) -> Bound | None:
 
 def _keeps_features(node: ir.Node) -> bool:
     """Whether what moves values about leaves the last axis as it is."""
-    if node.op_type == "Transpose":
-        order = node.attributes.get_ints("perm", ())
-        return bool(order) and order[-1] == len(order) - 1
+    if node.op_type != "Gather":
+        return keeps_last_axis(node)
     table = constant(node.inputs[0])
-    return node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 and (table is None or table.ndim == 2)
+    return node.attributes.get_int("axis", 0) == 0 and (table is None or table.ndim == 2)
