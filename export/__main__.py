@@ -23,25 +23,18 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; `command` is export, verify or inspect."""
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command; see `run_command` for what the exceptions mean."""
     # A run that is called like a subcommand is still a run when written as a path: ./verify.
     command = arguments[0] if arguments and arguments[0] in ("verify", "inspect") else "export"
     parser = {"export": _export_parser, "verify": _verify_parser, "inspect": _inspect_parser}[command]()
     options = parser.parse_args(arguments if command == "export" else arguments[1:])
-    options.command = command
-    return options
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs the command; see `run_command` for what the exceptions mean."""
-    options = parse(arguments)
-    if options.command == "export":
+    if command == "export":
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
     from attendant.export import commands  # noqa: PLC0415
 
-    commands.COMMANDS[options.command](options)
+    commands.COMMANDS[command](options)
 
 
 def _export_parser() -> argparse.ArgumentParser:

@@ -10,10 +10,10 @@ import numpy as np
 
 from attendant.export.origins.exportable import Exportable
 from attendant.export.publication import published
-from attendant.export.rewriting.fp16.conversion import convert
+from attendant.export.rewriting.fp16 import convert
 from attendant.export.rewriting.int8.quantization import quantize
 from attendant.export.status import Say, say_nothing
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.certification import certify_rewritten
 from attendant.export.verification.golden import NUM_TRIED, choose_golden
 from attendant.export.verification.grid import GridComparison
@@ -47,7 +47,7 @@ from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 
-REWRITERS: Final[dict[Precision, Callable[[TracedPair], RewrittenPair]]] = {"int8": quantize, "fp16": convert}
+REWRITERS: Final[dict[Precision, Callable[[TracedPair], TracedPair]]] = {"int8": quantize, "fp16": convert}
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -128,7 +128,7 @@ class _Draft:
         """Rewrites, loads and certifies the graphs of another precision."""
         self.say(f"rewriting to {precision}")
         rewritten = REWRITERS[precision](plain)
-        stepper: BundleStepper = self._add(precision, rewritten.graphs)
+        stepper: BundleStepper = self._add(precision, rewritten)
         if precision == "fp16":
             # On a GPU where there is one.
             with suppress(UserError):

@@ -1,7 +1,7 @@
 """The three commands of `python -m export`, once their command line is read."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -117,11 +117,7 @@ def verify(options: argparse.Namespace) -> None:
 
 def inspect(options: argparse.Namespace) -> None:
     """Prints what the manifest says."""
-    print(describe(open_bundle(options.bundle)))
+    print("\n".join(describe(open_bundle(options.bundle))))
 
 
-COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
-    "export": export,
-    "verify": verify,
-    "inspect": inspect,
-}
+COMMANDS: Final = {"export": export, "verify": verify, "inspect": inspect}

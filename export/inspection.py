@@ -7,12 +7,8 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, Manifest
 
 
-def describe(bundle: Bundle) -> str:
-    """What the manifest says, for people."""
-    return "\n".join(_lines(bundle))
-
-
-def _lines(bundle: Bundle) -> Iterator[str]:
+def describe(bundle: Bundle) -> Iterator[str]:
+    """What the manifest says, for people, line by line."""
     manifest = bundle.manifest
     size = sum(entry.size for entry in manifest.files.values())
     yield f"{manifest.name}  version {manifest.version}  {_bytes(size)}  ({bundle.path})"

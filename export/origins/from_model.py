@@ -36,9 +36,6 @@ NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 MAX_BEAM_SIZE = 32
 """A request's rows are memory and time of everybody's; more hypotheses than this have never helped quality."""
 
-MEASURED = ("metric", "value", "protocol", "num_examples")
-"""What a manifest takes of a run's evaluation, which is of fp32."""
-
 NUM_SOURCES = 256
 """Real sources looked at: for the comparison with PyTorch and to choose golden examples from."""
 
@@ -83,6 +80,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
     max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
     # The defaults are what the evaluation in the manifest was measured with.
     beam_size = min(recipe.evaluation.beam_size, max_beam_size)
+    measured = ("metric", "value", "protocol", "num_examples")
     return ExportableModel(
         name=bundle_name(name, run.path.resolve().name),
         model=run.model,
@@ -109,7 +107,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
             data_digest=run.data_digest,
             checkpoint=run.checkpoint,
         ),
-        evaluation=tuple(Evaluation(**{field: entry[field] for field in MEASURED}) for entry in run.evaluation),
+        evaluation=tuple(Evaluation(**{field: entry[field] for field in measured}) for entry in run.evaluation),
         sources=run.held_out_sources(NUM_SOURCES),
     )
 

@@ -117,11 +117,9 @@ class GraphEditor(GraphBuilder):
         super().__init__(self._model.graph, prefix)
 
     def input(self, name: str) -> ir.Value:
-        """The graph's input of that name."""
         return next(value for value in self.graph.inputs if value.name == name)
 
     def output(self, name: str) -> ir.Value:
-        """The graph's output of that name."""
         return next(value for value in self.graph.outputs if value.name == name)
 
     def original(self, value: ir.Value) -> ir.Value:

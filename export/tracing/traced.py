@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -58,12 +58,17 @@ def _spec(value: ir.Value) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedPair:
-    """The two graphs of one precision, and the tensors that pass between them; see GraphPair of the manifest."""
+    """The two graphs of one precision, and the tensors that pass between them; see GraphPair of the manifest.
+
+    Attributes:
+        arithmetic: of int8 and fp16: matrix, tensor or operation -> how it is computed or stored, and why.
+    """
 
     encoder: TracedGraph
     decoder_step: TracedGraph
     state: tuple[StateTensor, ...]
     min_queries: int
+    arithmetic: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path, precision: Precision) -> GraphPair:
         """Writes both graphs into `folder / precision`, a new folder; returns what the manifest says of them."""
@@ -74,15 +79,3 @@ class TracedPair:
             state=self.state,
             min_queries=self.min_queries,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewrittenPair:
-    """The graphs of another precision than fp32.
-
-    Attributes:
-        arithmetic: matrix, tensor or operation -> how it is computed or stored, and why.
-    """
-
-    graphs: TracedPair
-    arithmetic: Mapping[str, str]

@@ -68,7 +68,7 @@ def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Ce
     kernels have not been seen.
 
     Args:
-        arithmetic: what the rewrite did; see RewrittenPair.
+        arithmetic: what the rewrite did; see TracedPair.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, something is no number, or a

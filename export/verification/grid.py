@@ -1,6 +1,7 @@
 """A stepper beside its reference on the probes and decodings of a plan."""
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +11,32 @@ import numpy as np
 
 from attendant.export.status import Say, say_nothing
 from attendant.export.verification.comparison import Agreement
-from attendant.export.verification.decodings import DecodingReport, compare_decodings
-from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, VerificationPlan
+from attendant.export.verification.margins import outcomes_under_noise
+from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, TIE_TOLERANCES, VerificationPlan
 from attendant.export.verification.probes import Probe, Trace, random_source, trace_probes, write_probes
-from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest
+from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest, TokenAgreement
 from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.stepper import Stepper
+
+MAX_LINES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingReport:
+    """How the decodings of a plan compared.
+
+    Attributes:
+        token_lines: one per source whose tokens differ without a tie to excuse it.
+        batch_lines: one per source that got other bits alone than in a batch.
+    """
+
+    tokens: TokenAgreement
+    token_lines: tuple[str, ...]
+    batch_lines: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -39,17 +58,15 @@ class GridComparison:
     say: Say = say_nothing
     expected: list[Trace] = field(init=False)
     _probes: list[Probe] = field(init=False)
+    _graphs: GraphPair = field(init=False)
     _random: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
+        self._graphs = self.manifest.graphs[self.stepper.precision]
         self._random = np.random.default_rng(0)
         self._probes = write_probes(self.plan, self.manifest, self.real_sources, self._random)
         self.say(f"probing {len(self._probes)} sources in {'PyTorch' if self.stepper.precision == 'fp32' else 'fp32'}")
         self.expected = trace_probes(self.reference, self._probes, self.manifest.graphs["fp32"])
-
-    @property
-    def _graphs(self) -> GraphPair:
-        return self.manifest.graphs[self.stepper.precision]
 
     def trace(self, stepper: Stepper, started_from: Sequence[Trace] | None = None) -> list[Trace]:
         """The traces of all probes together; see `trace_probes`."""
@@ -83,7 +100,7 @@ class GridComparison:
         return agreement
 
     def compare_decodings(self, tolerance: float | None = None) -> DecodingReport:
-        """Decodes on both sides; see `decodings.compare_decodings`."""
+        """Decodes on both sides; see `compare_decodings` below."""
         plan = self.plan
         self.say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
         # Real sources where there are enough, three of four; random ones for the rest.
@@ -131,6 +148,72 @@ class GridComparison:
         )
 
 
+def compare_decodings(
+    plan: VerificationPlan,
+    manifest: Manifest,
+    stepper: Stepper,
+    reference: Stepper,
+    sources: Sequence[Sequence[int]],
+    tolerance: float | None = None,
+) -> DecodingReport:
+    """Decodes `sources` by every beam size of the plan on both sides.
+
+    The tokens must be the same, and each request's own whatever its batch-mates.
+
+    Args:
+        tolerance: how far log-probabilities may be off; a decision within ten of it is a tie, any other a fault. None:
+            tokens may differ, and are counted.
+    """
+    num_identical = num_excused = 0
+    token_lines: list[str] = []
+    batch_lines: list[str] = []
+    for beam_size in plan.beam_sizes:
+        options = DecodingOptions(
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=manifest.decoding.length_penalty,
+            max_length=min(plan.max_length, manifest.limits.max_target_tokens),
+        )
+        found, expected = (decode_all(one, sources, options, manifest.special_ids) for one in (stepper, reference))
+        for source, together in zip(sources[: plan.num_alone], found, strict=False):
+            (alone,) = decode_all(stepper, [source], options, manifest.special_ids)
+            if list(alone) != list(together):
+                batch_lines.append(
+                    f"decoding with beam_size {beam_size}: source {list(source)}: score {alone[0].score!r} alone, "
+                    f"{together[0].score!r} in a batch"
+                )
+        differing = [
+            (source, ours[0].token_ids, theirs[0].token_ids)
+            for source, ours, theirs in zip(sources, found, expected, strict=True)
+            if ours[0].token_ids != theirs[0].token_ids
+        ]
+        num_identical += len(sources) - len(differing)
+        if tolerance is None or not differing:
+            continue
+        # A tie: the reference itself decides otherwise when two candidates move by ten tolerances between them.
+        outcomes = outcomes_under_noise(
+            reference,
+            [source for source, _, _ in differing],
+            options,
+            manifest.special_ids,
+            TIE_TOLERANCES * tolerance / 2,
+        )
+        for (source, ours, theirs), outcome in zip(differing, outcomes, strict=True):
+            if len(outcome) > 1:
+                num_excused += 1
+            else:
+                token_lines.append(
+                    f"decoding with beam_size {beam_size}: source {list(source)}: tokens {list(ours)}, PyTorch's "
+                    f"{list(theirs)}, and it is no tie"
+                )
+    tokens = TokenAgreement(
+        num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=num_excused
+    )
+    return DecodingReport(
+        tokens=tokens, token_lines=tuple(token_lines[:MAX_LINES]), batch_lines=tuple(batch_lines[:MAX_LINES])
+    )
+
+
 def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
     return [{key: values for key, values in trace.items() if key.partition("/")[2] not in names} for trace in traces]
 
@@ -142,10 +225,9 @@ def listed(numbers: Sequence[object]) -> str:
 
 def host_description() -> str:
     """The kind of machine, not its name: "x86_64, <processor>"."""
-    processor = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    file = Path("/proc/cpuinfo")
+    named = (
+        re.search(r"^model name\s*:(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
+    )
+    processor = named[1].strip() if named else platform.processor()
     return ", ".join(part for part in (platform.machine(), processor) if part)

@@ -15,19 +15,14 @@ from attendant.export.rewriting.int8.candidates import replace_top
 from attendant.export.rewriting.int8.products import replace_products
 from attendant.export.rewriting.int8.recurrent import replace_recurrent
 from attendant.export.rewriting.int8.state import RowTensor, plan_rows, read_rows, store_rows, write_rows
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.manifest import StateTensor
 
-UNTOUCHED: Final = {
-    "gates, cell states, softmax, log-probabilities": "fp32: element by element, with no product to speed up",
-}
-
-FLOAT_SCORES: Final = {
-    "attention scores": "fp32: a tanh for every pair of query and position, which integers would not speed up",
-}
+UNTOUCHED: Final = "fp32: element by element, with no product to speed up"
+FLOAT_SCORES: Final = "fp32: a tanh for every pair of query and position, which integers would not speed up"
 
 
-def quantize(pair: TracedPair) -> RewrittenPair:
+def quantize(pair: TracedPair) -> TracedPair:
     """The int8 graphs of fp32 graphs, which stay as they are."""
     encoder, step = GraphEditor(pair.encoder.model, "int8"), GraphEditor(pair.decoder_step.model, "int8")
     encoder_bounds, bounds = step_bounds(Bounds, encoder.graph, step.graph, pair.state)
@@ -49,15 +44,16 @@ def quantize(pair: TracedPair) -> RewrittenPair:
     arithmetic |= {codes.name: codes.description for codes in attention.stored}
     arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
     if attention.keys is None and "keys" in {tensor.input for tensor in pair.state}:
-        arithmetic |= FLOAT_SCORES
-    graphs = TracedPair(
+        arithmetic["attention scores"] = FLOAT_SCORES
+    arithmetic["gates, cell states, softmax, log-probabilities"] = UNTOUCHED
+    return TracedPair(
         encoder=encoder.finished(),
         decoder_step=step.finished(),
         state=(*_state(pair.state, rows, attention),),
         # Integers are summed exactly: one query gets the same bits as several.
         min_queries=1,
+        arithmetic=arithmetic,
     )
-    return RewrittenPair(graphs=graphs, arithmetic=arithmetic | UNTOUCHED)
 
 
 def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], attention: Attention) -> Iterator[StateTensor]:
