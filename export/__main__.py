@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from attendant.export.publication import refuse_occupied
 from attendant.runtime.command import exit_command
@@ -24,25 +23,18 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; `command` is export, verify or inspect."""
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command; see `run_command` for what the exceptions mean."""
     # A run that is called like a subcommand is still a run when written as a path: ./verify.
     command = arguments[0] if arguments and arguments[0] in ("verify", "inspect") else "export"
     parser = {"export": _export_parser, "verify": _verify_parser, "inspect": _inspect_parser}[command]()
     options = parser.parse_args(arguments if command == "export" else arguments[1:])
-    options.command = command
-    return options
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Runs the command; see `run_command` for what the exceptions mean."""
-    options = parse(arguments)
-    if options.command == "export":
+    if command == "export":
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
     from attendant.export import commands  # noqa: PLC0415
 
-    commands.COMMANDS[options.command](options)
+    commands.COMMANDS[command](options)
 
 
 def _export_parser() -> argparse.ArgumentParser:
@@ -130,11 +122,7 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
     # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     exit_command("export", lambda: main(sys.argv[1:]))

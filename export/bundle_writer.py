@@ -10,12 +10,13 @@ import numpy as np
 
 from attendant.export.origins.exportable import Exportable
 from attendant.export.publication import published
-from attendant.export.rewriting.fp16.conversion import convert
+from attendant.export.rewriting.fp16 import convert
 from attendant.export.rewriting.int8.quantization import quantize
 from attendant.export.status import Say, say_nothing
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.certification import certify_rewritten
 from attendant.export.verification.golden import NUM_TRIED, choose_golden
+from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
 from attendant.export.verification.quality import preferred_precision
@@ -46,7 +47,7 @@ from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 
-REWRITERS: Final[dict[Precision, Callable[[TracedPair], RewrittenPair]]] = {"int8": quantize, "fp16": convert}
+REWRITERS: Final[dict[Precision, Callable[[TracedPair], TracedPair]]] = {"int8": quantize, "fp16": convert}
 
 Measure = Callable[[Mapping[Precision, Stepper]], tuple[Evaluation, ...]]
 """Measures steppers of several precisions on a test set."""
@@ -76,7 +77,10 @@ def write_bundle(
     with published(output, force=force) as folder:
         _Draft(exportable, folder, plan, say).write(precisions, measure)
         say("opening the bundle as a server does")
-        _open_as_served(folder)
+        bundle = open_bundle(folder)
+        for precision in bundle.manifest.graphs:
+            if differences := check_golden(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
+                raise VerificationFailed(f"the golden examples of {precision} don't hold on a second run", differences)
     return open_bundle(output)
 
 
@@ -93,11 +97,8 @@ class _Draft:
     golden: list[GoldenExample] = field(default_factory=list)
 
     def write(self, precisions: Sequence[Precision], measure: Measure | None) -> None:
-        for name, tokenizer in (
-            (SOURCE_TOKENIZER_NAME, self.exportable.source_tokenizer),
-            (TARGET_TOKENIZER_NAME, self.exportable.target_tokenizer),
-        ):
-            (self.folder / name).write_text(tokenizer.to_text(), encoding="utf-8")
+        self._write_text(SOURCE_TOKENIZER_NAME, self.exportable.source_tokenizer.to_text())
+        self._write_text(TARGET_TOKENIZER_NAME, self.exportable.target_tokenizer.to_text())
         self.say("making the graphs of the encoder and the decoder step")
         plain = self.exportable.graphs()
         reference = self._add("fp32", plain)
@@ -109,28 +110,32 @@ class _Draft:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
         # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
         steppers.pop("fp16", None)
-        (self.folder / GOLDEN_NAME).write_text(golden_text(tuple(self.golden)), encoding="utf-8")
+        self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
         measured = () if measure is None else measure(steppers)
         again = {(one.metric, one.protocol) for one in measured}
         kept = [one for one in self.exportable.evaluation if (one.metric, one.protocol) not in again]
-        manifest = self._manifest((*kept, *measured), _entries(self.folder)).signed()
-        (self.folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
+        files = {
+            path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
+        }
+        self._write_text(MANIFEST_NAME, self._manifest((*kept, *measured), files).signed().to_text())
+
+    def _write_text(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
 
     def _add_rewritten(self, precision: Precision, plain: TracedPair, reference: OnnxStepper) -> BundleStepper:
         """Rewrites, loads and certifies the graphs of another precision."""
         self.say(f"rewriting to {precision}")
         rewritten = REWRITERS[precision](plain)
-        stepper: BundleStepper = self._add(precision, rewritten.graphs)
+        stepper: BundleStepper = self._add(precision, rewritten)
         if precision == "fp16":
             # On a GPU where there is one.
             with suppress(UserError):
                 stepper = DeviceStepper(self._draft_bundle(), precision, "cuda")
         sources = self.exportable.encoder_sources()
-        self.certificates.append(
-            certify_rewritten(
-                self._manifest(), stepper, reference, rewritten.arithmetic, sources, plan=self.plan, say=self.say
-            )
-        )
+        grid = GridComparison(self._manifest(), stepper, reference, sources, self.plan, self.say)
+        self.certificates.append(certify_rewritten(grid, rewritten.arithmetic))
         self._choose_golden(stepper)
         return stepper
 
@@ -151,14 +156,9 @@ class _Draft:
 
     def _choose_golden(self, stepper: BundleStepper) -> None:
         self.say(f"choosing golden examples of {stepper.precision}")
-        manifest = self._manifest()
-        self.golden += choose_golden(
-            manifest,
-            stepper,
-            self.exportable.source_tokenizer,
-            self.exportable.target_tokenizer,
-            self.exportable.encoder_sources() or _random_sources(manifest),
-        )
+        bundle = self._draft_bundle()
+        sources = self.exportable.encoder_sources() or _random_sources(bundle.manifest)
+        self.golden += choose_golden(bundle, stepper, sources)
 
     def _manifest(
         self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
@@ -187,18 +187,3 @@ def _random_sources(manifest: Manifest) -> list[list[int]]:
     random = np.random.default_rng(0)
     longest = min(12, manifest.limits.max_source_tokens) + manifest.source.append_eos
     return [random_source(manifest, int(random.integers(2, longest + 1)), random) for _ in range(NUM_TRIED)]
-
-
-def _entries(folder: Path) -> dict[str, FileEntry]:
-    return {
-        path.relative_to(folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def _open_as_served(folder: Path) -> None:
-    bundle = open_bundle(folder)
-    for precision in bundle.manifest.graphs:
-        if differences := check_golden(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
-            raise VerificationFailed(f"the golden examples of {precision} don't hold on a second run", differences)

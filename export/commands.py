@@ -1,7 +1,7 @@
 """The three commands of `python -m export`, once their command line is read."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -10,9 +10,9 @@ from attendant.export.bundle_writer import write_bundle
 from attendant.export.inspection import describe
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.origins.from_run import bundle_name, exportable_run
+from attendant.export.origins.from_model import bundle_name, exportable_run
 from attendant.export.recheck import recheck
-from attendant.export.status import Status
+from attendant.export.status import status
 from attendant.export.verification.quality import (
     Measurement,
     losses,
@@ -30,15 +30,15 @@ def export(options: argparse.Namespace) -> None:
     """Publishes a bundle and prints what it is, a line per precision."""
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
     advice: list[str] = []
-    with Status() as status:
+    with status() as say:
         exportable, measurement = (_of_bundle if is_bundle else _of_run)(options)
         bundle = write_bundle(
             exportable,
             options.output,
             precisions=options.precision,
             force=options.force,
-            measure=None if measurement is None else partial(measurement.take, say=status.say, advise=advice.append),
-            say=status.say,
+            measure=None if measurement is None else partial(measurement.take, say=say, advise=advice.append),
+            say=say,
         )
     print(f"{options.output}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples")
     print("\n".join([*_summaries(bundle.manifest), *advice]))
@@ -110,18 +110,14 @@ def _why(evaluation: Sequence[Evaluation]) -> str:
 def verify(options: argparse.Namespace) -> None:
     """Prints what holds, one line each."""
     run = None if options.run is None else (options.run, options.checkpoint or "best")
-    with Status() as status:
-        lines = recheck(options.bundle, options.provider, run, say=status.say)
+    with status() as say:
+        lines = recheck(options.bundle, options.provider, run, say=say)
     print("\n".join(lines))
 
 
 def inspect(options: argparse.Namespace) -> None:
     """Prints what the manifest says."""
-    print(describe(open_bundle(options.bundle)))
+    print("\n".join(describe(open_bundle(options.bundle))))
 
 
-COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
-    "export": export,
-    "verify": verify,
-    "inspect": inspect,
-}
+COMMANDS: Final = {"export": export, "verify": verify, "inspect": inspect}

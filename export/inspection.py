@@ -4,15 +4,11 @@ from collections.abc import Iterator
 
 from attendant.export.verification.grid import listed
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, TensorSpec
+from attendant.runtime.bundle.manifest import Certificate, Manifest
 
 
-def describe(bundle: Bundle) -> str:
-    """What the manifest says, for people."""
-    return "\n".join(_lines(bundle))
-
-
-def _lines(bundle: Bundle) -> Iterator[str]:
+def describe(bundle: Bundle) -> Iterator[str]:
+    """What the manifest says, for people, line by line."""
     manifest = bundle.manifest
     size = sum(entry.size for entry in manifest.files.values())
     yield f"{manifest.name}  version {manifest.version}  {_bytes(size)}  ({bundle.path})"
@@ -34,17 +30,16 @@ def _lines(bundle: Bundle) -> Iterator[str]:
     for precision, pair in manifest.graphs.items():
         yield f"  {precision}: state {', '.join(f'{tensor.input} ({tensor.scope})' for tensor in pair.state)}"
         for graph in (pair.encoder, pair.decoder_step):
-            yield from _graph_lines(graph, manifest.files[graph.file].size)
+            yield f"  {graph.file}  {_bytes(manifest.files[graph.file].size)}  opset {graph.opset}"
+            for kind, specs in (("in", graph.inputs), ("out", graph.outputs)):
+                for spec in specs:
+                    yield f"    {kind:<3} {spec.name:<20} {spec.dtype:<8} [{listed(spec.shape)}]"
     yield ""
     yield "provenance"
-    provenance = manifest.provenance
-    yield f"  commit      {provenance.commit}"
-    yield f"  created     {provenance.created}"
-    yield f"  checkpoint  {provenance.checkpoint}"
-    yield f"  data        {provenance.data_digest}"
-    for name, number in sorted(provenance.versions.items()):
-        if name != "commit":
-            yield f"  {name:<11} {number}"
+    made = manifest.provenance
+    origin = {"commit": made.commit, "created": made.created, "checkpoint": made.checkpoint, "data": made.data_digest}
+    for name, value in (origin | {name: made.versions[name] for name in sorted({*made.versions} - {"commit"})}).items():
+        yield f"  {name:<11} {value}"
 
 
 def _model_lines(manifest: Manifest) -> Iterator[str]:
@@ -81,17 +76,6 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
     for name, how in sorted(certificate.arithmetic.items()):
         yield f"  {name}: {how}"
-
-
-def _graph_lines(graph: GraphSpec, size: int) -> Iterator[str]:
-    yield f"  {graph.file}  {_bytes(size)}  opset {graph.opset}"
-    for kind, specs in (("in", graph.inputs), ("out", graph.outputs)):
-        for spec in specs:
-            yield f"    {kind:<3} {_tensor(spec)}"
-
-
-def _tensor(spec: TensorSpec) -> str:
-    return f"{spec.name:<20} {spec.dtype:<8} [{listed(spec.shape)}]"
 
 
 def _bytes(size: int) -> str:

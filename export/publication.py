@@ -43,24 +43,16 @@ def published(output: Path, *, force: bool) -> Iterator[Path]:
         raise UserError(f"--output {output}: can't write beside it: {error.strerror}") from error
     try:
         yield folder
-        _make_readable(folder)
-        _synchronize(folder)
+        # A temporary folder is its owner's alone; a bundle is as readable as anything else that the user makes.
+        mask = os.umask(0)
+        os.umask(mask)
+        folder.chmod(0o777 & ~mask)
+        # Everything reaches the disk before the name does.
+        for path in [*folder.rglob("*"), folder]:
+            flush_to_disk(path)
         _take_place(folder, output, force=force)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_readable(folder: Path) -> None:
-    """A temporary folder is its owner's alone; a bundle is as readable as anything else that the user makes."""
-    mask = os.umask(0)
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)
-
-
-def _synchronize(folder: Path) -> None:
-    """Everything reaches the disk before the name does."""
-    for path in [*folder.rglob("*"), folder]:
-        flush_to_disk(path)
 
 
 def _take_place(folder: Path, output: Path, *, force: bool) -> None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.origins.from_run import exportable_run
+from attendant.export.origins.from_model import exportable_run
 from attendant.export.status import Say, say_nothing
 from attendant.export.verification.certification import certify_rewritten, certify_traced
+from attendant.export.verification.grid import GridComparison
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Certificate, Provider
 from attendant.runtime.bundle_stepper import BundleStepper
@@ -13,6 +14,7 @@ from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.golden_check import check_golden
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 
 
@@ -54,7 +56,8 @@ def recheck(
         if run is not None and precision == "int8":
             # With the fp32 graphs, which were compared with PyTorch before.
             sources = exportable_bundle(bundle).encoder_sources()
-            found = certify_rewritten(bundle.manifest, stepper, OnnxStepper(bundle), {}, sources, say=say)
+            grid = GridComparison(bundle.manifest, stepper, OnnxStepper(bundle), sources, say=say)
+            found = certify_rewritten(grid, {})
             held.append(f"{precision} on {provider}: {_agreement(found)} to fp32's; the same bits alone and in batches")
     return held
 
@@ -65,7 +68,8 @@ def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say:
     if exportable.model.state_tensors() != manifest.graphs["fp32"].state or ours != theirs:
         # A bundle of other weights would differ in every number; this says so in one line.
         raise UserError(f"{run[0]} holds the weights {ours}, the bundle was exported from {theirs}: name its run")
-    found = certify_traced(manifest, stepper, exportable.model, exportable.encoder_sources(), say=say)
+    grid = GridComparison(manifest, stepper, TorchStepper(exportable.model), exportable.encoder_sources(), say=say)
+    found = certify_traced(grid, exportable.model)
     ties = f", {found.tokens.num_excused} differ by a tie"
     return f"{_agreement(found)} to PyTorch's{ties}; largest error {max(found.errors.values()):.1e}"
 

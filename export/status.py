@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
@@ -14,25 +14,12 @@ def say_nothing(line: str) -> None:
     """For callers without a screen."""
 
 
-class Status(contextlib.AbstractContextManager["Status"]):
-    """What is going on: one changing line on a terminal, one line per stage elsewhere."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._status = console.status("") if console.is_terminal else None
-
-    def __enter__(self) -> "Status":
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def say(self, line: str) -> None:
-        """Tells the stage that begins."""
-        if self._status is not None:
-            self._status.update(line)
-        else:
-            print(f"export: {line}", file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def status() -> Iterator[Say]:
+    """Tells the stage that begins: one changing line on a terminal, one line per stage elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda line: print(f"export: {line}", file=sys.stderr, flush=True)
+        return
+    with console.status("") as shown:
+        yield shown.update

@@ -1,7 +1,10 @@
-"""What a model in PyTorch gives a bundle: graphs to be traced, and the reference that certifies them."""
+"""What a trained model in PyTorch gives a bundle: graphs to be traced, and the reference that certifies them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 from attendant.export.origins.exportable import Exportable
@@ -9,11 +12,32 @@ from attendant.export.status import Say
 from attendant.export.tracing.graphs import trace_graphs
 from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.certification import certify_traced
+from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import VerificationPlan
-from attendant.runtime.bundle.manifest import Certificate, Manifest, SpecialIds
-from attendant.runtime.bundle.tokenizer import special_ids
+from attendant.runtime.bundle.manifest import (
+    Certificate,
+    DecodingDefaults,
+    Evaluation,
+    Limits,
+    Manifest,
+    Provenance,
+    SpecialIds,
+)
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, special_ids
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model import Seq2Seq
+from attendant.training.model.stepper import TorchStepper
+from attendant.training.run.loading import LoadedRun
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+
+MAX_BEAM_SIZE = 32
+"""A request's rows are memory and time of everybody's; more hypotheses than this have never helped quality."""
+
+NUM_SOURCES = 256
+"""Real sources looked at: for the comparison with PyTorch and to choose golden examples from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,4 +62,63 @@ class ExportableModel(Exportable):
     def certify(
         self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
     ) -> tuple[Certificate, ...]:
-        return (certify_traced(manifest, stepper, self.model, self.encoder_sources(), plan=plan, say=say),)
+        grid = GridComparison(manifest, stepper, TorchStepper(self.model), self.encoder_sources(), plan, say)
+        return (certify_traced(grid, self.model),)
+
+
+def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
+    """Everything that a bundle says of this run.
+
+    Args:
+        name: the bundle's; None: the run directory's.
+
+    Raises:
+        UserError: the name can't be a bundle's.
+    """
+    recipe = run.recipe
+    num_symbols = run.target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)
+    max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
+    # The defaults are what the evaluation in the manifest was measured with.
+    beam_size = min(recipe.evaluation.beam_size, max_beam_size)
+    measured = ("metric", "value", "protocol", "num_examples")
+    return ExportableModel(
+        name=bundle_name(name, run.path.resolve().name),
+        model=run.model,
+        source_tokenizer=run.source_tokenizer,
+        target_tokenizer=run.target_tokenizer,
+        append_eos=recipe.source.append_eos,
+        limits=Limits(
+            max_source_tokens=recipe.data.max_source_tokens,
+            max_target_tokens=recipe.data.max_target_tokens,
+            max_beam_size=max_beam_size,
+            max_num_hypotheses=max_beam_size,
+        ),
+        decoding=DecodingDefaults(
+            beam_size=beam_size,
+            length_penalty=recipe.evaluation.length_penalty,
+            patience=recipe.evaluation.patience,
+            max_length_ratio=run.max_length_ratio,
+        ),
+        provenance=Provenance(
+            commit=run.commit,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions={**run.versions, "onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]},
+            recipe=recipe.model_dump(mode="json"),
+            data_digest=run.data_digest,
+            checkpoint=run.checkpoint,
+        ),
+        evaluation=tuple(Evaluation(**{field: entry[field] for field in measured}) for entry in run.evaluation),
+        sources=run.held_out_sources(NUM_SOURCES),
+    )
+
+
+def bundle_name(given: str | None, folder: str) -> str:
+    """The name that was given, or one made of the folder's. Raises UserError where it can't be a bundle's."""
+    name = given or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
+    if not re.fullmatch(NAME_PATTERN, name):
+        what = f"--name {given}" if given else f"the run's folder {folder!r} gives no name"
+        raise UserError(
+            f"{what}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
+            "give another by --name"
+        )
+    return name

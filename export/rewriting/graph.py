@@ -12,10 +12,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
+from onnx_ir.passes.common import TopologicalSortPass
 
 from attendant.export.tracing.traced import TracedGraph
-from attendant.runtime.bundle.manifest import TensorSpec
 
 Array = NDArray[Any]
 
@@ -67,6 +66,12 @@ def size_of(value: ir.Value) -> int:
     return size
 
 
+def keeps_last_axis(node: ir.Node) -> bool:
+    """Whether a node is a Transpose that leaves the features, the last axis, where they are."""
+    order = node.attributes.get_ints("perm", ()) if node.op_type == "Transpose" else ()
+    return bool(order) and order[-1] == len(order) - 1
+
+
 class GraphBuilder:
     """Adds nodes and constants to a graph; their names begin with `prefix`."""
 
@@ -112,11 +117,9 @@ class GraphEditor(GraphBuilder):
         super().__init__(self._model.graph, prefix)
 
     def input(self, name: str) -> ir.Value:
-        """The graph's input of that name."""
         return next(value for value in self.graph.inputs if value.name == name)
 
     def output(self, name: str) -> ir.Value:
-        """The graph's output of that name."""
         return next(value for value in self.graph.outputs if value.name == name)
 
     def original(self, value: ir.Value) -> ir.Value:
@@ -153,13 +156,7 @@ class GraphEditor(GraphBuilder):
             self.graph.opset_imports[CONTRIBUTED] = 1
         # What is unused is seen from the end: in any other order some of it would be left.
         TopologicalSortPass()(self._model)
-        RemoveUnusedNodesPass()(self._model)
-        model = ir.to_proto(self._model)
-        # What is inferred of the plain graph's values says nothing of the new ones.
-        del model.graph.value_info[:]
-        onnx.checker.check_model(model)
-        inputs, outputs = (tuple(map(_spec, values)) for values in (self.graph.inputs, self.graph.outputs))
-        return TracedGraph(model=model, opset=self._model.opset_imports[""], inputs=inputs, outputs=outputs)
+        return TracedGraph.of(self._model)
 
 
 def _put(values: MutableSequence[ir.Value], name: str, value: ir.Value) -> ir.Value | None:
@@ -170,9 +167,3 @@ def _put(values: MutableSequence[ir.Value], name: str, value: ir.Value) -> ir.Va
             return former
     values.append(value)
     return None
-
-
-def _spec(value: ir.Value) -> TensorSpec:
-    assert value.name is not None and value.dtype is not None and value.shape is not None
-    shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
-    return TensorSpec(name=value.name, dtype=str(value.dtype.numpy()), shape=shape)

@@ -14,10 +14,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from attendant.export.tracing.finishing import finished
 from attendant.export.tracing.onnx_layers import with_onnx_layers
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle import graph_io
@@ -32,13 +33,15 @@ MAX_GRAPH_BYTES = 2**31 - 1
 """What one protobuf message can hold."""
 
 
-class EncoderGraph(nn.Module):
-    """Ids [B, S] int64 and lengths [B] int64 of sources -> the state tensors, in order."""
-
+class _StateGraph(nn.Module):
     def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
         super().__init__()
         self.model = model
         self.state = tuple(state)
+
+
+class EncoderGraph(_StateGraph):
+    """Ids [B, S] int64 and lengths [B] int64 of sources -> the state tensors, in order."""
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         encoded = self.model.encode(source_ids, source_lengths)
@@ -46,21 +49,11 @@ class EncoderGraph(nn.Module):
         return tuple(tensors[tensor.input] for tensor in self.state)
 
 
-class DecoderStepGraph(nn.Module):
+class DecoderStepGraph(_StateGraph):
     """A step of the model and its candidates; the number of candidates becomes an input after tracing."""
 
-    def __init__(self, model: Seq2Seq, state: Sequence[StateTensor]) -> None:
-        super().__init__()
-        self.model = model
-        self.state = tuple(state)
-
     def forward(
-        self,
-        previous_ids: Tensor,
-        tensors: list[Tensor],
-        layout: list[Tensor],
-        forced_ids: Tensor,
-        banned_ids: Tensor,
+        self, previous_ids: Tensor, tensors: list[Tensor], layout: list[Tensor], forced_ids: Tensor, banned_ids: Tensor
     ) -> tuple[Tensor, ...]:
         """See runtime/bundle/graph_io.py for the shapes.
 
@@ -89,7 +82,12 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
     Raises:
         UserError: the weights are more than one ONNX file can hold.
     """
-    _refuse_too_large(model)
+    size = sum(tensor.numel() * 4 for tensor in model.state_dict().values())
+    if size >= MAX_GRAPH_BYTES:
+        raise UserError(
+            f"the weights take {size / 1e9:.1f} GB in fp32 and one ONNX file holds less than 2.1 GB: "
+            "train a smaller model (fewer layers, a smaller hidden_size or vocabulary)"
+        )
     state = model.state_tensors()
     traced = with_onnx_layers(model)
     specs, examples = _state_examples(model, state)
@@ -111,7 +109,7 @@ def trace_graphs(model: Seq2Seq) -> TracedPair:
             torch.full((EXAMPLE_ROWS,), -1),
             torch.full((EXAMPLE_ROWS, EXAMPLE_BANS), -1),
         ),
-        # The number of candidates is no input of the traced module: finishing makes it one.
+        # The number of candidates is no input of the traced module: it becomes one below.
         [inputs[0], *specs, *inputs[1:-1]],
         [
             *outputs,
@@ -156,6 +154,12 @@ def _export(
     outputs: Sequence[TensorSpec],
     num_candidates: TensorSpec | None = None,
 ) -> TracedGraph:
+    """The module as a graph.
+
+    Args:
+        inputs, outputs: as they are traced, in order; the graph's dimensions are named as these say.
+        num_candidates: becomes an input; None: the graph has no candidates.
+    """
     remaining = iter(inputs)
 
     def dynamic(argument: Any) -> Any:
@@ -176,7 +180,30 @@ def _export(
             verbose=False,
         )
     assert program is not None, "the dynamo exporter returns a program"
-    return finished(program.model, inputs, outputs, num_candidates)
+    graph = program.model.graph
+    domains = {*program.model.opset_imports, *(node.domain for node in graph.all_nodes())}
+    assert domains <= {""} and not program.model.functions, f"only standard operators are portable, got {domains}"
+    _declare(graph.inputs, inputs)
+    _declare(graph.outputs, outputs)
+    if num_candidates is not None:
+        # Where the exporter left a constant: the k of the graph's one TopK.
+        count = ir.val(num_candidates.name, _dtype(num_candidates), num_candidates.shape)
+        graph.inputs.append(count)
+        (top,) = [node for node in graph if node.op_type == "TopK"]
+        top.replace_input_with(1, count)
+    return TracedGraph.of(program.model)
+
+
+def _declare(values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -> None:
+    """Names the dimensions as the manifest does; types and ranks must be what was traced."""
+    assert [value.name for value in values] == [spec.name for spec in specs]
+    for value, spec in zip(values, specs, strict=True):
+        assert value.dtype == _dtype(spec) and len(value.shape or ()) == len(spec.shape), f"{value} is not {spec}"
+        value.shape = ir.Shape(spec.shape)
+
+
+def _dtype(spec: TensorSpec) -> ir.DataType:
+    return ir.DataType.from_numpy(np.dtype(spec.dtype))
 
 
 @contextlib.contextmanager
@@ -190,15 +217,6 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _refuse_too_large(model: Seq2Seq) -> None:
-    size = sum(tensor.numel() * 4 for tensor in model.state_dict().values())
-    if size >= MAX_GRAPH_BYTES:
-        raise UserError(
-            f"the weights take {size / 1e9:.1f} GB in fp32 and one ONNX file holds less than 2.1 GB: "
-            "train a smaller model (fewer layers, a smaller hidden_size or vocabulary)"
-        )
 
 
 def _example_sources(width: int) -> tuple[Tensor, Tensor]:

@@ -19,16 +19,14 @@ from attendant.training.model.recurrent import RecurrentLayer
 NODE_VERSION: Final = 14
 """Of the ONNX operators LSTM, GRU and RNN."""
 
-GATE_ORDERS: Final = {
+OPERATORS: Final = {
     # torch: input, forget, cell, output. ONNX: input, output, forget, cell.
-    "lstm": ("LSTM", (0, 3, 1, 2)),
+    "lstm": ("LSTM", (0, 3, 1, 2), 3),
     # torch: reset, update, new. ONNX: update, reset, hidden.
-    "gru": ("GRU", (1, 0, 2)),
-    "rnn": ("RNN", (0,)),
+    "gru": ("GRU", (1, 0, 2), 2),
+    "rnn": ("RNN", (0,), 2),
 }
-
-OUTPUTS: Final = {"LSTM": 3, "GRU": 2, "RNN": 2}
-"""All outputs, the last states (and cells) of a node; the first two are used."""
+"""Name, order of the gates and number of outputs: all states, the last ones and, unused, an LSTM's last cells."""
 
 
 class OnnxRecurrentLayer(nn.Module):
@@ -41,7 +39,7 @@ class OnnxRecurrentLayer(nn.Module):
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.hidden_size = layer.hidden_size
-        self.operator, gates = GATE_ORDERS[layer.cell]
+        self.operator, gates, self.num_outputs = OPERATORS[layer.cell]
         directions = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
         self.num_directions = len(directions)
 
@@ -72,7 +70,6 @@ class OnnxRecurrentLayer(nn.Module):
         """Outputs [S, D, B, H] and last states [D, B, H] of inputs [S, B, I]."""
         width, num_sources, _ = inputs.shape
         final_shape = (self.num_directions, num_sources, self.hidden_size)
-        num_outputs = OUTPUTS[self.operator]
         attributes: dict[str, Any] = {
             "hidden_size": self.hidden_size,
             "direction": "bidirectional" if self.num_directions == 2 else "forward",
@@ -84,8 +81,8 @@ class OnnxRecurrentLayer(nn.Module):
             self.operator,
             (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths),
             attrs=attributes,
-            dtypes=(torch.float32,) * num_outputs,
-            shapes=[(width, *final_shape), *[final_shape] * (num_outputs - 1)],
+            dtypes=(torch.float32,) * self.num_outputs,
+            shapes=[(width, *final_shape), *[final_shape] * (self.num_outputs - 1)],
             version=NODE_VERSION,
         )
         return outputs, final
@@ -94,11 +91,9 @@ class OnnxRecurrentLayer(nn.Module):
 def with_onnx_layers(model: Seq2Seq) -> Seq2Seq:
     """A copy of `model`, for tracing, whose encoder's recurrent layers are ONNX nodes; `model` stays as it is."""
     traced = copy.deepcopy(model).eval()
-    replaced = 0
     for module in list(traced.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, RecurrentLayer):
                 setattr(module, name, OnnxRecurrentLayer(child))
-                replaced += 1
-    assert replaced, "the encoder has recurrent layers"
+    assert any(isinstance(one, OnnxRecurrentLayer) for one in traced.modules()), "the encoder has recurrent layers"
     return traced

@@ -10,20 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from attendant.export.status import Say, say_nothing
 from attendant.export.verification.comparison import Agreement, distance, first_step_lines
 from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import (
     FIRST_STEP_TOLERANCE,
-    FULL_PLAN,
     INT8_DISTANCE,
     ROUNDING_MULTIPLE,
     TOLERANCE,
-    VerificationPlan,
 )
 from attendant.export.verification.probes import Trace
 from attendant.runtime.bundle.manifest import Certificate, Manifest, Precision
-from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
 
@@ -33,28 +29,17 @@ NOT_RUN: Final = (
 )
 
 
-def certify_traced(
-    manifest: Manifest,
-    stepper: BundleStepper,
-    model: Seq2Seq,
-    real_sources: Sequence[Sequence[int]],
-    *,
-    plan: VerificationPlan = FULL_PLAN,
-    say: Say = say_nothing,
-) -> Certificate:
-    """Compares the fp32 graphs with PyTorch over the plan's grid.
+def certify_traced(grid: GridComparison, model: Seq2Seq) -> Certificate:
+    """Compares the fp32 graphs with PyTorch.
 
     Args:
-        manifest: of the bundle that `stepper` runs; its certificates are not looked at.
-        model: the trained model, of the same weights.
-        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
+        grid: its reference runs `model`, the trained one of the same weights.
 
     Raises:
         VerificationFailed: one line per tensor, or per decoded source, that differs.
     """
-    grid = GridComparison(manifest, stepper, TorchStepper(model), real_sources, name="PyTorch", plan=plan, say=say)
     # On other providers batch-mates may change the last bits; the certificate then says so.
-    must_be_invariant = stepper.provider == "cpu"
+    must_be_invariant = grid.stepper.provider == "cpu"
     agreement = grid.compare_steps(from_expected=True)
     rounding = Agreement()
     exact = grid.trace(TorchStepper(copy.deepcopy(model).double()), started_from=grid.expected)
@@ -70,22 +55,11 @@ def certify_traced(
     grid.refuse(agreement.differences(allowed, must_be_invariant=must_be_invariant))
     report = grid.compare_decodings(allowed("step/log_probs"))
     grid.refuse([*report.token_lines, *(report.batch_lines if must_be_invariant else ())])
-    return grid.certificate(
-        agreement, report, reference="pytorch", tolerance=TOLERANCE, reference_errors=rounding.largest_errors()
-    )
+    return grid.certificate(agreement, report, tolerance=TOLERANCE, reference_errors=rounding.largest_errors())
 
 
-def certify_rewritten(
-    manifest: Manifest,
-    stepper: BundleStepper,
-    reference: BundleStepper,
-    arithmetic: Mapping[str, str],
-    real_sources: Sequence[Sequence[int]],
-    *,
-    plan: VerificationPlan = FULL_PLAN,
-    say: Say = say_nothing,
-) -> Certificate:
-    """Compares the int8 or fp16 graphs with the fp32 graphs over the plan's grid.
+def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Certificate:
+    """Compares the int8 or fp16 graphs with the fp32 graphs.
 
     How far off they are is told, tensor by tensor, and not refused before the rewrite must be wrong: what it costs is
     measured on a test set. int8 must besides give every source the same bits alone and in any batch: its sums are
@@ -94,22 +68,17 @@ def certify_rewritten(
     kernels have not been seen.
 
     Args:
-        manifest: of the bundle that both run.
-        stepper: of int8 or fp16, on the provider that there is.
-        reference: of fp32.
-        arithmetic: what the rewrite did; see RewrittenPair.
-        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
+        arithmetic: what the rewrite did; see TracedPair.
 
     Raises:
         VerificationFailed: log-probabilities are off by more than rounding explains, something is no number, or a
             source got other bits in int8 beside batch-mates.
     """
-    precision = stepper.precision
+    precision = grid.stepper.precision
     is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]
-    grid = GridComparison(manifest, stepper, reference, real_sources, name="fp32", plan=plan, say=say)
-    stored = _stored_differently(manifest, precision) if is_int8 else frozenset()
+    stored = _stored_differently(grid.manifest, precision) if is_int8 else frozenset()
     agreement = grid.compare_steps(stored, from_expected=False)
-    found = grid.trace(stepper)
+    found = grid.trace(grid.stepper)
     lines = first_step_lines(found, grid.expected, tolerance)
     lines += [f"{name}: no number" for name, error in agreement.largest_errors().items() if not np.isfinite(error)]
     if is_int8:
@@ -117,10 +86,8 @@ def certify_rewritten(
     grid.refuse(lines)
     report = grid.compare_decodings()
     grid.refuse(report.batch_lines if is_int8 else ())
-    unseen = {"CUDA": NOT_RUN} if (precision, stepper.provider) == ("fp16", "cpu") else {}
-    return grid.certificate(
-        agreement, report, reference="fp32", tolerance=tolerance, arithmetic={**arithmetic, **unseen}
-    )
+    unseen = {"CUDA": NOT_RUN} if (precision, grid.stepper.provider) == ("fp16", "cpu") else {}
+    return grid.certificate(agreement, report, tolerance=tolerance, arithmetic={**arithmetic, **unseen})
 
 
 def _far_off(found: Sequence[Trace], expected: Sequence[Trace]) -> list[str]:

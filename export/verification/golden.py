@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attendant.export.verification.margins import outcomes_under_noise
+from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.golden import GoldenExample
 from attendant.runtime.bundle.manifest import Manifest, Precision
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -25,21 +26,18 @@ MAX_LENGTHS = (64, 16, 4)
 
 
 def choose_golden(
-    manifest: Manifest,
-    stepper: BundleStepper,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    sources: Sequence[Sequence[int]],
+    bundle: Bundle, stepper: BundleStepper, sources: Sequence[Sequence[int]]
 ) -> tuple[GoldenExample, ...]:
     """Greedy and beam examples with clear margins.
 
     Args:
+        bundle: a draft, whose golden examples are not looked at.
         sources: source ids as the encoder takes them, EOS included where the bundle appends it.
 
     Raises:
         VerificationFailed: no source has a clear margin: the model's outcomes are ties.
     """
-    margin = MARGIN[stepper.precision]
+    manifest, margin = bundle.manifest, MARGIN[stepper.precision]
     candidates = [source for source in sources if _can_be_asked_for(source, manifest)][:NUM_TRIED]
     for length in MAX_LENGTHS:
         examples: list[GoldenExample] = []
@@ -50,17 +48,16 @@ def choose_golden(
                 max_length=min(length, manifest.limits.max_target_tokens),
             )
             outcomes = outcomes_under_noise(stepper, candidates, options, manifest.special_ids, margin)
-            clear = [source for source, tokens in zip(candidates, outcomes, strict=True) if len(tokens) == 1]
-            kept = clear[:NUM_KEPT]
+            kept = [source for source, tokens in zip(candidates, outcomes, strict=True) if len(tokens) == 1][:NUM_KEPT]
             found = decode_all(stepper, kept, options, manifest.special_ids) if kept else []
             examples += [
                 GoldenExample(
                     precision=stepper.precision,
-                    source_tokens=tuple(source_tokenizer.tokens_of(_text_ids(source, manifest))),
+                    source_tokens=tuple(bundle.source_tokenizer.tokens_of(_text_ids(source, manifest))),
                     beam_size=beam_size,
                     length_penalty=options.length_penalty,
                     max_length=options.max_length,
-                    target_tokens=tuple(target_tokenizer.tokens_of(hypotheses[0].token_ids)),
+                    target_tokens=tuple(bundle.target_tokenizer.tokens_of(hypotheses[0].token_ids)),
                     score=hypotheses[0].score,
                     log_prob=hypotheses[0].log_prob,
                 )

@@ -1,60 +1,76 @@
 """A stepper beside its reference on the probes and decodings of a plan."""
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
-from attendant.export.status import Say
+from attendant.export.status import Say, say_nothing
 from attendant.export.verification.comparison import Agreement
-from attendant.export.verification.decodings import DecodingReport, compare_decodings
-from attendant.export.verification.plan import SCORE_TOLERANCE, VerificationPlan
-from attendant.export.verification.probes import Trace, random_source, trace_probes, write_probes
-from attendant.runtime.bundle.graph_io import position_axis
-from attendant.runtime.bundle.manifest import Certificate, Grid, Manifest, Precision
+from attendant.export.verification.margins import outcomes_under_noise
+from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, TIE_TOLERANCES, VerificationPlan
+from attendant.export.verification.probes import Probe, Trace, random_source, trace_probes, write_probes
+from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest, TokenAgreement
 from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.stepper import Stepper
 
+MAX_LINES = 8
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingReport:
+    """How the decodings of a plan compared.
+
+    Attributes:
+        token_lines: one per source whose tokens differ without a tie to excuse it.
+        batch_lines: one per source that got other bits alone than in a batch.
+    """
+
+    tokens: TokenAgreement
+    token_lines: tuple[str, ...]
+    batch_lines: tuple[str, ...]
+
+
+@dataclass(slots=True)
 class GridComparison:
     """Compares over a plan's grid, with the same probes and sources each time for the same bundle.
 
     Attributes:
+        manifest: of the bundle that `stepper` runs; its certificates are not looked at.
+        reference: PyTorch for the fp32 graphs, and these for any other precision.
+        real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
         expected: the reference's trace of each probe.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        stepper: BundleStepper,
-        reference: Stepper,
-        real_sources: Sequence[Sequence[int]],
-        *,
-        name: str,
-        plan: VerificationPlan,
-        say: Say,
-    ) -> None:
-        """`name`: the reference's, for people."""
-        self._manifest = manifest
-        self._stepper = stepper
-        self._reference = reference
-        self._real_sources = real_sources
-        self._plan = plan
-        self._say = say
+    manifest: Manifest
+    stepper: BundleStepper
+    reference: Stepper
+    real_sources: Sequence[Sequence[int]]
+    plan: VerificationPlan = FULL_PLAN
+    say: Say = say_nothing
+    expected: list[Trace] = field(init=False)
+    _probes: list[Probe] = field(init=False)
+    _graphs: GraphPair = field(init=False)
+    _random: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._graphs = self.manifest.graphs[self.stepper.precision]
         self._random = np.random.default_rng(0)
-        self._probes = write_probes(plan, manifest, real_sources, self._random)
-        say(f"probing {len(self._probes)} sources in {name}")
-        self.expected = trace_probes(reference, self._probes, positional_tensors(manifest, "fp32"))
-        self._positional = positional_tensors(manifest, stepper.precision)
+        self._probes = write_probes(self.plan, self.manifest, self.real_sources, self._random)
+        self.say(f"probing {len(self._probes)} sources in {'PyTorch' if self.stepper.precision == 'fp32' else 'fp32'}")
+        self.expected = trace_probes(self.reference, self._probes, self.manifest.graphs["fp32"])
 
     def trace(self, stepper: Stepper, started_from: Sequence[Trace] | None = None) -> list[Trace]:
         """The traces of all probes together; see `trace_probes`."""
-        return trace_probes(stepper, self._probes, self._positional, started_from)
+        return trace_probes(stepper, self._probes, self._graphs, started_from)
 
     def compare_steps(self, stored: frozenset[str] = frozenset(), *, from_expected: bool) -> Agreement:
         """Traces every probe alone and in batches of every size, and compares with the reference's traces.
@@ -67,16 +83,16 @@ class GridComparison:
         def traced(chosen: Sequence[int]) -> list[Trace]:
             started_from = [self.expected[index] for index in chosen] if from_expected else None
             probes = [self._probes[index] for index in chosen]
-            return trace_probes(self._stepper, probes, self._positional, started_from)
+            return trace_probes(self.stepper, probes, self._graphs, started_from)
 
         everything = range(len(self._probes))
         references = _without(self.expected, stored)
-        self._say("probing each source alone")
+        self.say("probing each source alone")
         alone = [traced([index])[0] for index in everything]
         agreement = Agreement()
         agreement.compare(_without(alone, stored), references, "alone")
-        for size in self._plan.batch_sizes:
-            self._say(f"probing batches of {size}")
+        for size in self.plan.batch_sizes:
+            self.say(f"probing batches of {size}")
             chosen = [int(index) for index in self._random.permutation(len(self._probes))[:size]]
             traces, where = traced(chosen), f"in a batch of {size}"
             agreement.compare(_without(traces, stored), [references[index] for index in chosen], where)
@@ -84,39 +100,38 @@ class GridComparison:
         return agreement
 
     def compare_decodings(self, tolerance: float | None = None) -> DecodingReport:
-        """Decodes on both sides; see `decodings.compare_decodings`."""
-        plan, manifest = self._plan, self._manifest
-        self._say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
+        """Decodes on both sides; see `compare_decodings` below."""
+        plan = self.plan
+        self.say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
         # Real sources where there are enough, three of four; random ones for the rest.
-        sources = [list(source) for source in self._real_sources[: plan.num_decoded * 3 // 4]]
+        sources = [list(source) for source in self.real_sources[: plan.num_decoded * 3 // 4]]
         lengths = self._random.choice(np.array(plan.source_lengths), plan.num_decoded - len(sources))
-        sources += [random_source(manifest, int(length), self._random) for length in lengths]
-        return compare_decodings(plan, manifest, self._stepper, self._reference, sources, tolerance)
+        sources += [random_source(self.manifest, int(length), self._random) for length in lengths]
+        return compare_decodings(plan, self.manifest, self.stepper, self.reference, sources, tolerance)
 
     def refuse(self, lines: Sequence[str]) -> None:
         """Raises VerificationFailed where there are lines that say what differs."""
         if lines:
-            stepper = self._stepper
-            raise VerificationFailed(f"the {stepper.precision} graphs on {stepper.provider} are refused", lines)
+            what = f"the {self.stepper.precision} graphs on {self.stepper.provider}"
+            raise VerificationFailed(f"{what} are refused", lines)
 
     def certificate(
         self,
         agreement: Agreement,
         report: DecodingReport,
         *,
-        reference: Literal["pytorch", "fp32"],
         tolerance: float,
         reference_errors: Mapping[str, float] = MappingProxyType({}),
         arithmetic: Mapping[str, str] = MappingProxyType({}),
     ) -> Certificate:
         """What was found on this host; see Certificate for the arguments."""
-        plan, stepper = self._plan, self._stepper
+        plan, stepper = self.plan, self.stepper
         return Certificate(
             precision=stepper.precision,
             provider=stepper.provider,
             runtime_version=RUNTIME_VERSION,
             host=host_description(),
-            reference=reference,
+            reference="pytorch" if stepper.precision == "fp32" else "fp32",
             grid=Grid(
                 batch_sizes=plan.batch_sizes,
                 source_lengths=tuple(sorted(plan.source_lengths)),
@@ -133,12 +148,70 @@ class GridComparison:
         )
 
 
-def positional_tensors(manifest: Manifest, precision: Precision) -> dict[str, int]:
-    """Of the state tensors that have one, the axis of source positions."""
-    graphs = manifest.graphs[precision]
-    state = {tensor.input for tensor in graphs.state}
-    axes = {spec.name: position_axis(spec) for spec in graphs.decoder_step.inputs if spec.name in state}
-    return {name: axis for name, axis in axes.items() if axis is not None}
+def compare_decodings(
+    plan: VerificationPlan,
+    manifest: Manifest,
+    stepper: Stepper,
+    reference: Stepper,
+    sources: Sequence[Sequence[int]],
+    tolerance: float | None = None,
+) -> DecodingReport:
+    """Decodes `sources` by every beam size of the plan on both sides.
+
+    The tokens must be the same, and each request's own whatever its batch-mates.
+
+    Args:
+        tolerance: how far log-probabilities may be off; a decision within ten of it is a tie, any other a fault. None:
+            tokens may differ, and are counted.
+    """
+    num_identical = num_excused = 0
+    token_lines: list[str] = []
+    batch_lines: list[str] = []
+    for beam_size in plan.beam_sizes:
+        options = DecodingOptions(
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=manifest.decoding.length_penalty,
+            max_length=min(plan.max_length, manifest.limits.max_target_tokens),
+        )
+        found, expected = (decode_all(one, sources, options, manifest.special_ids) for one in (stepper, reference))
+        for source, together in zip(sources[: plan.num_alone], found, strict=False):
+            (alone,) = decode_all(stepper, [source], options, manifest.special_ids)
+            if list(alone) != list(together):
+                batch_lines.append(
+                    f"decoding with beam_size {beam_size}: source {list(source)}: score {alone[0].score!r} alone, "
+                    f"{together[0].score!r} in a batch"
+                )
+        differing = [
+            (source, ours[0].token_ids, theirs[0].token_ids)
+            for source, ours, theirs in zip(sources, found, expected, strict=True)
+            if ours[0].token_ids != theirs[0].token_ids
+        ]
+        num_identical += len(sources) - len(differing)
+        if tolerance is None or not differing:
+            continue
+        # A tie: the reference itself decides otherwise when two candidates move by ten tolerances between them.
+        outcomes = outcomes_under_noise(
+            reference,
+            [source for source, _, _ in differing],
+            options,
+            manifest.special_ids,
+            TIE_TOLERANCES * tolerance / 2,
+        )
+        for (source, ours, theirs), outcome in zip(differing, outcomes, strict=True):
+            if len(outcome) > 1:
+                num_excused += 1
+            else:
+                token_lines.append(
+                    f"decoding with beam_size {beam_size}: source {list(source)}: tokens {list(ours)}, PyTorch's "
+                    f"{list(theirs)}, and it is no tie"
+                )
+    tokens = TokenAgreement(
+        num_compared=len(sources) * len(plan.beam_sizes), num_identical=num_identical, num_excused=num_excused
+    )
+    return DecodingReport(
+        tokens=tokens, token_lines=tuple(token_lines[:MAX_LINES]), batch_lines=tuple(batch_lines[:MAX_LINES])
+    )
 
 
 def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
@@ -152,10 +225,9 @@ def listed(numbers: Sequence[object]) -> str:
 
 def host_description() -> str:
     """The kind of machine, not its name: "x86_64, <processor>"."""
-    processor = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
+    file = Path("/proc/cpuinfo")
+    named = (
+        re.search(r"^model name\s*:(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
+    )
+    processor = named[1].strip() if named else platform.processor()
     return ", ".join(part for part in (platform.machine(), processor) if part)

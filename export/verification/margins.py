@@ -5,6 +5,7 @@ to the end of the search.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,8 +19,6 @@ NUM_DRAWS = 12
 
 SPARE_CANDIDATES = 4
 """Further candidates, since the noise may lift one of them among those asked for."""
-
-TokenIds = tuple[int, ...]
 
 
 class NoisyStepper:
@@ -58,12 +57,9 @@ class NoisyStepper:
         exact = output.candidate_log_probs
         noisy = exact + self._random.uniform(-self._amplitude, self._amplitude, exact.shape).astype(exact.dtype)
         order = np.argsort(-noisy, axis=1, kind="stable")[:, :num_candidates]
-        return StepOutput(
-            candidate_ids=np.take_along_axis(output.candidate_ids, order, axis=1),
-            candidate_log_probs=np.take_along_axis(noisy, order, axis=1),
-            forced_log_probs=output.forced_log_probs,
-            attention=output.attention,
-        ), stepped
+        ids = np.take_along_axis(output.candidate_ids, order, axis=1)
+        log_probs = np.take_along_axis(noisy, order, axis=1)
+        return replace(output, candidate_ids=ids, candidate_log_probs=log_probs), stepped
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         return self._stepper.select(given, rows)
@@ -78,7 +74,7 @@ def outcomes_under_noise(
     options: DecodingOptions,
     special_ids: SpecialIds,
     amplitude: float,
-) -> list[set[TokenIds]]:
+) -> list[set[tuple[int, ...]]]:
     """The best hypotheses that each source gets under `NUM_DRAWS` draws of the noise."""
     noisy = NoisyStepper(stepper, amplitude, np.random.default_rng(0))
     repeated = [source for source in sources for _ in range(NUM_DRAWS)]

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from attendant.export.verification.plan import VerificationPlan
-from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.bundle.graph_io import position_axis
+from attendant.runtime.bundle.manifest import GraphPair, Manifest
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.onnx.source_buffers import narrowed
 from attendant.runtime.stepper import DecoderState, Ids, Stepper
@@ -60,10 +61,9 @@ def write_probes(
     Args:
         real_sources: sources of the run's own data; every other probe whose length one of them has takes it.
     """
-    count = max(plan.batch_sizes)
     probes = []
     by_length = {len(source): source for source in real_sources}
-    for number in range(count):
+    for number in range(max(plan.batch_sizes)):
         length = plan.source_lengths[number % len(plan.source_lengths)]
         source = by_length.get(length) if number % 2 else None
         if source is None:
@@ -105,13 +105,13 @@ def _write_steps(
 def trace_probes(
     stepper: Stepper,
     probes: Sequence[Probe],
-    positional: Mapping[str, int],
+    graphs: GraphPair,
     started_from: Sequence[Trace] | None = None,
 ) -> list[Trace]:
     """Steps probes together.
 
     Args:
-        positional: of the state tensors that have one, the axis of the source's positions.
+        graphs: what the stepper runs, or stands for: their shapes tell which tensors have an axis of source positions.
         started_from: another stepper's traces of the same probes, from whose row tensors every step then starts. So a
             step's own error is seen, and not what a chaotic recurrence makes of the errors before it. (How those add
             up is seen by the decodings.)
@@ -119,6 +119,9 @@ def trace_probes(
     Returns:
         One trace per probe, in order.
     """
+    names = {tensor.input for tensor in graphs.state}
+    specs = [spec for spec in graphs.decoder_step.inputs if spec.name in names]
+    positional = {spec.name: axis for spec in specs if (axis := position_axis(spec)) is not None}
     traces: list[dict[str, Array]] = [{} for _ in probes]
     state = stepper.encode([probe.source for probe in probes])
     for name, tensor in _arrays(state.source_tensors).items():
@@ -136,7 +139,7 @@ def trace_probes(
             np.concatenate([step.previous_ids for step in steps]),
             num_candidates=stepper.vocabulary_size,
             forced_ids=np.concatenate([step.forced_ids for step in steps]),
-            banned_ids=np.concatenate([_widened(step.banned_ids) for step in steps]),
+            banned_ids=np.concatenate([_widened(step.banned_ids, MAX_BANNED, -1) for step in steps]),
             attention=True,
         )
         values = {
@@ -154,14 +157,10 @@ def _started_from(
     traces: Sequence[Trace], state: DecoderState, moment: str, positional: Mapping[str, int]
 ) -> DecoderState:
     """The state with the traces' row tensors, which hold valid positions only: padding is zero."""
-
-    def widened(values: Array, width: int) -> Array:
-        return np.pad(values, ((0, 0), (0, width - values.shape[1])))
-
     rows = {}
     for name, tensor in state.row_tensors.items():
         parts = [trace[f"{moment}/{name}"] for trace in traces]
-        values = np.concatenate([widened(part, tensor.shape[1]) for part in parts] if name in positional else parts)
+        values = np.concatenate([_widened(part, tensor.shape[1], 0) for part in parts] if name in positional else parts)
         rows[name] = torch.as_tensor(values, dtype=tensor.dtype) if isinstance(tensor, torch.Tensor) else values
     return dataclasses.replace(state, row_tensors=rows)
 
@@ -196,8 +195,8 @@ def _by_id(candidate_ids: Ids, log_probs: Array, vocabulary_size: int) -> Array:
     return ordered
 
 
-def _widened(banned_ids: Ids) -> Ids:
-    return np.pad(banned_ids, ((0, 0), (0, MAX_BANNED - banned_ids.shape[1])), constant_values=-1)
+def _widened(values: Array, width: int, padding: int) -> Array:
+    return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=padding)
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Array]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from attendant.export.status import Say, say_nothing
@@ -65,7 +64,7 @@ class Measurement:
             entries += self._values(precision, stepper, self.config, say, {one.metric: one.value for one in entries})
         if self.config.beam_size == 1:
             return tuple(entries)
-        greedy = self._values("fp32", steppers["fp32"], self.config.model_copy(update={"beam_size": 1}), say)
+        greedy = self._values("fp32", steppers["fp32"], self.config.model_copy(update={"beam_size": 1}), say, {})
         metric = self.config.metrics[0]
         beam, alone = (next(one for one in found if one.metric == metric) for found in (entries, greedy))
         if is_better(metric, alone.value, beam.value):
@@ -82,9 +81,9 @@ class Measurement:
         stepper: Stepper,
         config: EvaluationConfig,
         say: Say,
-        plain: Mapping[str, float] = MappingProxyType({}),
+        plain: Mapping[str, float],
     ) -> list[Evaluation]:
-        """Every metric; `plain`: the values of fp32, where there are any."""
+        """Every metric; `plain`: the values of fp32, once they are measured."""
         model = self.model_of(stepper)
         options = search_options(config, model)
         count = _tenths(f"{precision}, {describe_search(options)}", len(self.data.examples), say)

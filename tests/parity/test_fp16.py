@@ -10,8 +10,8 @@ import pytest
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.recheck import recheck
-from attendant.export.rewriting.fp16.conversion import convert
-from attendant.export.tracing.traced import RewrittenPair
+from attendant.export.rewriting.fp16 import convert
+from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -80,14 +80,14 @@ def test_verifying_says_what_has_not_run(half_bundle: Bundle) -> None:
     assert any(line.startswith("fp16 on cpu: ") and line.endswith("CUDA's kernels have not run") for line in lines)
 
 
-def with_a_gate_closed(pair: RewrittenPair) -> None:
-    graph = pair.graphs.decoder_step.model.graph
+def with_a_gate_closed(pair: TracedPair) -> None:
+    graph = pair.decoder_step.model.graph
     next(node for node in graph.node if node.op_type == "Tanh").op_type = "Sigmoid"
 
 
-def with_the_bans_in_half(pair: RewrittenPair) -> None:
+def with_the_bans_in_half(pair: TracedPair) -> None:
     """-1e9 is -inf in fp16, and a source that is masked altogether is no number."""
-    graph = pair.graphs.decoder_step.model.graph
+    graph = pair.decoder_step.model.graph
     masked = next(node for node in graph.node if node.op_type == "Softmax")
     infinite = onnx.helper.make_tensor("infinite", onnx.TensorProto.FLOAT, [], [float("-inf")])
     graph.initializer.append(infinite)
@@ -98,7 +98,7 @@ def with_the_bans_in_half(pair: RewrittenPair) -> None:
 
 @pytest.mark.parametrize("fault", [with_a_gate_closed, with_the_bans_in_half])
 def test_wrong_fp16_graphs_are_refused(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(pair: Any) -> RewrittenPair:
+    def faulty(pair: Any) -> TracedPair:
         converted = convert(pair)
         fault(converted)
         return converted

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.rewriting.int8.quantization import quantize
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.decoding.offline import decode_all
@@ -167,9 +167,9 @@ def with_a_cell_forgotten(pair: TracedPair) -> None:
     ],
 )
 def test_wrong_int8_graphs_are_refused(fault: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(pair: TracedPair) -> RewrittenPair:
+    def faulty(pair: TracedPair) -> TracedPair:
         quantized = quantize(pair)
-        fault(quantized.graphs)
+        fault(quantized)
         return quantized
 
     monkeypatch.setitem(REWRITERS, "int8", faulty)

@@ -16,7 +16,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from attendant.export.rewriting.bounds import Bounds
-from attendant.export.rewriting.graph import GraphEditor, constant, given, made_by, operand, shape_of, size_of
+from attendant.export.rewriting.graph import (
+    GraphEditor,
+    constant,
+    given,
+    keeps_last_axis,
+    made_by,
+    operand,
+    shape_of,
+    size_of,
+)
 
 ZERO: Final = 128
 LARGEST_CODE: Final = 127
@@ -51,7 +60,7 @@ class Activations:
         self._editor = editor
         self._bounds = bounds
         self._made: dict[ir.Value, Codes] = {}
-        self._tables: dict[ir.Value, Codes] = {}
+        self._tables: dict[tuple[ir.Value, tuple[int, ...]], Codes] = {}
         self._numbers: dict[float, ir.Value] = {}
         self.zero = editor.add_constant(np.uint8(ZERO), "zero")
 
@@ -72,13 +81,14 @@ class Activations:
         """
         node = value.producer()
         if node is not None:
-            order = node.attributes.get_ints("perm", ())
-            if node.op_type == "Transpose" and order[-1] == len(order) - 1:
+            if keeps_last_axis(node):
                 codes = self.calibrated(operand(node))
-                return Codes(self._editor.add("Transpose", [codes.value], perm=order), codes.steps)
-            if node.op_type == "Gather" and not node.attributes.get_int("axis", 0) and _is_table(operand(node)):
-                table, steps = self._calibrated_table(operand(node))
-                return Codes(self._editor.add("Gather", [table, node.inputs[1]]), steps)
+                perm = node.attributes.get_ints("perm", ())
+                return Codes(self._editor.add("Transpose", [codes.value], perm=perm), codes.steps)
+            table = constant(operand(node)) if node.op_type == "Gather" else None
+            if table is not None and table.ndim == 2 and not node.attributes.get_int("axis", 0):
+                codes = self._table(operand(node), CALIBRATION_CODES)
+                return Codes(self._editor.add("Gather", [codes.value, node.inputs[1]]), codes.steps)
         codes = self.of(value)
         editor = self._editor
         leading = editor.add("Slice", [editor.add("Shape", [codes.value]), editor.integers(0), editor.integers(-1)])
@@ -86,12 +96,6 @@ class Activations:
         ends = editor.add_constant(np.array(CALIBRATION_CODES, np.uint8), "calibration")
         everywhere = Codes(editor.add("Expand", [ends, shape]), np.ones(len(CALIBRATION_CODES)))
         return self.side_by_side([everywhere, codes])
-
-    def _calibrated_table(self, table: ir.Value) -> tuple[ir.Value, NDArray[np.float64]]:
-        codes, steps = _table_codes(table)
-        ends = np.broadcast_to(np.array(CALIBRATION_CODES, np.uint8), (len(codes), len(CALIBRATION_CODES)))
-        widened = self._editor.add_constant(np.concatenate([ends, codes], 1), f"{table.name}.codes")
-        return widened, np.concatenate([np.ones(len(CALIBRATION_CODES)), steps])
 
     def uniform(self, value: ir.Value) -> Codes:
         """The codes of a value, all features of which have steps of one size."""
@@ -137,11 +141,10 @@ class Activations:
         if joins_features(node):
             parts = [self.of(one) for one in given(node)]
             return None if any(part.row_scale is not None for part in parts) else self.side_by_side(parts)
-        order = node.attributes.get_ints("perm", ())
         moves_rows = node.op_type in ("Gather", "GatherElements") and (
             node.attributes.get_int("axis", 0) < len(shape_of(operand(node))) - 1
         )
-        if not moves_rows and not (node.op_type == "Transpose" and order[-1] == len(order) - 1):
+        if not moves_rows and not keeps_last_axis(node):
             return None
         origin = operand(node)
         codes = self._table(origin) if constant(origin) is not None else self.of(origin)
@@ -150,12 +153,17 @@ class Activations:
         attributes = dict[str, Any](node.attributes)
         return replace(codes, value=self._editor.add(node.op_type, [codes.value, *node.inputs[1:]], **attributes))
 
-    def _table(self, table: ir.Value) -> Codes:
-        """The codes of a table of embeddings [V, K], with a step for each feature."""
-        if table not in self._tables:
-            codes, steps = _table_codes(table)
-            self._tables[table] = Codes(self._editor.add_constant(codes, f"{table.name}.codes"), steps)
-        return self._tables[table]
+    def _table(self, table: ir.Value, ends: tuple[int, ...] = ()) -> Codes:
+        """The codes of a table of embeddings [V, K], with a step for each feature, behind `ends` in each row."""
+        if (table, ends) not in self._tables:
+            values = constant(table)
+            assert values is not None
+            steps = np.maximum(np.abs(values.astype(np.float64)).max(0), SMALLEST_LARGEST) / LARGEST_CODE
+            codes = np.rint(values / steps) + ZERO
+            together = np.concatenate([np.tile(ends, (len(codes), 1)), codes], 1).astype(np.uint8)
+            added = self._editor.add_constant(together, f"{table.name}.codes")
+            self._tables[table, ends] = Codes(added, np.concatenate([np.ones(len(ends)), steps]))
+        return self._tables[table, ends]
 
     def _fixed(self, value: ir.Value) -> Codes | None:
         largest = self._bounds.largest(self._editor.original(value))
@@ -178,15 +186,3 @@ def joins_features(node: ir.Node) -> bool:
     """Whether a node lays values side by side along their last axis."""
     last = len(shape_of(node.outputs[0])) - 1 if node.op_type == "Concat" else None
     return last is not None and node.attributes.get_int("axis", None) in (-1, last)
-
-
-def _is_table(value: ir.Value) -> bool:
-    table = constant(value)
-    return table is not None and table.ndim == 2
-
-
-def _table_codes(value: ir.Value) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    table = constant(value)
-    assert table is not None
-    steps = np.maximum(np.abs(table.astype(np.float64)).max(0), SMALLEST_LARGEST) / LARGEST_CODE
-    return (np.rint(table / steps) + ZERO).astype(np.uint8), steps

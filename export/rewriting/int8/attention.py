@@ -31,35 +31,6 @@ TRANSPOSED_SUFFIX: Final = "_transposed"
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """The products of a plain step graph's attention.
-
-    Attributes:
-        contexts: weights [B, M, S] times memory [B, S, C]; None: there is no attention.
-        scores: keys [B, S, A] times queries [B, A, M]; None: the score is no product.
-    """
-
-    contexts: ir.Node | None
-    scores: ir.Node | None
-
-    @property
-    def memory(self) -> str | None:
-        """The name of the source tensor that contexts are made of."""
-        return None if self.contexts is None else operand(self.contexts, 1).name
-
-    @property
-    def keys(self) -> str | None:
-        """The name of the source tensor that scores are made of, possibly the memory's."""
-        return None if self.scores is None else operand(self.scores, 0).name
-
-    @property
-    def stored_keys(self) -> str:
-        """What the keys are called as they are stored."""
-        assert self.keys is not None
-        return f"{self.keys}{TRANSPOSED_SUFFIX}" if self.keys == self.memory else self.keys
-
-
-@dataclass(frozen=True, slots=True)
 class StoredCodes:
     """A source tensor of the state as the encoder stores it: codes int8, with the zero at 0.
 
@@ -80,26 +51,60 @@ class StoredCodes:
         return f"stored as int8 {'in fixed steps' if self.scale is None else 'with a scale per position'}"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAttention:
-    """What the encoder stores for attention; None: it stores what it did before."""
+class Attention:
+    """The products of a plain step graph's attention, and the source tensors that are stored for them.
 
-    memory: StoredCodes | None
-    keys: StoredCodes | None
+    Attributes:
+        memory, keys: what the encoder stores in their place, once it does; None: it stores what it did before.
+    """
+
+    def __init__(self, step: GraphEditor) -> None:
+        # Weights [B, M, S] times memory [B, S, C]; None: there is no attention.
+        self._contexts = _product(step, 1, "Softmax")
+        # Keys [B, S, A] times queries [B, A, M]; None: the score is no product.
+        self._scores = _product(step, 0, "Transpose")
+        self._step = step
+        self.memory: StoredCodes | None = None
+        self.keys: StoredCodes | None = None
 
     @property
-    def all(self) -> list[StoredCodes]:
+    def stored(self) -> list[StoredCodes]:
         return [codes for codes in (self.memory, self.keys) if codes is not None]
 
     @property
     def scales(self) -> list[str]:
         """The names of the scales; memory and keys that are the same values share one."""
-        return list(dict.fromkeys(codes.scale for codes in self.all if codes.scale is not None))
+        return list(dict.fromkeys(codes.scale for codes in self.stored if codes.scale is not None))
 
+    def store(self, encoder: GraphEditor, activations: Activations) -> None:
+        """Makes the encoder's outputs codes of the memory and the keys."""
+        memory = None if self._contexts is None else operand(self._contexts, 1).name
+        keys = None if self._scores is None else operand(self._scores, 0).name
+        names = dict.fromkeys(name for name in (memory, keys) if name is not None)
+        sizes = {name: size_of(encoder.output(name)) for name in names}
+        codes = {name: activations.signed(encoder.output(name)) for name in names}
+        scales = {name: _store_scale(encoder, name, codes[name]) for name in names}
 
-def find_attention(step: GraphEditor) -> Attention:
-    """The products of a step graph's attention, which become products of integers."""
-    return Attention(contexts=_product(step, 1, "Softmax"), scores=_product(step, 0, "Transpose"))
+        def stored(origin: str, name: str, value: ir.Value, shape: tuple[str | int, ...]) -> StoredCodes:
+            encoder.add_output(name, value, ir.DataType.INT8, shape)
+            return StoredCodes(name, shape, float(codes[origin].steps[0]), scales[origin])
+
+        if keys is not None:
+            transposed = encoder.add("Transpose", [codes[keys].value], perm=[0, 2, 1])
+            name = f"{keys}{TRANSPOSED_SUFFIX}" if keys == memory else keys
+            self.keys = stored(keys, name, transposed, ("B", sizes[keys], "S"))
+        if memory is not None:
+            self.memory = stored(memory, memory, codes[memory].value, ("B", "S", sizes[memory]))
+
+    def replace(self, activations: Activations) -> None:
+        """Replaces a step's attention by products of integers, and its memory and keys by inputs of codes."""
+        step = self._step
+        given = {codes.name: step.add_input(codes.name, ir.DataType.INT8, codes.shape) for codes in self.stored}
+        given |= {scale: step.add_input(scale, ir.DataType.FLOAT, ("B", "S")) for scale in self.scales}
+        if self._scores is not None and self.keys is not None:
+            _replace_scores(step, activations, self._scores, self.keys, given)
+        if self._contexts is not None and self.memory is not None:
+            _replace_contexts(step, activations, self._contexts, self.memory, given)
 
 
 def _product(step: GraphEditor, place: int, operator: str) -> ir.Node | None:
@@ -115,26 +120,6 @@ def _product(step: GraphEditor, place: int, operator: str) -> ir.Node | None:
     return found[0] if found else None
 
 
-def store_attention(encoder: GraphEditor, activations: Activations, attention: Attention) -> StoredAttention:
-    """Makes the encoder's outputs codes of the memory and the keys."""
-    names = dict.fromkeys(name for name in (attention.memory, attention.keys) if name is not None)
-    sizes = {name: size_of(encoder.output(name)) for name in names}
-    codes = {name: activations.signed(encoder.output(name)) for name in names}
-    scales = {name: _store_scale(encoder, name, codes[name]) for name in names}
-
-    def stored(origin: str, name: str, value: ir.Value, shape: tuple[str | int, ...]) -> StoredCodes:
-        encoder.add_output(name, value, ir.DataType.INT8, shape)
-        return StoredCodes(name, shape, float(codes[origin].steps[0]), scales[origin])
-
-    memory = keys = None
-    if (name := attention.keys) is not None:
-        transposed = encoder.add("Transpose", [codes[name].value], perm=[0, 2, 1])
-        keys = stored(name, attention.stored_keys, transposed, ("B", sizes[name], "S"))
-    if (name := attention.memory) is not None:
-        memory = stored(name, name, codes[name].value, ("B", "S", sizes[name]))
-    return StoredAttention(memory, keys)
-
-
 def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
     if codes.row_scale is None:
         return None
@@ -142,18 +127,6 @@ def _store_scale(encoder: GraphEditor, name: str, codes: Codes) -> str | None:
     values = encoder.add("Squeeze", [codes.row_scale, encoder.integers(-1)])
     encoder.add_output(scale, values, ir.DataType.FLOAT, ("B", "S"))
     return scale
-
-
-def replace_attention(
-    step: GraphEditor, activations: Activations, attention: Attention, stored: StoredAttention
-) -> None:
-    """Replaces a step's attention by products of integers, and its memory and keys by inputs of codes."""
-    given = {codes.name: step.add_input(codes.name, ir.DataType.INT8, codes.shape) for codes in stored.all}
-    given |= {scale: step.add_input(scale, ir.DataType.FLOAT, ("B", "S")) for scale in stored.scales}
-    if attention.scores is not None and stored.keys is not None:
-        _replace_scores(step, activations, attention.scores, stored.keys, given)
-    if attention.contexts is not None and stored.memory is not None:
-        _replace_contexts(step, activations, attention.contexts, stored.memory, given)
 
 
 def _replace_scores(

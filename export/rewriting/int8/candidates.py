@@ -13,15 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from attendant.export.rewriting.graph import GraphEditor, constant, operand, size_of
+from attendant.training.model.output import IMPOSSIBLE
 
 BLOCK: Final = 64
 """W."""
 
 MIN_VOCABULARY: Final = 32 * BLOCK
 """Below, one TopK is as fast."""
-
-IMPOSSIBLE: Final = -1e9
-"""Logit of a symbol that is never chosen (training/model/output.py)."""
 
 
 def replace_top(editor: GraphEditor) -> None:

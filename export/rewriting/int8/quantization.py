@@ -10,66 +10,57 @@ from typing import Final
 from attendant.export.rewriting.bounds import Bounds, step_bounds
 from attendant.export.rewriting.graph import GraphEditor
 from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.attention import (
-    StoredAttention,
-    find_attention,
-    replace_attention,
-    store_attention,
-)
+from attendant.export.rewriting.int8.attention import Attention
 from attendant.export.rewriting.int8.candidates import replace_top
 from attendant.export.rewriting.int8.products import replace_products
 from attendant.export.rewriting.int8.recurrent import replace_recurrent
 from attendant.export.rewriting.int8.state import RowTensor, plan_rows, read_rows, store_rows, write_rows
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.manifest import StateTensor
 
-UNTOUCHED: Final = {
-    "gates, cell states, softmax, log-probabilities": "fp32: element by element, with no product to speed up",
-}
-
-FLOAT_SCORES: Final = {
-    "attention scores": "fp32: a tanh for every pair of query and position, which integers would not speed up",
-}
+UNTOUCHED: Final = "fp32: element by element, with no product to speed up"
+FLOAT_SCORES: Final = "fp32: a tanh for every pair of query and position, which integers would not speed up"
 
 
-def quantize(pair: TracedPair) -> RewrittenPair:
+def quantize(pair: TracedPair) -> TracedPair:
     """The int8 graphs of fp32 graphs, which stay as they are."""
     encoder, step = GraphEditor(pair.encoder.model, "int8"), GraphEditor(pair.decoder_step.model, "int8")
     encoder_bounds, bounds = step_bounds(Bounds, encoder.graph, step.graph, pair.state)
-    rows, attention = plan_rows(step, bounds, pair.state), find_attention(step)
+    rows, attention = plan_rows(step, bounds, pair.state), Attention(step)
 
     # Out of the encoder, what is attended to comes as codes.
     activations = Activations(encoder, encoder_bounds)
     arithmetic = replace_recurrent(encoder, activations) | replace_products(encoder, activations)
-    stored = store_attention(encoder, activations, attention)
+    attention.store(encoder, activations)
     store_rows(encoder, activations, rows)
 
     activations = Activations(step, bounds)
     replace_top(step)
-    replace_attention(step, activations, attention, stored)
+    attention.replace(activations)
     read_rows(step, activations, rows)
     arithmetic |= replace_products(step, activations)
     write_rows(step, activations, rows)
 
-    arithmetic |= {codes.name: codes.description for codes in stored.all}
+    arithmetic |= {codes.name: codes.description for codes in attention.stored}
     arithmetic |= {row.tensor.input: "stored as uint8 in fixed steps" for row in rows if row.step is not None}
-    if stored.keys is None and "keys" in {tensor.input for tensor in pair.state}:
-        arithmetic |= FLOAT_SCORES
-    graphs = TracedPair(
+    if attention.keys is None and "keys" in {tensor.input for tensor in pair.state}:
+        arithmetic["attention scores"] = FLOAT_SCORES
+    arithmetic["gates, cell states, softmax, log-probabilities"] = UNTOUCHED
+    return TracedPair(
         encoder=encoder.finished(),
         decoder_step=step.finished(),
-        state=(*_state(pair.state, rows, stored),),
+        state=(*_state(pair.state, rows, attention),),
         # Integers are summed exactly: one query gets the same bits as several.
         min_queries=1,
+        arithmetic=arithmetic,
     )
-    return RewrittenPair(graphs=graphs, arithmetic=arithmetic | UNTOUCHED)
 
 
-def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], stored: StoredAttention) -> Iterator[StateTensor]:
+def _state(plain: Sequence[StateTensor], rows: Sequence[RowTensor], attention: Attention) -> Iterator[StateTensor]:
     replaced = {row.origin for row in rows}
     yield from (row.tensor for row in rows)
     yield from (tensor for tensor in plain if tensor not in replaced)
     given = {tensor.input for tensor in plain}
-    for name in (*(codes.name for codes in stored.all), *stored.scales):
+    for name in (*(codes.name for codes in attention.stored), *attention.scales):
         if name not in given:
             yield StateTensor(input=name, output=None, scope="source")

@@ -92,18 +92,16 @@ class _ScannedLayer(_Layer):
             num_scan_inputs=self._num_directions,
         )
         codes = outputs[len(initial) :]
-        self._put(0, self._all_positions(codes))
-        self._put(1, self._at(codes, self._ends(num_sources)))
+        forward, *backward = codes
+        everywhere = self._joined([forward, *(self._reversed(value) for value in backward)])
+        self._put(0, editor.add("Transpose", [everywhere], perm=[1, 0, 2]))
+        ends, rows = self._ends(num_sources), editor.integers(-1, self._hidden_size)
+        flat = [editor.add("Reshape", [value, rows]) for value in codes]
+        self._put(1, self._joined([editor.add("Gather", [value, ends], axis=0) for value in flat]))
 
     def _reversed(self, value: ir.Value) -> ir.Value:
         """[S, B, ...] with each source reversed within its length."""
         return self._editor.add("ReverseSequence", [value, self._lengths], time_axis=0, batch_axis=1)
-
-    def _all_positions(self, directions: Sequence[ir.Value]) -> ir.Value:
-        """[B, S, D H] from each direction's [S, B, H]."""
-        forward, *backward = directions
-        joined = self._joined([forward, *(self._reversed(value) for value in backward)])
-        return self._editor.add("Transpose", [joined], perm=[1, 0, 2])
 
     def _ends(self, num_sources: ir.Value) -> ir.Value:
         """Where each source's last state stands among [S B] states: (length - 1) B + its own place."""
@@ -112,12 +110,6 @@ class _ScannedLayer(_Layer):
         zero, one = (editor.add_constant(np.int64(number), "integer") for number in (0, 1))
         places = editor.add("Range", [zero, count, one])
         return editor.add("Add", [editor.add("Mul", [editor.add("Sub", [self._lengths, one]), count]), places])
-
-    def _at(self, directions: Sequence[ir.Value], ends: ir.Value) -> ir.Value:
-        """[B, D H] the last states, from each direction's [S, B, H]."""
-        rows = self._editor.integers(-1, self._hidden_size)
-        flat = [self._editor.add("Reshape", [value, rows]) for value in directions]
-        return self._joined([self._editor.add("Gather", [value, ends], axis=0) for value in flat])
 
     def _joined(self, parts: Sequence[ir.Value]) -> ir.Value:
         return self._editor.add("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]

@@ -88,12 +88,10 @@ def _gru(body: ScanBody, sums: ir.Value) -> ir.Value:
     return after
 
 
-def _tanh(body: ScanBody, sums: ir.Value) -> ir.Value:
-    """H' = tanh of the sums [B, H]."""
-    return body.add("Tanh", [sums])
-
-
-CELLS: Final[Mapping[str, Callable[[ScanBody, ir.Value], ir.Value]]] = {"GRU": _gru, "RNN": _tanh}
+CELLS: Final[Mapping[str, Callable[[ScanBody, ir.Value], ir.Value]]] = {
+    "GRU": _gru,
+    "RNN": lambda body, sums: body.add("Tanh", [sums]),
+}
 """Each adds a cell to a body: from the sums of W x, U h and b [B, N] the hidden state [B, H]."""
 
 

@@ -85,14 +85,13 @@ def store_rows(encoder: GraphEditor, activations: Activations, planned: Sequence
 
 def read_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:
     """Makes a step take its state as planned; called before products are replaced, so that they find the codes."""
-    plain = {row.origin.input: step.input(row.origin.input) for row in planned}
     for row in planned:
         value = step.add_input(row.tensor.input, row.dtype, ("R", row.size))
         step.replace(row.before, value)
         if row.step is not None:
             activations.set(value, Codes(value, np.full(row.size, row.step)))
-    for value in plain.values():
-        step.graph.inputs.remove(value)
+    for name in {row.origin.input for row in planned}:
+        step.graph.inputs.remove(step.input(name))
 
 
 def write_rows(step: GraphEditor, activations: Activations, planned: Sequence[RowTensor]) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attendant.export.verification.decodings import compare_decodings
+from attendant.export.verification.grid import compare_decodings
 from attendant.export.verification.margins import NoisyStepper, outcomes_under_noise
 from attendant.export.verification.plan import TOLERANCE, VerificationPlan
 from attendant.runtime.bundle.bundle import open_bundle

@@ -8,12 +8,7 @@ from onnx import helper
 from attendant.export.rewriting.bounds import Bounds
 from attendant.export.rewriting.graph import GraphEditor
 from attendant.export.rewriting.int8.activations import Activations
-from attendant.export.rewriting.int8.attention import (
-    StoredAttention,
-    find_attention,
-    replace_attention,
-    store_attention,
-)
+from attendant.export.rewriting.int8.attention import Attention
 from tests.unit.export.rewriting.graphs import FLOAT, model_of, run
 
 RANDOM = np.random.default_rng(0)
@@ -49,12 +44,12 @@ def plain(projected: bool) -> Graphs:
     return encoder, step
 
 
-def in_integers(graphs: Graphs) -> tuple[Graphs, StoredAttention]:
+def in_integers(graphs: Graphs) -> tuple[Graphs, Attention]:
     encoder, step = (GraphEditor(graph, "int8") for graph in graphs)
-    attention = find_attention(step)
-    stored = store_attention(encoder, Activations(encoder, Bounds(encoder.graph, {})), attention)
-    replace_attention(step, Activations(step, Bounds(step.graph, {})), attention, stored)
-    return (encoder.finished().model, step.finished().model), stored
+    attention = Attention(step)
+    attention.store(encoder, Activations(encoder, Bounds(encoder.graph, {})))
+    attention.replace(Activations(step, Bounds(step.graph, {})))
+    return (encoder.finished().model, step.finished().model), attention
 
 
 def contexts(graphs: Graphs, queries: np.ndarray) -> list[np.ndarray]:
@@ -86,8 +81,8 @@ def test_one_query_gets_the_bits_that_it_gets_among_others(projected: bool) -> N
 
 
 def test_keys_are_stored_with_their_positions_last() -> None:
-    (encoder, step), stored = in_integers(plain(projected=True))
-    assert stored.keys is not None and stored.keys.name == "keys"
+    (encoder, step), attention = in_integers(plain(projected=True))
+    assert attention.keys is not None and attention.keys.name == "keys"
     for values in (encoder.graph.output, step.graph.input):
         (keys,) = [value for value in values if value.name == "keys"]
         sizes = [dim.dim_param or dim.dim_value for dim in keys.type.tensor_type.shape.dim]
@@ -95,15 +90,15 @@ def test_keys_are_stored_with_their_positions_last() -> None:
         assert keys.type.tensor_type.elem_type == onnx.TensorProto.INT8
     codes = dict(zip([output.name for output in encoder.graph.output], run(encoder, {"x": SOURCES}), strict=True))
     assert codes["keys"].shape == (3, SIZE, 8) and codes["memory"].shape == (3, 8, SIZE)
-    scales = codes[stored.keys.scale][:, None] if stored.keys.scale is not None else 1.0
+    scales = codes[attention.keys.scale][:, None] if attention.keys.scale is not None else 1.0
     expected = np.tanh(SOURCES) @ MATRIX
-    values = codes["keys"] * stored.keys.step * scales
+    values = codes["keys"] * attention.keys.step * scales
     np.testing.assert_allclose(values.transpose(0, 2, 1), expected, atol=np.abs(expected).max() / 127)
 
 
 def test_keys_that_are_the_memory_are_stored_beside_it() -> None:
-    (encoder, _), stored = in_integers(plain(projected=False))
-    assert [codes.name for codes in stored.all] == ["memory", "memory_transposed"]
+    (encoder, _), attention = in_integers(plain(projected=False))
+    assert [codes.name for codes in attention.stored] == ["memory", "memory_transposed"]
     memory, transposed = run(encoder, {"x": SOURCES})
     np.testing.assert_array_equal(memory.transpose(0, 2, 1), transposed)
-    np.testing.assert_allclose(memory * stored.all[0].step, np.tanh(SOURCES), atol=1 / 127)
+    np.testing.assert_allclose(memory * attention.stored[0].step, np.tanh(SOURCES), atol=1 / 127)

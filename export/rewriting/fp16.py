@@ -9,7 +9,7 @@ what overflows or loses what it adds up stays in fp32:
                                            row that is masked altogether NaN
     means, sums, quotients                 over as many summands as there are positions
     cell states, GRU states, coverage      each step adds to them: what is small beside them would be rounded away
-    products that could overflow           by the largest values that the weights allow (magnitudes.py)
+    products that could overflow           by the largest values that the weights allow (bounds.py)
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,9 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from attendant.export.rewriting.bounds import MOVING, step_bounds
-from attendant.export.rewriting.fp16.magnitudes import RECURRENT, Magnitudes
+from attendant.export.rewriting.bounds import MOVING, RECURRENT, Magnitudes, step_bounds
 from attendant.export.rewriting.graph import GraphEditor, constant, given, made_by
-from attendant.export.tracing.traced import RewrittenPair, TracedPair
+from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.manifest import StateTensor
 
 FULL, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -37,12 +36,10 @@ SUMMING: Final = frozenset(
 
 MULTIPLYING: Final = frozenset({"Gemm", "MatMul"}) | RECURRENT
 
-UNTOUCHED: Final = {
-    "softmax, log-probabilities, masks": "fp32: sums of exponentials, and masks whose large negatives are beyond fp16",
-}
+UNTOUCHED: Final = "fp32: sums of exponentials, and masks whose large negatives are beyond fp16"
 
 
-def convert(pair: TracedPair) -> RewrittenPair:
+def convert(pair: TracedPair) -> TracedPair:
     """The fp16 graphs of fp32 graphs, which stay as they are."""
     encoder, step = GraphEditor(pair.encoder.model, "fp16"), GraphEditor(pair.decoder_step.model, "fp16")
     encoder_magnitudes, magnitudes = step_bounds(Magnitudes, encoder.graph, step.graph, pair.state)
@@ -65,14 +62,17 @@ def convert(pair: TracedPair) -> RewrittenPair:
     converted_encoder = _Conversion(encoder, encoder_magnitudes, dtypes)
     for one in (converted_encoder, converted):
         one.write()
-    return RewrittenPair(
-        graphs=TracedPair(
-            encoder=encoder.finished(),
-            decoder_step=step.finished(),
-            state=pair.state,
-            min_queries=pair.min_queries,
-        ),
-        arithmetic={**converted_encoder.arithmetic, **converted.arithmetic, **UNTOUCHED, **stored},
+    return TracedPair(
+        encoder=encoder.finished(),
+        decoder_step=step.finished(),
+        state=pair.state,
+        min_queries=pair.min_queries,
+        arithmetic={
+            **converted_encoder.arithmetic,
+            **converted.arithmetic,
+            "softmax, log-probabilities, masks": UNTOUCHED,
+            **stored,
+        },
     )
 
 
@@ -112,7 +112,7 @@ class _Conversion:
         self.arithmetic: dict[str, str] = {}
         self._computed: dict[ir.Node, ir.DataType] = {}
         for node in editor.graph:
-            self._computed[node] = self._computed_in(node, _floats(node))
+            self._computed[node] = self._computed_in(node)
             made = FULL if self._has_wide_bias(node) else self._computed[node]
             self._dtypes |= {value: made for value in node.outputs if value.dtype == FULL}
 
@@ -140,8 +140,8 @@ class _Conversion:
             if value in self._dtypes:
                 value.dtype = self._dtypes[value]
 
-    def _computed_in(self, node: ir.Node, floats: Sequence[ir.Value]) -> ir.DataType:
-        """The type that a node computes in."""
+    def _computed_in(self, node: ir.Node) -> ir.DataType:
+        floats = [value for value in given(node) if value.dtype == FULL]
         if not floats:
             # Conversions of masks and lengths, zeros and the like: sums and quotients read them.
             return FULL
@@ -199,10 +199,6 @@ class _Conversion:
 
     def _stored_as(self, value: ir.Value) -> ir.DataType:
         return self._stored.get(value.name or "", FULL)
-
-
-def _floats(node: ir.Node) -> list[ir.Value]:
-    return [value for value in given(node) if value.dtype == FULL]
 
 
 def _is_too_large(values: Sequence[ir.Value]) -> bool:

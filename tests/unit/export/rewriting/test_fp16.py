@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from attendant.export.rewriting.fp16.conversion import HALF_MAX, convert
-from attendant.export.rewriting.fp16.magnitudes import Magnitudes
+from attendant.export.rewriting.bounds import Magnitudes
+from attendant.export.rewriting.fp16 import HALF_MAX, convert
 from attendant.export.rewriting.graph import GraphEditor
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
@@ -69,10 +69,10 @@ def types_of(graph: TracedGraph) -> dict[str, int]:
 
 def test_products_are_half_sums_and_log_probabilities_are_not() -> None:
     converted = convert(pair_of(0.5))
-    types = types_of(converted.graphs.decoder_step)
+    types = types_of(converted.decoder_step)
     assert (types["logits"], types["log_probs"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
     assert (types["total"], types["total_out"]) == (TensorProto.FLOAT, TensorProto.FLOAT)
-    assert types_of(converted.graphs.encoder)["total"] == TensorProto.FLOAT
+    assert types_of(converted.encoder)["total"] == TensorProto.FLOAT
     assert converted.arithmetic["weight"] == "fp16"
     assert converted.arithmetic["total"] == "stored as fp32: every step adds to it"
 
@@ -80,19 +80,19 @@ def test_products_are_half_sums_and_log_probabilities_are_not() -> None:
 def test_what_is_read_in_fp32_alone_is_stored_as_fp32() -> None:
     """The memory is only added to the sum: in fp16 each step would convert it back."""
     converted = convert(pair_of(0.5))
-    assert types_of(converted.graphs.encoder)["memory"] == TensorProto.FLOAT
+    assert types_of(converted.encoder)["memory"] == TensorProto.FLOAT
     assert converted.arithmetic["memory"] == "stored as fp32: what reads it computes in fp32"
 
 
 def test_a_product_that_could_overflow_stays_in_fp32() -> None:
     converted = convert(pair_of(HALF_MAX / 4))
-    assert types_of(converted.graphs.decoder_step)["logits"] == TensorProto.FLOAT
+    assert types_of(converted.decoder_step)["logits"] == TensorProto.FLOAT
     assert converted.arithmetic["weight"].startswith("fp32: up to 6.55e+04")
 
 
 def test_a_bias_beyond_fp16_is_added_in_fp32() -> None:
     converted = convert(pair_of(0.5, bias=-1e9))
-    types = types_of(converted.graphs.decoder_step)
+    types = types_of(converted.decoder_step)
     assert (types["logits.product"], types["logits"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
 
 
