@@ -16,14 +16,8 @@ from attendant.runtime.stepper import Stepper
 from attendant.training.assessment.models import open_bundle_model, text_model
 from attendant.training.assessment.session import EvaluationData, read_data, read_held_out
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation import (
-    EvaluationConfig,
-    TextModel,
-    decode_examples,
-    describe_search,
-    evaluate,
-    search_options,
-)
+from attendant.training.evaluation.decoding import TextModel, decode_examples
+from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, is_better
 from attendant.training.run.loading import LoadedRun
 

@@ -19,7 +19,9 @@ from attendant.training.assessment.results import Result, document, outputs_file
 from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
 from attendant.training.assessment.tables import show
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation import DEFAULT_EDGES, DEFAULT_RESAMPLES, EvaluationConfig, LengthUnit
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
+from attendant.training.evaluation.evaluating import EvaluationConfig
+from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.run.checkpoint import BEST, LAST
 from attendant.training.run.directory import Run, write_json

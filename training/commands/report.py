@@ -9,7 +9,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import is_bundle
 from attendant.training.assessment.session import read_data, read_held_out
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation import LengthUnit
+from attendant.training.evaluation.lengths import LengthUnit
 
 DESCRIPTION = """Measures runs on held-out data and shows them: learning curves, quality by source length, how far back
 in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with the

@@ -10,7 +10,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation import TextModel, decode_examples
+from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import Seq2Seq

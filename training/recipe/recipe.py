@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
-from attendant.training.evaluation import EvaluationConfig
+from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.kernels.device import WantedDevice
 from attendant.training.kernels.precision import WantedPrecision

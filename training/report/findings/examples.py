@@ -9,7 +9,7 @@ from rapidfuzz.distance import Levenshtein
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example, sample_evenly
-from attendant.training.evaluation import Decoded
+from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, take_statistics
 
 GRADED: dict[MetricName, MetricName] = {"wer": "per", "exact_match": "per", "bleu": "chrf"}

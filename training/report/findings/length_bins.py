@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attendant.training.data.pairs import num_words
-from attendant.training.evaluation import DEFAULT_EDGES, LengthUnit
+from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
 
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MAX_BINS = 8

@@ -18,18 +18,10 @@ from attendant.training.assessment.models import model_of_run
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example, sample_evenly
-from attendant.training.evaluation import (
-    Decoded,
-    Difference,
-    Evaluation,
-    LengthUnit,
-    TextModel,
-    compare,
-    decode_examples,
-    evaluate,
-    search_options,
-    source_lengths,
-)
+from attendant.training.evaluation.bootstrap import Difference, compare
+from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
+from attendant.training.evaluation.evaluating import Evaluation, evaluate, search_options
+from attendant.training.evaluation.lengths import LengthUnit, source_lengths
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.report.findings.curves import LearningCurves, read_curves
 from attendant.training.report.findings.examples import Ranking, judge, rank

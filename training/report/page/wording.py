@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from attendant.training.evaluation import Interval
+from attendant.training.evaluation.bootstrap import Interval
 from attendant.training.report.findings.measuring import MeasuredRun
 
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}

@@ -10,7 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from attendant.runtime.errors import UserError
-from attendant.training.evaluation import DEFAULT_RESAMPLES, describe_search
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
+from attendant.training.evaluation.evaluating import describe_search
 from attendant.training.report.composing import Picture, Report
 from attendant.training.report.findings.examples import align, nearest_reference
 from attendant.training.report.page import wording

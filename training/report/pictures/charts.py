@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from attendant.training.evaluation import LengthBin
+from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
 from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.gradients import Reach

@@ -8,7 +8,8 @@ from attendant.runtime.bundle.manifest import Evaluation, Precision
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation import EvaluationConfig, TextModel, decode_examples, search_options
+from attendant.training.evaluation.decoding import TextModel, decode_examples
+from attendant.training.evaluation.evaluating import EvaluationConfig, search_options
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 

@@ -9,8 +9,16 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from attendant.training.evaluation import DEFAULT_RESAMPLES, Interval, bootstrap, compare, confidence_interval
-from attendant.training.evaluation.bootstrap import SEED, resampled_totals, resampled_values
+from attendant.training.evaluation import bootstrap
+from attendant.training.evaluation.bootstrap import (
+    DEFAULT_RESAMPLES,
+    SEED,
+    Interval,
+    compare,
+    confidence_interval,
+    resampled_totals,
+    resampled_values,
+)
 from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
 
 WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "small", "house", "near", "its", "sea"]

@@ -9,14 +9,8 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.assessment.results import COLUMNS, outputs_file
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation import (
-    Evaluation,
-    EvaluationConfig,
-    TextModel,
-    decode_examples,
-    evaluate,
-    search_options,
-)
+from attendant.training.evaluation.decoding import TextModel, decode_examples
+from attendant.training.evaluation.evaluating import Evaluation, EvaluationConfig, evaluate, search_options
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])

@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attendant.training.evaluation import Interval, LengthBin
+from attendant.training.evaluation.bootstrap import Interval
+from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.gradients import Reach
 from attendant.training.report.pictures import charts

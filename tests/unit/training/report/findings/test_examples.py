@@ -7,7 +7,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation import Decoded
+from attendant.training.evaluation.decoding import Decoded
 from attendant.training.report.findings.examples import Span, align, choose_examples, judge, nearest_reference, rank
 
 
