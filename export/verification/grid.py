@@ -1,7 +1,6 @@
 """A stepper beside its reference on the probes and decodings of a plan."""
 
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,9 +224,10 @@ def listed(numbers: Sequence[object]) -> str:
 
 def host_description() -> str:
     """The kind of machine, not its name: "x86_64, <processor>"."""
-    file = Path("/proc/cpuinfo")
-    named = (
-        re.search(r"^model name\s*:(.*)", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
-    )
-    processor = named[1].strip() if named else platform.processor()
+    processor = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
     return ", ".join(part for part in (platform.machine(), processor) if part)
