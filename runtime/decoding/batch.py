@@ -122,7 +122,7 @@ class RunningBatch(Generic[Key]):
             self._previous_ids,
             num_candidates=max([search.num_candidates for search in searches]),
             forced_ids=self._of_all_rows([search.forced_ids() for search in searches]),
-            banned_ids=self._banned_ids([search.banned_ids() for search in searches]),
+            banned_ids=self._of_all_rows([search.banned_ids() for search in searches]),
             attention=any(search.attends for search in searches),
         )
         stepped = self._clock()
@@ -185,26 +185,14 @@ class RunningBatch(Generic[Key]):
         self._state, self._previous_ids = state, previous_ids
 
     def _of_all_rows(self, of_searches: Sequence[Ids | None]) -> Ids | None:
-        """[R] of what each search says of its rows; -1 where one says nothing; None: none says anything."""
+        """What each search says of its rows, together: [R] or [R, N], -1 where one says nothing; None: none does."""
         if len(of_searches) == 1 or all(ids is None for ids in of_searches):
             return of_searches[0]
-        found = np.full(self.num_rows, NO_ID, np.int64)
+        widths = [ids.shape[1] for ids in of_searches if ids is not None and ids.ndim > 1]
+        found = np.full((self.num_rows, max(widths)) if widths else self.num_rows, NO_ID, np.int64)
         for search, ids in zip(self._searches.values(), of_searches, strict=True):
             if ids is not None:
-                found[search.rows] = ids
-        return found
-
-    def _banned_ids(self, of_searches: Sequence[Ids | None]) -> Ids | None:
-        """[R, N] as `_of_all_rows`."""
-        if len(of_searches) == 1:
-            return of_searches[0]
-        width = max([0 if ids is None else ids.shape[1] for ids in of_searches])
-        if not width:
-            return None
-        found = np.full((self.num_rows, width), NO_ID, np.int64)
-        for search, ids in zip(self._searches.values(), of_searches, strict=True):
-            if ids is not None:
-                found[search.rows, : ids.shape[1]] = ids
+                found[(search.rows, *(slice(size) for size in ids.shape[1:]))] = ids
         return found
 
 

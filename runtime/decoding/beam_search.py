@@ -380,8 +380,6 @@ class BeamSearch(Generic[Key]):
 
     def _rows_of(self, number: int) -> range:
         """The rows of a beam."""
-        if self._beam_size == 1:
-            return range(number, number + 1)
         first = int(self._counts[:number].sum())
         return range(first, first + int(self._counts[number]))
 
