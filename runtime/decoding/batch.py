@@ -192,7 +192,8 @@ class RunningBatch(Generic[Key]):
         found = np.full((self.num_rows, max(widths)) if widths else self.num_rows, NO_ID, np.int64)
         for search, ids in zip(self._searches.values(), of_searches, strict=True):
             if ids is not None:
-                found[(search.rows, *(slice(size) for size in ids.shape[1:]))] = ids
+                part = found if ids.ndim == 1 else found[:, : ids.shape[1]]
+                part[search.rows] = ids
         return found
 
 
