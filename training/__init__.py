@@ -17,5 +17,5 @@ Its rooms, each of which imports only from those below it:
 One batch's way: `loop/trainer.py` takes its pairs from the plan of `data/batches.py`, which pads them into tensors too.
 `loop/update.py` asks for the loss and its gradient: `model/seq2seq.py` runs `model/encoder.py` and `model/decoder.py`
 up to the readouts, and `kernels/output_loss.py` goes on to the loss. `loop/guard.py` checks both, `loop/update.py`
-moves the weights, `loop/step_log.py` reports the step, and `run/checkpoint.py` saves when it is due.
+moves the weights, `loop/journal.py` reports the step, and `run/checkpoint.py` saves when it is due.
 """
