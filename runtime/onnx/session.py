@@ -82,7 +82,7 @@ class OnnxSession:
     def run(
         self, outputs: Sequence[str] | Mapping[str, Shape], inputs: Mapping[str, Array], *, in_place: bool = False
     ) -> list[Array]:
-        """The named outputs, in order.
+        """The named outputs, in order; inputs and outputs have the shapes and dtypes of the specification.
 
         Args:
             outputs: with their shapes, where `in_place` is.
@@ -94,7 +94,7 @@ class OnnxSession:
         return list(self._session.run(list(outputs), inputs))
 
     def release(self, array: Array) -> None:
-        """Lets later runs in place write to the arrays of an earlier one: this, and the others that came with it."""
+        """Lets later runs in place write to the arrays of an earlier one: this, of any shape, and those beside it."""
         if self._bound_runs is not None:
             self._bound_runs.release(array)
 
@@ -125,7 +125,7 @@ class DeviceTensor:
         self.value.update_inplace(array)
 
     def read(self) -> Array:
-        """A copy on the host."""
+        """A copy on the host, of the same shape and dtype."""
         return np.array(self.value.numpy())
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class BoundSession:
 
 
 def run_once(content: bytes, inputs: Mapping[str, Array]) -> list[Array]:
-    """All outputs of a small graph on the CPU."""
+    """All outputs of a small graph on the CPU, in the shapes and dtypes that the graph says."""
     return list(_load("graph", content, "cpu", 1, cuda_graphs=False).run(None, dict(inputs)))
 
 
@@ -285,5 +285,5 @@ def _quiet_stderr() -> Iterator[_Said]:
 
 
 def as_input(values: Any, dtype: type[np.generic]) -> Array:
-    """A contiguous array of `dtype`, copied only where it is not one already."""
+    """A contiguous array of `dtype` and of the same shape, copied only where it is not one already."""
     return np.ascontiguousarray(values, dtype)

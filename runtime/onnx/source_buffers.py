@@ -56,7 +56,7 @@ class SourceBuffers:
         return self._shown
 
     def takes(self, num_free: int, lengths: Ids) -> bool:
-        """Whether newcomers of these lengths find room, where so many slots are free."""
+        """Whether newcomers of these lengths [number of sources] find room, where so many slots are free."""
         num_needed = self.num_slots + len(lengths) - num_free
         return num_needed <= len(self.lengths) and int(lengths.max()) <= self.width
 
@@ -89,17 +89,17 @@ class SourceBuffers:
 
 
 def used_part(lengths: Ids, num_slots: int, width: int) -> float:
-    """How much of the cells is in use by sources of these lengths (at least one)."""
+    """How much of the cells is in use by sources of these lengths [number of sources], at least one."""
     return len(lengths) * common_width(lengths) / (num_slots * width)
 
 
 def narrowed(tensor: Array, axis: int | None, width: int) -> Array:
-    """The tensor's first `width` positions, not copied; all of it where it has none."""
+    """The first `width` positions of a tensor [N, ...] of any dtype, not copied; all of it where it has none."""
     return tensor if axis is None else tensor[(slice(None),) * axis + (slice(width),)]
 
 
 def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
-    """The rows of all tensors, at `width` source positions; new ones are zero, which for a mask is invalid."""
+    """The rows of all tensors [N, ...], at `width` source positions; new ones are zero, for a mask invalid."""
     if axis is None:
         return np.concatenate(tensors)
     shape = list(tensors[0].shape)
