@@ -17,8 +17,11 @@ class History:
     """Arrays [R, W] of symbols and their log-probabilities, and the attention behind them where it is kept.
 
     All hypotheses write their symbol of a step into the same column; each began at the column of its own first step.
-    Hypotheses that are extended or reordered move their whole row: with the widths that there are, this costs less
-    than following pointers back at the end.
+    Those that are extended or reordered move their whole row, which costs less than following pointers at the end.
+
+    Attributes:
+        step: the one that comes next.
+        attends: whether the last one kept its attention.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,7 @@ class History:
         # something only while somebody needs attention.
         self._places = np.empty((0, MIN_WIDTH), np.int32)
         self._attention: list[Floats | None] = []
-        self._attends = False
+        self.attends = False
 
     @property
     def width(self) -> int:
@@ -48,7 +51,7 @@ class History:
             width *= 2
         shape = len(self._tokens) + num_rows, width
         self._tokens, self._log_probs = _moved(self._tokens[:, used], shape), _moved(self._log_probs[:, used], shape)
-        if self._attends:
+        if self.attends:
             self._places = _moved(self._places[:, used], shape)
 
     def extend(self, parents: Ids | None, tokens: Ids, log_probs: Floats, attention: Floats | None) -> None:
@@ -63,9 +66,9 @@ class History:
         if column == self.width:
             shape = len(self._tokens), 2 * self.width
             self._tokens, self._log_probs = _moved(self._tokens, shape), _moved(self._log_probs, shape)
-            self._places = _moved(self._places, shape) if self._attends else self._places
-        self._attends = attention is not None
-        if self._attends:
+            self._places = _moved(self._places, shape) if self.attends else self._places
+        self.attends = attention is not None
+        if self.attends:
             if len(self._places) != len(self._tokens):
                 self._places = np.empty(self._tokens.shape, np.int32)
             self._places[:, column] = np.arange(len(self._places))
@@ -82,7 +85,7 @@ class History:
         if rows.dtype == np.bool_:
             rows = rows.nonzero()[0]
         self._tokens, self._log_probs = self._tokens.take(rows, axis=0), self._log_probs.take(rows, axis=0)
-        if self._attends:
+        if self.attends:
             self._places = self._places.take(rows, axis=0)
 
     def tokens(self, row: int, begin: int) -> list[int]:
@@ -105,9 +108,8 @@ class History:
         found = np.zeros((end - first + (last is not None), source_length), np.float32)
         places = self._places[row, first:end].tolist() if end > first else []
         for place, weights, own in zip(places, self._attention[first:end], found, strict=False):
-            # A model without attention gives none.
-            if weights is not None:
-                own[:] = weights[place, :source_length]
+            assert weights is not None, "attention is kept from the first step of whoever needs it"
+            own[:] = weights[place, :source_length]
         if last is not None:
             found[-1] = last[row, :source_length]
         return found

@@ -88,7 +88,8 @@ class Beam(Generic[Key]):
             token_log_probs.append(end_log_prob)
         score = log_prob / length_penalty(len(token_log_probs), options.length_penalty)
         weights = None
-        if options.needs_attention:
+        # A model without attention gives none, whoever asks.
+        if options.needs_attention and (attention is not None or history.attends):
             last = None if end_log_prob is None else attention
             weights = history.attention(row, request.begin, request.source_length, last)
             score += options.coverage_penalty * coverage(weights)

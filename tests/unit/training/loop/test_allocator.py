@@ -33,7 +33,9 @@ def num_faults(word: str) -> int:
 
 
 def test_large_tensors_take_memory_that_others_left() -> None:
-    kept, returned = num_faults("keep"), num_faults("return")
+    returned = num_faults("return")
+    # The kernel may reclaim pages between two tensors. That only adds faults, so the fewest of three runs count.
+    kept = min(num_faults("keep") for _ in range(3))
     # 64 MiB are 16,384 pages, or 32 huge ones.
     assert returned >= 5 * 32
     assert kept < returned / 10
