@@ -69,7 +69,7 @@ class History:
             self._places = _moved(self._places, shape) if self.attends else self._places
         self.attends = attention is not None
         if self.attends:
-            if len(self._places) != len(self._tokens):
+            if self._places.shape != self._tokens.shape:
                 self._places = np.empty(self._tokens.shape, np.int32)
             self._places[:, column] = np.arange(len(self._places))
         if parents is not None:

@@ -167,6 +167,21 @@ def test_attention_has_a_row_per_summand_and_a_column_per_source_symbol() -> Non
     assert all(hypothesis.attention is None for hypothesis in dropped)
 
 
+def test_attention_may_be_asked_for_again_after_a_long_while_without() -> None:
+    """One who needs attention leaves, the other goes on for longer than was remembered, and another one joins."""
+    options = [DecodingOptions(max_length=most, min_length=most, attention=most < 40) for most in (2, 40, 5)]
+    batch: RunningBatch[int] = RunningBatch(FakeStepper(8), SPECIAL_IDS)
+    batch.join([BatchRequest(key, [key + 4, 7], options[key]) for key in (0, 1)])
+    found = {}
+    for number in range(60):
+        if number == 20:
+            batch.join([BatchRequest(2, [6, 7], options[2])])
+        if batch.keys:
+            found.update(batch.step().finished)
+    for key, option in enumerate(options):
+        assert_same(found[key], decode_all(FakeStepper(8), [[key + 4, 7]], option, SPECIAL_IDS)[0])
+
+
 def test_scoring_reproduces_the_decoder() -> None:
     rng = random.Random(11)
     stepper = FakeStepper(vocabulary_size=8)
