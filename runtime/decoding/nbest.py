@@ -92,7 +92,8 @@ class Beam(Generic[Key]):
         if options.needs_attention and (attention is not None or history.attends):
             last = None if end_log_prob is None else attention
             weights = history.attention(row, request.begin, request.source_length, last)
-            score += options.coverage_penalty * coverage(weights)
+            if options.coverage_penalty:
+                score += options.coverage_penalty * coverage(weights)
         found = Hypothesis(
             token_ids=tuple(history.tokens(row, request.begin)),
             token_log_probs=tuple(token_log_probs),

@@ -157,15 +157,14 @@ class OnnxStepper:
         row_sources = state.row_sources[rows]
         if np.array_equal(row_sources, state.row_sources):
             # Beams that reorder their own rows: whoever compares row_sources finds the same array.
-            reordered = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
-            self._release(given)
-            return replace(state, row_tensors=reordered)
-        live = sources_with_rows(row_sources, state.num_sources)
-        width = state.source_width
-        if not len(rows) or used_part(state.source_lengths[live], state.num_sources, width) < MIN_USED:
-            compacted = self._compacted(state, rows)
-            self._release(given)
-            return compacted
+            row_sources = state.row_sources
+        else:
+            live = sources_with_rows(row_sources, state.num_sources)
+            used = used_part(state.source_lengths[live], state.num_sources, state.source_width)
+            if not len(rows) or used < MIN_USED:
+                compacted = self._compacted(state, rows)
+                self._release(given)
+                return compacted
         row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
         self._release(given)
         return replace(state, row_tensors=row_tensors, row_sources=row_sources)
