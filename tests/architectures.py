@@ -54,8 +54,10 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
         (False, True),
         ("tanh", "addition", "maxout"),
         (False, True),
-        (False, True),
+        ("", "coverage", "copying"),
     ):
+        if special == "copying" and (projected or readout != "tanh"):
+            continue  # copying meets the attention's weights, whatever they are of
         yield {
             "cell": cell,
             "attention": {
@@ -63,9 +65,15 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
                 "query": query,
                 "key_size": 4 if projected and score != "general" else None,
                 "value_size": 5 if projected else None,
-                "coverage": special and score != "none",
+                "coverage": special == "coverage" and score != "none",
             },
-            "decoder": {"input_feeding": feeding, "readout": readout, "source_vector": special and score == "none"},
+            "shared_embeddings": special == "copying",
+            "decoder": {
+                "input_feeding": feeding,
+                "readout": readout,
+                "source_vector": special == "coverage" and score == "none",
+                "copying": special == "copying",
+            },
         }
 
 
@@ -88,6 +96,7 @@ def _config(
         "feeding": config.decoder.input_feeding,
         "projected": attention.value_size is not None,
         "coverage": attention.coverage,
+        "copying": config.decoder.copying,
         "vector": config.decoder.source_vector,
     }
     parts = [config.cell, attention.score, attention.query, config.decoder.readout]

@@ -58,8 +58,10 @@ def tiny_model(*, seed: int = 27, weight_bound: float = 1.5, **options: Any) -> 
     Args:
         weight_bound: weights are uniform up to it; so large as the default, deep or recurrent stacks are chaotic.
     """
+    config = tiny_config(**options)
+    targets = LETTERS if config.shared_embeddings else SOUNDS
     with torch.random.fork_rng():
-        model = Seq2Seq(tiny_config(**options), len(SPECIAL_TOKENS) + len(LETTERS), len(SPECIAL_TOKENS) + len(SOUNDS))
+        model = Seq2Seq(config, len(SPECIAL_TOKENS) + len(LETTERS), len(SPECIAL_TOKENS) + len(targets))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             bound = 2.4 if name.startswith("output.") else weight_bound
@@ -95,13 +97,13 @@ def tiny_exportable(
     model: Seq2Seq | None = None, *, name: str = "tiny", append_eos: bool = True, **options: Any
 ) -> ExportableModel:
     """Everything that `write_bundle` wants, around `model` or a new one of these options."""
-    source_tokenizer = letter_tokenizer()
+    source_tokenizer, model = letter_tokenizer(), model or tiny_model(**options)
     words = ["abc", "jab", "face", "bead", "hid", "badge", "cage", "deaf", "ice", "ahead", "jig", "gag"]
     return ExportableModel(
         name=name,
-        model=model or tiny_model(**options),
+        model=model,
         source_tokenizer=source_tokenizer,
-        target_tokenizer=sound_tokenizer(),
+        target_tokenizer=source_tokenizer if model.config.shared_embeddings else sound_tokenizer(),
         append_eos=append_eos,
         limits=Limits(max_source_tokens=64, max_target_tokens=48, max_beam_size=8, max_num_hypotheses=8),
         decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),

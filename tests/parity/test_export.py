@@ -42,6 +42,10 @@ COVERING: list[dict[str, Any]] = [
      "decoder_readout": "addition"},
     {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
+    {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True,
+     "shared_embeddings": True},
+    {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
+     "decoder_copying": True, "shared_embeddings": True},
 ]  # fmt: skip
 
 FULL = [

@@ -15,7 +15,7 @@ from attendant.training.model.reference import reference_logits
 from attendant.training.model.stepper import TorchStepper
 from tests.architectures import architectures
 
-SOURCE_VOCABULARY, TARGET_VOCABULARY = 11, 13
+VOCABULARY = 13
 LENGTHS = (5, 1, 9, 3)
 NUM_STEPS = 6
 ARCHITECTURES = architectures()
@@ -23,13 +23,13 @@ ARCHITECTURES = architectures()
 
 def build(config: ModelConfig) -> Seq2Seq:
     torch.manual_seed(0)
-    return Seq2Seq(config, SOURCE_VOCABULARY, TARGET_VOCABULARY).double().eval()
+    return Seq2Seq(config, VOCABULARY, VOCABULARY).double().eval()
 
 
 def random_pairs() -> tuple[list[list[int]], np.ndarray]:
     random = np.random.default_rng(0)
-    sources = [random.integers(3, SOURCE_VOCABULARY, length).tolist() for length in LENGTHS]
-    previous = random.integers(3, TARGET_VOCABULARY, (len(LENGTHS), NUM_STEPS))
+    sources = [random.integers(3, VOCABULARY, length).tolist() for length in LENGTHS]
+    previous = random.integers(3, VOCABULARY, (len(LENGTHS), NUM_STEPS))
     previous[:, 0] = BOS_ID
     return sources, previous
 
@@ -88,7 +88,7 @@ def test_gradients_equal_those_of_the_steps(config: ModelConfig) -> None:
     sources, previous = random_pairs()
     ids, lengths = (torch.from_numpy(array) for array in pad_sources(sources, PAD_ID))
     previous_ids = torch.from_numpy(previous)
-    weighting = torch.linspace(-1, 1, previous.size * TARGET_VOCABULARY).double().view(*previous.shape, -1)
+    weighting = torch.linspace(-1, 1, previous.size * VOCABULARY).double().view(*previous.shape, -1)
     weighting[..., [PAD_ID, BOS_ID]] = 0
 
     (model(ids, lengths, previous_ids) * weighting).sum().backward()

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from attendant.training.data.batches import Batch
+from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
 from attendant.training.kernels.products import fast_products
 from attendant.training.loop.processes import Processes
 from attendant.training.model import Seq2Seq
+from attendant.training.model.copying import mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,12 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The smoothed cross-entropy (training/kernels/loss.py), summed over the batch's target tokens, in nats."""
-        inputs = self.model.readouts(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-        return output_loss(inputs, *self.model.output_layer(), batch.target_ids, label_smoothing=self._label_smoothing)
+        forced = self.model.forced(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        weight, bias = self.model.output_layer()
+        if forced.copies is None:
+            return output_loss(forced.readouts, weight, bias, batch.target_ids, label_smoothing=self._label_smoothing)
+        logits = mixed(F.linear(forced.readouts, weight).float() + bias, forced.copies)
+        return smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=self._label_smoothing)
 
 
 class Updater:

@@ -110,11 +110,12 @@ class AttentionLoop:
             nothing = masked.new_zeros(1, 1, 1).expand(num_steps, memory.shape[0], memory.shape[2])
             self._context = LoopedProduct(nothing, memory.transpose(1, 2))
 
-    def step(self, hidden: Tensor, coverage: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The next step's contexts [B, C] of states [B, H], and the coverage [B, S] after it."""
+    def step(self, hidden: Tensor, coverage: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The next step's contexts [B, C] and weights [B, S] of states [B, H], and the coverage [B, S] after it."""
         query = self._query(hidden)
         if self._attention.score.is_product:
-            return self._context(torch.softmax(self._scores(query), -1)), None
+            weights = torch.softmax(self._scores(query), -1)
+            return self._context(weights), weights, None
         covered = None if coverage is None else coverage.unsqueeze(1)
-        context, _, covered = self._attention(query.unsqueeze(1), self._source, covered)
-        return context.squeeze(1), None if covered is None else covered.squeeze(1)
+        context, weights, covered = self._attention(query.unsqueeze(1), self._source, covered)
+        return context.squeeze(1), weights.squeeze(1), None if covered is None else covered.squeeze(1)

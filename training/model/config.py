@@ -76,6 +76,8 @@ class DecoderConfig(Table):
         readout: how context and state make the prediction, see training/model/readout.py.
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
+        copying: the next symbol may be one of the source's, chosen by attention (See et al. 2017), see
+            training/model/copying.py.
     """
 
     num_layers: NumLayers = 1
@@ -85,6 +87,7 @@ class DecoderConfig(Table):
     readout: ReadoutKind = "tanh"
     start_symbol: StartSymbol = "bos"
     tied_embeddings: bool = False
+    copying: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -179,6 +182,7 @@ class ModelConfig(Table):
             f"model.attention.key_size = {attention.key_size}": attention.key_size is not None,
             f"model.attention.value_size = {attention.value_size}": attention.value_size is not None,
             "model.decoder.input_feeding = true": decoder.input_feeding,
+            "model.decoder.copying = true": decoder.copying,
         }
         for option, is_set in idle.items():
             if is_set:
@@ -199,6 +203,11 @@ class ModelConfig(Table):
             yield (
                 "model.encoder.reverse_source = true only renames the directions of a bidirectional encoder: leave it "
                 "out or set model.encoder.bidirectional = false"
+            )
+        if self.decoder.copying and not self.shared_embeddings:
+            yield (
+                "model.decoder.copying = true needs one vocabulary for both sides: set model.shared_embeddings = true, "
+                "or leave copying out"
             )
         if self.decoder.tied_embeddings and self.embedding_size != self.hidden_size:
             yield (

@@ -5,7 +5,7 @@ E embedding size, D encoder size, C context size, H decoder size, A key size, L 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.model.attention import Attention, AttentionLoop
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from attendant.training.model.copying import SYMBOLS, Copies, Copying
 from attendant.training.model.decoder_layers import (
     CellLoop,
     DecoderCell,
@@ -25,6 +26,36 @@ from attendant.training.model.readout import READOUTS
 ATTENTIONAL = "attentional"
 COVERAGE = "coverage"
 VECTOR = "vector"
+
+
+class Forced(NamedTuple):
+    """What teacher forcing gives for each target position.
+
+    Attributes:
+        readouts: [B, T, H].
+        weights: [B, T, S] of attention; None without it.
+        copies: [B, T, S] of both; None: the model does not copy.
+    """
+
+    readouts: Tensor
+    weights: Tensor | None
+    copies: Copies | None
+
+
+class _Attended(NamedTuple):
+    """What R rows know by attention.
+
+    Attributes:
+        context: [R, C].
+        weights, coverage: [R, S]; coverage None where the model has none.
+        symbols, shares: [R, S] the source's symbols, and the attention on each (see Copying); None: it does not copy.
+    """
+
+    context: Tensor
+    weights: Tensor
+    coverage: Tensor | None
+    symbols: Tensor | None
+    shares: Tensor | None
 
 
 class Decoder(nn.Module):
@@ -43,7 +74,7 @@ class Decoder(nn.Module):
     Attributes:
         row_names: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, H] (input feeding); coverage [R, S];
             vector [R, C] (no attention).
-        source_names: what attention needs of a source; empty without attention.
+        source_names: what attention, and copying, need of a source; empty without attention.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -60,10 +91,13 @@ class Decoder(nn.Module):
         self.cells = cast("Sequence[DecoderCell]", cells)
         self.attention = Attention(config) if config.has_attention else None
         self.readout = READOUTS[config.decoder.readout](config) if config.context_size else None
+        self.copying = Copying(config) if config.decoder.copying else None
         self.dropout = Dropout(config.dropout)
         flags = {ATTENTIONAL: self.feeds_input, COVERAGE: self.has_coverage, VECTOR: self.has_vector}
         self.row_names = (*self.state_names, *(name for name, has in flags.items() if has))
         self.source_names = () if self.attention is None else self.attention.source_names
+        if self.copying is not None:
+            self.source_names += (SYMBOLS,)
 
     def start(self, states: list[CellState], source_mask: Tensor, vector: Tensor) -> dict[str, Tensor]:
         """The row tensors of B first rows.
@@ -82,16 +116,16 @@ class Decoder(nn.Module):
             rows[VECTOR] = vector
         return rows
 
-    def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
-        """Teacher forcing: the readouts [B, T, H] of embedded previous symbols [B, T, E].
+    def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Forced:
+        """Teacher forcing: what follows from embedded previous symbols [B, T, E].
 
         Args:
             rows: what `start` made.
-            source: what `self.attention.source_tensors` made.
+            source: by `source_names`.
         """
         if self.asks_before or self.feeds_input:
             return self._loop(embedded, rows, source)
-        hidden, context = embedded, None
+        hidden, context, weights = embedded, None, None
         if self.has_vector:
             context = rows[VECTOR].unsqueeze(1).expand(-1, embedded.shape[1], -1)
             hidden = torch.cat([embedded, context], -1)
@@ -99,47 +133,85 @@ class Decoder(nn.Module):
             outputs = cell.unroll(self.dropout(hidden) if index else hidden, state)
             hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
         if self.attention is not None:
-            context = self._attend_all(self.attention, hidden, rows, source)
-        return self._read_out(context, hidden, embedded)
+            context, weights = self._attend_all(self.attention, hidden, rows, source)
+        return self._forced(self._read_out(context, hidden, embedded), context, weights, hidden, embedded, source)
 
     def _attend_all(
         self, attention: Attention, hidden: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Contexts [B, T, C] of states [B, T, H]; only coverage ties a step's attention to the one before."""
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts [B, T, C] and weights [B, T, S] of states [B, T, H].
+
+        Only coverage ties a step's attention to the one before.
+        """
         if not self.has_coverage:
-            context: Tensor = attention(attention.query(hidden), source)[0]
-            return context
-        loop, contexts = AttentionLoop(attention, source, hidden.shape[1]), []
+            context, weights, _ = attention(attention.query(hidden), source)
+            return context, weights
+        loop, found = AttentionLoop(attention, source, hidden.shape[1]), []
         coverage: Tensor | None = rows[COVERAGE]
         for state in hidden.unbind(1):
-            context, coverage = loop.step(state, coverage)
-            contexts.append(context)
-        return torch.stack(contexts, 1)
+            context, weights, coverage = loop.step(state, coverage)
+            found.append((context, weights))
+        contexts, all_weights = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
+        return contexts, all_weights
 
-    def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+    def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Forced:
         """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
         assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
         attention = AttentionLoop(self.attention, source, num_steps)
         known = embedded.transpose(0, 1).contiguous()
         cells = [CellLoop(cell, None if index else known, num_rows, num_steps) for index, cell in enumerate(self.cells)]
-        states, coverage, outputs = self._states(rows), rows.get(COVERAGE), []
+        states, coverage = self._states(rows), rows.get(COVERAGE)
+        outputs: list[Tensor] = []
+        contexts: list[Tensor] = []
+        weights: list[Tensor] = []
         drops = [self.dropout.looped(hidden, num_steps) for hidden, *_ in states[:-1]]
         if self.asks_before:
-            contexts = []
             for _ in range(num_steps):
-                context, coverage = attention.step(states[-1][0], coverage)
+                context, of_step, coverage = attention.step(states[-1][0], coverage)
                 contexts.append(context)
+                weights.append(of_step)
                 output, states = self._run_cells(cells, context, states, drops)
                 outputs.append(output)
-            return self._read_out(torch.stack(contexts, 1), torch.stack(outputs, 1), embedded)
+            all_contexts, hidden = torch.stack(contexts, 1), torch.stack(outputs, 1)
+            readouts = self._read_out(all_contexts, hidden, embedded)
+            return self._forced(readouts, all_contexts, torch.stack(weights, 1), hidden, embedded, source)
         read_out, attentional = self.readout.loop(num_rows, num_steps), rows[ATTENTIONAL]
+        attentionals = []
         for symbol in embedded.unbind(1):
             output, states = self._run_cells(cells, attentional, states, drops)
-            context, coverage = attention.step(output, coverage)
+            context, of_step, coverage = attention.step(output, coverage)
             attentional = read_out(context, output, symbol)
-            outputs.append(attentional)
-        return torch.stack(outputs, 1)
+            attentionals.append(attentional)
+            outputs.append(output)
+            contexts.append(context)
+            weights.append(of_step)
+        all_contexts, all_weights, hidden, readouts = (
+            torch.stack(parts, 1) for parts in (contexts, weights, outputs, attentionals)
+        )
+        return self._forced(readouts, all_contexts, all_weights, hidden, embedded, source)
+
+    def _forced(
+        self,
+        readouts: Tensor,
+        contexts: Tensor | None,
+        weights: Tensor | None,
+        hidden: Tensor,
+        embedded: Tensor,
+        source: Mapping[str, Tensor],
+    ) -> Forced:
+        """With what can be copied; all of it [B, T, ...]."""
+        if self.copying is None:
+            return Forced(readouts, weights, None)
+        assert contexts is not None and weights is not None
+        symbols = source[SYMBOLS]
+        of_positions = symbols.unsqueeze(1).expand(weights.shape)
+        shares = self.copying.shares(weights, symbols)
+        return Forced(
+            readouts,
+            weights,
+            Copies(of_positions, self.copying.scores(shares, of_positions, contexts, hidden, embedded)),
+        )
 
     def step(
         self,
@@ -148,7 +220,7 @@ class Decoder(nn.Module):
         source: Mapping[str, Tensor],
         source_rows: Tensor | None,
         row_slots: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None, Copies | None]:
         """One step of R rows over B sources.
 
         Args:
@@ -158,13 +230,15 @@ class Decoder(nn.Module):
             source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            readouts [R, H], the new row tensors and the attention weights [R, S], None without attention.
+            readouts [R, H], the new row tensors, the attention weights [R, S], None without attention, and what can be
+            copied, None where the model does not copy.
         """
-        states, coverage, context, weights = self._states(rows), rows.get(COVERAGE), None, None
+        states, coverage, context = self._states(rows), rows.get(COVERAGE), None
+        attended: _Attended | None = None
         inputs = embedded
         if self.asks_before:
-            context, weights, coverage = self._attend_rows(states[-1][0], source, coverage, source_rows, row_slots)
-            inputs = torch.cat([embedded, context], -1)
+            attended = self._attend_rows(states[-1][0], source, coverage, source_rows, row_slots)
+            inputs = torch.cat([embedded, attended.context], -1)
         elif self.feeds_input:
             inputs = torch.cat([embedded, rows[ATTENTIONAL]], -1)
         elif self.has_vector:
@@ -172,16 +246,26 @@ class Decoder(nn.Module):
             inputs = torch.cat([embedded, context], -1)
         output, states = self._run_cells(self.cells, inputs, states, [self.dropout] * (len(states) - 1))
         if self.attention is not None and not self.asks_before:
-            context, weights, coverage = self._attend_rows(output, source, coverage, source_rows, row_slots)
+            attended = self._attend_rows(output, source, coverage, source_rows, row_slots)
+        if attended is not None:
+            context = attended.context
         readout = self._read_out(context, output, embedded)
         new_rows = self._stacked(states)
         if self.feeds_input:
             new_rows[ATTENTIONAL] = readout
-        if coverage is not None:
-            new_rows[COVERAGE] = coverage
+        if attended is not None and attended.coverage is not None:
+            new_rows[COVERAGE] = attended.coverage
         if self.has_vector:
             new_rows[VECTOR] = rows[VECTOR]
-        return readout, new_rows, weights
+        if attended is None:
+            return readout, new_rows, None, None
+        copies = None
+        if self.copying is not None:
+            symbols, shares = attended.symbols, attended.shares
+            assert symbols is not None and shares is not None
+            scores = self.copying.scores(shares, symbols, attended.context, output, embedded)
+            copies = Copies(symbols, scores)
+        return readout, new_rows, attended.weights, copies
 
     def _read_out(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
         return hidden if self.readout is None else self.readout(context, hidden, embedded)
@@ -212,8 +296,8 @@ class Decoder(nn.Module):
         coverage: Tensor | None,
         source_rows: Tensor | None,
         row_slots: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Contexts [R, C], weights [R, S] and coverage [R, S] of states [R, H]; a source's rows query it together."""
+    ) -> _Attended:
+        """What states [R, H] attend to; a source's rows query it together."""
         assert self.attention is not None and source_rows is not None and row_slots is not None
         num_sources, width = source_rows.shape
 
@@ -225,7 +309,13 @@ class Decoder(nn.Module):
 
         query = grid(self.attention.query(hidden))
         contexts, weights, coverage = self.attention(query, source, None if coverage is None else grid(coverage))
-        return ungrid(contexts), ungrid(weights), None if coverage is None else ungrid(coverage)
+        symbols = shares = None
+        if self.copying is not None:
+            of_sources = source[SYMBOLS]
+            symbols = ungrid(of_sources.unsqueeze(1).expand(-1, width, -1))
+            shares = ungrid(self.copying.shares(weights, of_sources))
+        covered = None if coverage is None else ungrid(coverage)
+        return _Attended(ungrid(contexts), ungrid(weights), covered, symbols, shares)
 
     def _states(self, rows: Mapping[str, Tensor]) -> list[CellState]:
         return unstack_states(tuple(rows[name] for name in self.state_names))

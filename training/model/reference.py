@@ -17,6 +17,7 @@ from attendant.runtime.stepper import attention_layout
 from attendant.training.kernels.cells import STATE_NAMES, CellKind, step
 from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER
+from attendant.training.model.copying import SYMBOLS
 from attendant.training.model.encoder import Encoder
 from attendant.training.model.recurrent import RecurrentLayer
 from attendant.training.model.seq2seq import Seq2Seq
@@ -55,6 +56,8 @@ def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor,
     decoder = model.decoder
     rows = decoder.start(model.bridge(memory, source_mask, finals), source_mask, finals[-1])
     source = {} if decoder.attention is None else decoder.attention.source_tensors(memory, source_mask)
+    if decoder.copying is not None:
+        source[SYMBOLS] = source_ids
     layout = [torch.from_numpy(array) for array in attention_layout(np.arange(len(memory)), len(memory))]
     logits = []
     for symbols in previous_ids.unbind(1):

@@ -14,6 +14,7 @@ from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from attendant.training.model.bridge import Bridge
 from attendant.training.model.config import ModelConfig
+from attendant.training.model.copying import SYMBOLS, Copies, mixed
 from attendant.training.model.decoder import Decoder
 from attendant.training.model.dropout import Dropout
 from attendant.training.model.encoder import Encoder
@@ -32,6 +33,21 @@ class Encoded:
 
     row_tensors: dict[str, Tensor]
     source_tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What teacher forcing gives for N target positions.
+
+    Attributes:
+        readouts: [N, H], what the output layer takes.
+        copies: what can be copied; None: the model does not copy.
+        weights: [B, T, S] of attention at all positions, padding included; None without attention.
+    """
+
+    readouts: Tensor
+    copies: Copies | None
+    weights: Tensor | None
 
 
 class Seq2Seq(nn.Module):
@@ -85,22 +101,26 @@ class Seq2Seq(nn.Module):
         Returns:
             logits [B, T, V], or [N, V] of the wanted positions.
         """
-        logits: Tensor = self.output(
-            self.readouts(source_ids, source_lengths, previous_ids, positions), self.target_embedding.weight
-        )
-        return logits
+        forced = self.forced(source_ids, source_lengths, previous_ids, positions)
+        logits: Tensor = self.output(forced.readouts, self.target_embedding.weight)
+        if forced.copies is not None:
+            logits = mixed(logits, forced.copies)
+        return logits if positions is not None else logits.view(*previous_ids.shape, -1)
 
-    def readouts(
+    def forced(
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
-    ) -> Tensor:
-        """`forward` up to the output layer: what it takes, [B, T, H] or [N, H]."""
+    ) -> Forced:
+        """`forward` up to the output layer, of N = B T positions where all are wanted."""
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
-        readouts = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
-        if positions is not None:
-            readouts = readouts.flatten(0, 1).index_select(0, positions)
-        dropped: Tensor = self.dropout(readouts)
-        return dropped
+        found = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
+
+        def wanted(values: Tensor) -> Tensor:
+            flat = values.flatten(0, 1)
+            return flat if positions is None else flat.index_select(0, positions)
+
+        copies = None if found.copies is None else Copies(*map(wanted, found.copies))
+        return Forced(self.dropout(wanted(found.readouts)), copies, found.weights)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
         """The output layer's matrix [V, H] and bias [V], for a loss that takes their product itself."""
@@ -114,7 +134,10 @@ class Seq2Seq(nn.Module):
         outputs, finals = self.encoder(self.dropout(embedding(source_ids)), source_lengths)
         rows = self.decoder.start(self.bridge(outputs, source_mask, finals), source_mask, finals[-1])
         attention = self.decoder.attention
-        return Encoded(rows, {} if attention is None else attention.source_tensors(outputs, source_mask))
+        sources = {} if attention is None else attention.source_tensors(outputs, source_mask)
+        if self.decoder.copying is not None:
+            sources[SYMBOLS] = source_ids
+        return Encoded(rows, sources)
 
     def step(
         self,
@@ -137,8 +160,11 @@ class Seq2Seq(nn.Module):
             attention.
         """
         embedded = self.dropout(self.target_embedding(previous_ids))
-        readouts, rows, weights = self.decoder.step(embedded, row_tensors, source_tensors, source_rows, row_slots)
-        return self.output(self.dropout(readouts), self.target_embedding.weight), rows, weights
+        readouts, rows, weights, copies = self.decoder.step(
+            embedded, row_tensors, source_tensors, source_rows, row_slots
+        )
+        logits = self.output(self.dropout(readouts), self.target_embedding.weight)
+        return logits if copies is None else mixed(logits, copies), rows, weights
 
     def state_tensors(self) -> tuple[StateTensor, ...]:
         """The tensors that pass from `encode` to `step` and from step to step."""
