@@ -26,6 +26,7 @@ MODELS: list[dict[str, Any]] = [
     {"cell": "rnn", "attention_score": "additive", "attention_coverage": True, "decoder_readout": "maxout"},
     {"cell": "gru", "attention_score": "concat", "encoder_bidirectional": False, "decoder_initial_state": "mean"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
+    {"cell": "lstm", "attention_score": "additive", "decoder_copying": True, "shared_embeddings": True},
 ]
 
 

@@ -39,6 +39,7 @@ ATTENTIONS: list[dict[str, Any]] = [
     {"attention_score": "concat", "encoder_bidirectional": False, "encoder_reverse_source": True,
      "decoder_initial_state": "zeros"},
     {"attention_score": "none", "decoder_source_vector": True},
+    {"attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True, "shared_embeddings": True},
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What training minimizes.
 
-Shapes: N target positions, V target vocabulary.
+Shapes: N target positions, V target vocabulary; B pairs, T and S padded target and source positions.
 """
 
 import torch
@@ -30,6 +30,20 @@ def smoothed_cross_entropy(logits: Tensor, target_ids: Tensor, *, label_smoothin
     if label_smoothing > 0:
         losses = losses - torch.mv(logits, smoothing_shares(logits, label_smoothing))
     return losses.sum()
+
+
+def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:
+    """The coverage loss of See et al. (2017, eq. 12 and 13): attention that is given to what has had it already.
+
+    Args:
+        weights: [B, T, S] of attention.
+        positions: [N] int64 places in the flattened [B, T] that count.
+
+    Returns:
+        the sum over them of sum_s min(a_ts, c_ts), c_ts being what position s got before step t; a scalar.
+    """
+    covered = weights.cumsum(1) - weights
+    return torch.minimum(weights, covered).sum(-1).flatten().index_select(0, positions).sum()
 
 
 def smoothing_shares(like: Tensor, label_smoothing: float) -> Tensor:

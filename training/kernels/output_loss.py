@@ -3,7 +3,7 @@
 Where the vocabulary is large, the two take most of a step's time and of its memory. Taken apart, they leave autograd
 [N, V] values several times over. Here some rows at a time go all the way, to the gradients, and their logits with them.
 
-Shapes: N target positions, H decoder size, V target vocabulary.
+Shapes: N target positions, H decoder size, V target vocabulary, S source positions.
 """
 
 from typing import Any, Final
@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attendant.training.kernels.loss import smoothed_cross_entropy, smoothing_shares
+from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.kernels.precision import product_dtype, without_autocast
 
 MIN_ROWS: Final = 256
@@ -27,8 +28,16 @@ MAX_CACHED_LOGITS: Final = 2**19
 """Of them, what goes from logits to gradients at a time on a CPU, within its cache."""
 
 
-def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, *, label_smoothing: float) -> Tensor:
-    """smoothed_cross_entropy of the logits W x + b, for one backward pass.
+def output_loss(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    target_ids: Tensor,
+    *,
+    label_smoothing: float,
+    copies: Copies | None = None,
+) -> Tensor:
+    """smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
 
     Within autocast the products are in its type, and everything else in the weights'.
 
@@ -37,6 +46,7 @@ def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor
         weight, bias: W, [V, H], and b, [V].
         target_ids: [N] int64.
         label_smoothing: see smoothed_cross_entropy.
+        copies: what can be copied at each position; None: nothing.
 
     Returns:
         the sum in nats, a scalar.
@@ -46,8 +56,10 @@ def output_loss(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor
         # The gradients are outside its range as long as the loss is not scaled, and it is scaled only after this. The
         # bias comes on top in float32: float16 has no finite number for what can't be generated.
         logits = F.linear(inputs, weight).float() + bias
+        logits = logits if copies is None else mixed(logits, copies)
         return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-    total: Tensor = _OutputLoss.apply(inputs, weight, bias, target_ids, label_smoothing, dtype)  # type: ignore[no-untyped-call]
+    given = (inputs, weight, bias, target_ids, label_smoothing, dtype)
+    total: Tensor = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
     return total
 
 
@@ -63,36 +75,47 @@ class _OutputLoss(torch.autograd.Function):
         target_ids: Tensor,
         label_smoothing: float,
         dtype: torch.dtype,
+        symbols: Tensor | None,
+        scores: Tensor | None,
     ) -> Tensor:
         with without_autocast(inputs.device):
             low_weight = weight.to(dtype)
             shares = smoothing_shares(bias, label_smoothing)
             total = bias.new_zeros(())
             of_inputs, of_weight, of_bias = [], None, torch.zeros_like(bias)
+            copies = None if symbols is None or scores is None else Copies(symbols, scores)
+            of_scores = None if scores is None else torch.empty_like(scores)
             num_rows = _even(max(MIN_ROWS, MAX_BYTES // (len(bias) * dtype.itemsize)))
             num_cached = _even(MAX_CACHED_LOGITS // len(bias)) if inputs.device.type == "cpu" else num_rows
-            parts = zip(torch.split(inputs.to(dtype), num_rows), torch.split(target_ids, num_rows), strict=True)
-            for part, part_ids in parts:
+            num_done = 0
+            for part in torch.split(inputs.to(dtype), num_rows):
                 low_logits = torch.mm(part, low_weight.T)
-                cached = zip(torch.split(low_logits, num_cached), torch.split(part_ids, num_cached), strict=True)
-                for low, ids in cached:
+                for low in torch.split(low_logits, num_cached):
+                    rows = slice(num_done, num_done + len(low))
+                    num_done = rows.stop
                     logits = low.to(weight.dtype).add_(bias)  # where they are the same type, `low` is free for it
-                    loss, gradients = _at_logits(logits, ids, shares, label_smoothing)
+                    if copies is None or of_scores is None:
+                        loss, gradients = _at_logits(logits, target_ids[rows], shares, label_smoothing)
+                    else:
+                        here = Copies(*(each[rows] for each in copies))
+                        loss, gradients, of_scores[rows] = _at_mixture(
+                            logits, here, target_ids[rows], shares, label_smoothing
+                        )
                     total += loss
                     of_bias += gradients.sum(0)
                     low.copy_(gradients)
                 of_inputs.append(torch.mm(low_logits, low_weight).to(inputs.dtype))
                 of_weight_here = torch.mm(low_logits.T, part).to(weight.dtype)
                 of_weight = of_weight_here if of_weight is None else of_weight.add_(of_weight_here)
-        ctx.gradients = torch.cat(of_inputs), of_weight, of_bias
+        ctx.gradients = torch.cat(of_inputs), of_weight, of_bias, of_scores
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
-        of_inputs, of_weight, of_bias = (found.mul_(gradient) for found in gradients)
-        return of_inputs, of_weight, of_bias, None, None, None
+        of_inputs, of_weight, of_bias, of_scores = (None if each is None else each.mul_(gradient) for each in gradients)
+        return of_inputs, of_weight, of_bias, None, None, None, None, of_scores
 
 
 def _at_logits(logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -108,6 +131,28 @@ def _at_logits(logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothi
         loss = loss - uniform.sum()
         gradients -= shares
     return loss, gradients.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))
+
+
+def _at_mixture(
+    logits: Tensor, copies: Copies, target_ids: Tensor, shares: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_at_logits` of the mixture u, with the gradients [n, S] of the scores.
+
+    With L = log_softmax(z) and c = exp(score) / (exp L + exp(score)) at the source's symbols, du/dscore is c, du/dL is
+    1 - c there and 1 elsewhere, and dL/dz = 1 - softmax(z).
+    """
+    symbols, scores = copies
+    log_probs = torch.log_softmax(logits, 1)
+    generated = log_probs.gather(1, symbols)
+    copied = torch.sigmoid(scores - generated)
+    mixture = log_probs.scatter_reduce(1, symbols, generated + F.softplus(scores - generated), "amax")
+    loss, gradients = _at_logits(mixture, target_ids, shares, label_smoothing)
+    # Of a symbol that stands several times, its first place gets all.
+    earlier = (symbols.unsqueeze(2) == symbols.unsqueeze(1)).tril(-1).any(2)
+    of_scores = (gradients.gather(1, symbols) * copied).masked_fill_(earlier, 0)
+    gradients.scatter_add_(1, symbols, -of_scores)
+    gradients -= log_probs.exp_() * gradients.sum(1, keepdim=True)
+    return loss, gradients, of_scores
 
 
 def _even(number: int) -> int:

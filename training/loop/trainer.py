@@ -75,6 +75,7 @@ class Trainer:
             self._model,
             optimizer,
             label_smoothing=config.label_smoothing,
+            coverage_loss=config.coverage_loss,
             clip_norm=config.clip_norm,
             precision=self.precision,
             device=device,

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from attendant.training.data.batches import Batch
-from attendant.training.kernels.loss import smoothed_cross_entropy
+from attendant.training.kernels.loss import repeated_attention
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
 from attendant.training.kernels.products import fast_products
 from attendant.training.loop.processes import Processes
 from attendant.training.model import Seq2Seq
-from attendant.training.model.copying import mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Gradient:
     """The outcome of a backward pass, before the weights change.
 
     Attributes:
-        loss: the smoothed cross-entropy, mean over all target tokens of all batches and processes, in nats.
+        loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
         norm: of the gradient before it is clipped.
         overflowed: fp16's range was left, as it happens now and then; the update is left out and the scale lowered.
     """
@@ -42,19 +40,30 @@ class Objective(nn.Module):
         model: what is trained.
     """
 
-    def __init__(self, model: Seq2Seq, *, label_smoothing: float) -> None:
+    def __init__(self, model: Seq2Seq, *, label_smoothing: float, coverage_loss: float = 0.0) -> None:
+        """`coverage_loss`: the weight of attention that repeats itself; see `repeated_attention`."""
         super().__init__()
         self.model = model
         self._label_smoothing = label_smoothing
+        self._coverage_loss = coverage_loss
 
     def forward(self, batch: Batch) -> Tensor:
-        """The smoothed cross-entropy (training/kernels/loss.py), summed over the batch's target tokens, in nats."""
+        """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
+
+        Returns:
+            their sum in nats, a scalar.
+        """
         forced = self.model.forced(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
-        weight, bias = self.model.output_layer()
-        if forced.copies is None:
-            return output_loss(forced.readouts, weight, bias, batch.target_ids, label_smoothing=self._label_smoothing)
-        logits = mixed(F.linear(forced.readouts, weight).float() + bias, forced.copies)
-        return smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=self._label_smoothing)
+        loss = output_loss(
+            forced.readouts,
+            *self.model.output_layer(),
+            batch.target_ids,
+            label_smoothing=self._label_smoothing,
+            copies=forced.copies,
+        )
+        if self._coverage_loss and forced.weights is not None:
+            loss = loss + self._coverage_loss * repeated_attention(forced.weights, batch.positions)
+        return loss
 
 
 class Updater:
@@ -71,12 +80,15 @@ class Updater:
         optimizer: torch.optim.Optimizer,
         *,
         label_smoothing: float,
+        coverage_loss: float,
         clip_norm: float,
         precision: PrecisionName,
         device: torch.device,
         processes: Processes,
     ) -> None:
-        self._objective = processes.share(Objective(model, label_smoothing=label_smoothing))
+        self._objective = processes.share(
+            Objective(model, label_smoothing=label_smoothing, coverage_loss=coverage_loss)
+        )
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
         self._clip_norm = clip_norm or math.inf

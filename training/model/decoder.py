@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from attendant.training.kernels.cells import STATE_NAMES, CellState
+from attendant.training.kernels.mixture import Copies
 from attendant.training.model.attention import Attention, AttentionLoop
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
-from attendant.training.model.copying import SYMBOLS, Copies, Copying
+from attendant.training.model.copying import SYMBOLS, Copying
 from attendant.training.model.decoder_layers import (
     CellLoop,
     DecoderCell,
@@ -207,11 +208,8 @@ class Decoder(nn.Module):
         symbols = source[SYMBOLS]
         of_positions = symbols.unsqueeze(1).expand(weights.shape)
         shares = self.copying.shares(weights, symbols)
-        return Forced(
-            readouts,
-            weights,
-            Copies(of_positions, self.copying.scores(shares, of_positions, contexts, hidden, embedded)),
-        )
+        scores = self.copying.scores(shares, of_positions, contexts, hidden, embedded)
+        return Forced(readouts, weights, Copies(of_positions, scores))
 
     def step(
         self,
@@ -313,7 +311,9 @@ class Decoder(nn.Module):
         if self.copying is not None:
             of_sources = source[SYMBOLS]
             symbols = ungrid(of_sources.unsqueeze(1).expand(-1, width, -1))
-            shares = ungrid(self.copying.shares(weights, of_sources))
+            # In int8 a source may have a single query, whose product would be rounded otherwise than that of several.
+            twice = torch.cat([weights, weights], 1)
+            shares = ungrid(self.copying.shares(twice, of_sources)[:, :width])
         covered = None if coverage is None else ungrid(coverage)
         return _Attended(ungrid(contexts), ungrid(weights), covered, symbols, shares)
 

@@ -34,6 +34,7 @@ class TrainerConfig(Table):
         max_steps: updates.
         max_seconds: of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
+        coverage_loss: weight of a loss on attention to what has had it already (See et al. 2017, eq. 13); 0: none.
         clip_norm: gradients of a larger norm are scaled down to it (Pascanu et al. 2013); 0: never.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
@@ -58,6 +59,7 @@ class TrainerConfig(Table):
     max_steps: Count | None = None
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    coverage_loss: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     accumulate_batches: Count = 1
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -127,6 +129,15 @@ class Recipe(Table):
                         f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
                         f"{source!r} differs from target.{field} = {target!r}: make them equal"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def coverage_is_of_attention(self) -> Self:
+        if self.training.coverage_loss and not self.model.has_attention:
+            raise ValueError(
+                f"training.coverage_loss = {self.training.coverage_loss:g} is of attention, and model.attention.score "
+                'is "none": leave it out'
+            )
         return self
 
     @model_validator(mode="after")

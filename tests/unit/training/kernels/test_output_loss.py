@@ -9,13 +9,15 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels import output_loss as module
 from attendant.training.kernels.loss import smoothed_cross_entropy
+from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.copying import NOTHING
 from attendant.training.model.output import IMPOSSIBLE
 from attendant.training.model.reference import reference_loss
 
-N, H, V = 23, 5, 11
+N, H, V, S = 23, 5, 11, 6
 
 
 @pytest.fixture(params=[True, False], ids=["in-parts", "at-once"], autouse=True)
@@ -57,6 +59,40 @@ def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smooth
     of_weight, of_bias = found[0][2:]
     # Nothing moves what can't be generated.
     assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_copies_are_mixed_in(label_smoothing: float) -> None:
+    """Symbols that stand in the source several times, too, and padding behind them."""
+    generator = torch.Generator().manual_seed(1)
+    symbols = torch.randint(3, 7, (N, S), generator=generator)
+    symbols[:, -1] = PAD_ID
+    attention = torch.softmax(torch.randn(N, S, generator=generator).double(), 1)
+    found = []
+    for is_together in (True, False):
+        *layer, target_ids = random_inputs(torch.float64)
+        weights, gates = attention.clone().requires_grad_(), torch.linspace(-3, 3, N).double().requires_grad_()
+        same = (symbols.unsqueeze(1) == symbols.unsqueeze(2)).double()
+        shares = torch.einsum("ns,nst->nt", weights, same)
+        scores = torch.where(symbols == PAD_ID, NOTHING, shares.log() - gates.unsqueeze(1))
+        copies = Copies(symbols, scores)
+        if is_together:
+            total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, copies=copies)
+        else:
+            probabilities = torch.sigmoid(gates).unsqueeze(1) * torch.softmax(F.linear(*layer), 1)
+            copied = (weights * (symbols != PAD_ID)).mul(1 - torch.sigmoid(gates).unsqueeze(1))
+            plain = torch.log(probabilities.scatter_add(1, symbols, copied) + 1e-300)
+            total = smoothed_cross_entropy(plain, target_ids, label_smoothing=label_smoothing)
+            unmixed = mixed(F.linear(*layer), copies)
+            torch.testing.assert_close(torch.softmax(unmixed, 1)[:, 3:], _normalized(plain.exp())[:, 3:])
+        total.backward()
+        found.append((total.detach(), *(tensor.grad for tensor in (*layer, weights, gates))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def _normalized(probabilities: Tensor) -> Tensor:
+    return probabilities / probabilities.sum(1, keepdim=True)
 
 
 @pytest.mark.parametrize("inputs_dtype", [torch.float32, torch.bfloat16])

@@ -13,6 +13,7 @@ from attendant.training.kernels.precision import PrecisionName
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.update import Updater
 from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.seq2seq import Forced
 from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
 
 CPU = torch.device("cpu")
@@ -47,10 +48,9 @@ class Bigrams(nn.Module):
         self.embedding = nn.Embedding(11, 6)
         self.output = nn.Linear(6, 11)
 
-    def readouts(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Tensor:
+    def forced(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Forced:
         del source_ids, source_lengths
-        embedded: Tensor = self.embedding(previous_ids.flatten()[positions])
-        return embedded
+        return Forced(self.embedding(previous_ids.flatten()[positions]), copies=None, weights=None)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
         return self.output.weight, self.output.bias
@@ -62,6 +62,7 @@ def updater(trained: nn.Module, *, precision: PrecisionName = "fp32", clip_norm:
         trained,
         optimizer,
         label_smoothing=0.1,
+        coverage_loss=0.0,
         clip_norm=clip_norm,
         precision=precision,
         device=CPU,

@@ -38,6 +38,8 @@ from attendant.training.model import ModelConfig
         ({"attention": {"score": "none"}, "decoder": {"input_feeding": True}}, ["input_feeding", '"none"']),
         ({"attention": {"score": "none"}, "decoder": {"readout": "maxout"}}, ["readout", "source_vector = true"]),
         ({"attention": {"score": "none"}, "decoder": {"initial_state": "zeros"}}, ["initial_state", "bridge"]),
+        ({"decoder": {"copying": True}}, ["model.decoder.copying", "model.shared_embeddings = true"]),
+        ({"attention": {"score": "none"}, "decoder": {"copying": True}}, ["copying", '"none"', "leave it out"]),
         ({"encoder": {"reverse_source": True}}, ["reverse_source", "bidirectional = false"]),
     ],
 )
