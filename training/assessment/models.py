@@ -1,5 +1,6 @@
 """What can be evaluated: a run, by PyTorch, or a bundle, by the very loader and graphs that serve."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -15,6 +16,7 @@ from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.kernels.device import choose_device
+from attendant.training.model.ensemble import Ensemble
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST
 from attendant.training.run.directory import Run
@@ -61,6 +63,37 @@ def open_run(path: Path, checkpoint: str = BEST) -> OpenedModel:
         model=model_of_run(loaded),
         config=loaded.recipe.evaluation,
         variant="" if checkpoint == BEST else f"{checkpoint} checkpoint",
+        max_beam_size=None,
+    )
+
+
+def open_ensemble(paths: Sequence[Path], checkpoint: str = BEST) -> OpenedModel:
+    """Several runs as one model, which is measured as the first one's recipe says.
+
+    Raises:
+        UserError: a run that can't be opened, or that has another tokenizer than the first.
+    """
+    loaded = [load_run(path, checkpoint) for path in paths]
+    first = loaded[0]
+    for path, one in zip(paths, loaded, strict=True):
+        for side in ("source_tokenizer", "target_tokenizer"):
+            if getattr(one, side).to_text() != getattr(first, side).to_text():
+                raise UserError(
+                    f"--ensemble: {path} and {paths[0]} have different tokenizers ({side}): train all members with "
+                    "the tokenizers of one (the same data, or training.start_from)"
+                )
+        ends = (one.model.start_id, one.recipe.source.append_eos)
+        if ends != (first.model.start_id, first.recipe.source.append_eos):
+            raise UserError(
+                f"--ensemble: {path} and {paths[0]} differ in model.decoder.start_symbol or source.append_eos: train "
+                "all members with the same"
+            )
+    stepper = TorchStepper(Ensemble([one.model for one in loaded]), choose_device(first.recipe.training.device))
+    return OpenedModel(
+        path=paths[0],
+        model=text_model(first, stepper),
+        config=first.recipe.evaluation,
+        variant=f"with {', '.join(map(str, paths[1:]))} as an ensemble",
         max_beam_size=None,
     )
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.training.assessment.models import is_bundle, open_bundle_model, open_run
+from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_ensemble, open_run
 from attendant.training.assessment.results import Result, document, outputs_file
 from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
 from attendant.training.assessment.tables import show
@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
         "--patience", metavar="P,...", help="a beam ends when P times its size have ended; several likewise"
     )
     found.add_argument("--max-length", metavar="N", help="target tokens after which an output is cut")
+    found.add_argument(
+        "--ensemble", action="store_true", help="the runs decode together, by the mean of their probabilities"
+    )
     found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
     found.add_argument(
         "--precision", metavar="P,...", help="of a bundle's graphs; several: each (default: the manifest's)"
@@ -90,9 +93,8 @@ def run(arguments: argparse.Namespace) -> None:
     for search in searches:
         _config(EvaluationConfig(), search)  # a mistake is told before anything is loaded
     data = _data(arguments, bundles)
-    models = [
-        (path, precision) for path in arguments.paths for precision in (precisions if path in bundles else [None])
-    ]
+    paths = arguments.paths[:1] if arguments.ensemble else arguments.paths
+    models = [(path, precision) for path in paths for precision in (precisions if path in bundles else [None])]
     writing = nullcontext() if arguments.outputs is None else outputs_file(arguments.outputs)
     results: list[Result] = []
     with writing as outputs, _progress() as progress:
@@ -105,10 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
             outputs=outputs,
         )
         for path, precision in models:
-            if path in bundles:
-                opened = open_bundle_model(path, precision, arguments.provider or "cpu")
-            else:
-                opened = open_run(path, arguments.checkpoint or BEST)
+            opened = _open(arguments, path, precision, is_run=path not in bundles)
             for place, search in enumerate(searches):
                 if len(models) == 1:
                     baseline = results[0] if results else None
@@ -118,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 results.append(session.evaluate(opened, config, baseline))
-                if path not in bundles:
+                if path not in bundles and not arguments.ensemble:
                     measurements = results[-1].evaluation.measurements
                     Run(path).record_evaluations([measurement.to_json() for measurement in measurements])
     found = document(results, data.name)
@@ -130,12 +129,23 @@ def run(arguments: argparse.Namespace) -> None:
         show(results, data.name)
 
 
+def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None, *, is_run: bool) -> OpenedModel:
+    if arguments.ensemble:
+        return open_ensemble(arguments.paths, arguments.checkpoint or BEST)
+    if is_run:
+        return open_run(path, arguments.checkpoint or BEST)
+    return open_bundle_model(path, precision, arguments.provider or "cpu")
+
+
 def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequence[str | None]) -> None:
     """Refuses options that would have no effect, and mistakes that would show only after decoding."""
     for option in ("precision", "provider"):
         value = getattr(arguments, option)
         if value is not None and not bundles:
             raise UserError(f"--{option} {value}: is for bundles, and {arguments.paths[0]} is a run: export it first")
+    if arguments.ensemble and (bundles or len(arguments.paths) < 2):
+        what = f"{next(iter(bundles))} is a bundle" if bundles else "there is one"
+        raise UserError(f"--ensemble: is of two runs or more, and {what}")
     for precision in precisions:
         if precision is not None and precision not in get_args(Precision):
             raise UserError(f"--precision {precision}: must be of {', '.join(get_args(Precision))}")

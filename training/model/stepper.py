@@ -1,11 +1,11 @@
-"""A torch model as a Stepper: what training validates with, and what an export is compared with."""
+"""A torch model as a Stepper: what training validates with, and what an export is compared with. Ensembles likewise."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import PAD_ID
@@ -22,6 +22,7 @@ from attendant.runtime.stepper import (
 )
 from attendant.training.model import Seq2Seq
 from attendant.training.model.candidates import candidates
+from attendant.training.model.ensemble import Ensemble
 
 
 class TorchStepper:
@@ -30,7 +31,7 @@ class TorchStepper:
     The model is used as it stands, in evaluation mode during each call: its training may go on in between.
     """
 
-    def __init__(self, model: Seq2Seq, device: torch.device | str = "cpu") -> None:
+    def __init__(self, model: Seq2Seq | Ensemble, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
         self._model = model.to(self._device)
 
@@ -112,7 +113,7 @@ class TorchStepper:
 class _Evaluating:
     """No gradients and no dropout while it lasts; afterwards the model's mode is what it was."""
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._inference = torch.inference_mode()
 

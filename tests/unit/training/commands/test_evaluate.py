@@ -237,3 +237,18 @@ def test_what_the_page_shows_of_python_runs(
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert "Interval(low=" in capsys.readouterr().out
+
+
+def test_an_ensemble_of_runs(tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command) -> None:
+    other, before = tmp_path / "other", entries(finished_run)
+    assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
+    status, said, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer")
+    assert status == 0 and "as an ensemble" in said
+    assert entries(finished_run) == before, "a run's own file has its own values only"
+
+
+def test_what_is_no_ensemble_is_refused(finished_run: Path, tiny_bundle_path: Path, command: Command) -> None:
+    for paths in ((finished_run,), (finished_run, tiny_bundle_path)):
+        status, _, errors = command("evaluate", *paths, "--ensemble")
+        assert (status == 2 and errors.startswith("evaluate: --ensemble")) or "--ensemble: is of two runs" in errors
+        assert "Traceback" not in errors
