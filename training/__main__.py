@@ -11,9 +11,9 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from attendant.runtime.command import exit_command
-from attendant.training.commands import average, evaluate, fetch, report, train
+from attendant.training.commands import average, evaluate, fetch, label, report, train
 
-SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch, "report": report}
+SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch, "label": label, "report": report}
 
 
 def main(arguments: Sequence[str]) -> None:

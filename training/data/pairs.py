@@ -35,6 +35,18 @@ def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
     return _read_tsv(Path(files.tsv)) if files.tsv is not None else _read_parallel(*files.paths)
 
 
+def read_sources(path: Path) -> list[str]:
+    """The sources of a file, one per line, of a `.tsv` its first column; empty lines are left out. Raises UserError: no
+    such file, none in it, bad UTF-8.
+    """
+    has_columns = ".tsv" in path.suffixes
+    lines = (line.partition("\t")[0] if has_columns else line for _, line in _lines(path))
+    sources = [source for line in lines if (source := line.strip())]
+    if not sources:
+        raise UserError(f"{path}: there is no source in it: write one per line")
+    return sources
+
+
 def group_references(pairs: Iterable[Pair]) -> list[Example]:
     """One example per distinct source, in order of first appearance, with its distinct targets in order."""
     grouped: dict[str, dict[str, None]] = {}
