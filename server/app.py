@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
@@ -49,16 +50,19 @@ async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
 
     Raises:
-        UserError: a port, a bundle or a provider that can't be had.
+        UserError: a port, a bundle, a provider or a file of credentials that can't be had.
     """
+    access = open_access(config)
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()
     lifecycle = Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health)
-    port = bind(server, config.host, config.port)
+    server = grpc_server(catalogue, metrics, lifecycle.health, access)
+    port = bind(server, config.host, config.port, access.credentials())
+    access.warn_of_strangers(config.host)
     with (
         metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
         WorkerProcesses() as processes,
+        access.following_files(),
     ):
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)

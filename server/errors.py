@@ -5,7 +5,9 @@ AttendantError
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
 |-- Overloaded            RESOURCE_EXHAUSTED
 |   |-- QueueFull                              queue_full          with when to come again
-|   `-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   `-- RateLimited                            rate_limited        the client asks faster than it may
+|-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
 |-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
 |-- Unavailable           UNAVAILABLE
@@ -124,6 +126,20 @@ class DeadlineTooShort(Overloaded):
             f"{expected_seconds:.3f} s",
             expected_seconds,
         )
+
+
+class RateLimited(Overloaded):
+    reason = "rate_limited"
+
+    def __init__(self, retry_seconds: float) -> None:
+        super().__init__(f"you ask faster than this server lets one client; wait {retry_seconds:.3f} s", retry_seconds)
+
+
+class Unauthenticated(AttendantError):
+    """No credentials, or wrong ones; the message never holds them."""
+
+    code = "UNAUTHENTICATED"
+    reason = "unauthenticated"
 
 
 class DeadlineExceeded(AttendantError):

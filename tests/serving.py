@@ -30,6 +30,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.server.access.access import Access
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
@@ -182,11 +183,14 @@ class Served:
 
 
 @asynccontextmanager
-async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **options: Any) -> AsyncIterator[Served]:
+async def served(
+    stepper: FakeStepper, *bundles: Bundle, ready: bool = True, access: Access | None = None, **options: Any
+) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
+    access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health)
-    port = bind(server, "127.0.0.1", 0)
+    server = grpc_server(catalogue, metrics, lifecycle.health, access)
+    port = bind(server, "127.0.0.1", 0, access.credentials())
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
         for bundle in bundles or (fake_bundle(),)

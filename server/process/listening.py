@@ -7,9 +7,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
+from attendant.server.access.access import Access
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
+from attendant.server.servicers.door import Door
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -25,20 +27,26 @@ OPTIONS = (
 
 
 def grpc_server(
-    catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer
+    catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer, access: Access
 ) -> grpc.aio.Server:
     """A server of all our services, which does not listen yet."""
-    server = grpc.aio.server(options=OPTIONS, interceptors=[GrpcMetrics(metrics.registry)])
+    # The door is inside, so that what it refuses is counted too.
+    interceptors = [GrpcMetrics(metrics.registry), Door(access, catalogue, metrics)]
+    server = grpc.aio.server(options=OPTIONS, interceptors=interceptors)
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
         Seq2SeqServicer(catalogue, metrics), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if access.reflection != "off":
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
     """Binds a server's port; 0 takes a free one. Returns the one it got.
+
+    Args:
+        credentials: TLS; None: unencrypted.
 
     Raises:
         UserError: the port is in use, or the host is none of this machine's.
@@ -49,6 +57,8 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
+        if credentials is not None:
+            return int(server.add_secure_port(authority(host, port), credentials))
         return int(server.add_insecure_port(authority(host, port)))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
