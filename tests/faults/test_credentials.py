@@ -195,7 +195,7 @@ async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, 
     codes = await exchanged(start, authority, tmp_path, rounds=20)
     figure(
         "calls that failed while certificates and tokens were exchanged 20 times",
-        codes.total() - codes["OK"],
+        float(codes.total() - codes["OK"]),
         at_most(0),
         f"of {codes.total()}",
     )
