@@ -11,7 +11,7 @@ from attendant.server.access.access import Access
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
-from attendant.server.servicers.door import Door
+from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -30,8 +30,8 @@ def grpc_server(
     catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer, access: Access
 ) -> grpc.aio.Server:
     """A server of all our services, which does not listen yet."""
-    # The door is inside, so that what it refuses is counted too.
-    interceptors = [GrpcMetrics(metrics.registry), Door(access, catalogue, metrics)]
+    # The gatekeeper is inside, so that what it refuses is counted too.
+    interceptors = [GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)]
     server = grpc.aio.server(options=OPTIONS, interceptors=interceptors)
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
         Seq2SeqServicer(catalogue, metrics), server

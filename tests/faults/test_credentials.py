@@ -203,7 +203,7 @@ async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, 
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("by", ["address", "token", "certificate"])
-async def test_what_the_door_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
+async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
     """In the real context of a call: who it is, and whether it keeps to its rate."""
     token = secrets.token_urlsafe(32)
     others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))
@@ -233,7 +233,7 @@ async def test_what_the_door_costs_a_call(authority: Authority, tmp_path: Path, 
     async with channel_to(f"127.0.0.1:{port}", access, authority) as channel:
         await channel.unary_unary("/test.Service/Ask")(b"badge", metadata=(("authorization", f"Bearer {token}"),))
     await server.stop(None)
-    figure(f"what the door costs a call, client known by its {by}", microseconds, at_most(20), "microseconds")
+    figure(f"what the gatekeeper costs a call, client known by its {by}", microseconds, at_most(20), "microseconds")
 
 
 def channel_to(target: str, access: Access, authority: Authority) -> grpc.aio.Channel:

@@ -1,4 +1,4 @@
-"""The door: who calls, and whether they may, before anything else is looked at."""
+"""Who calls, and whether they may: asked before anything else of a call is looked at."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ Behaviour = Callable[[Any, Any], Any]
 Refuse = Callable[[Any, Any, AttendantError], Awaitable[NoReturn]]
 
 
-class Door(grpc.aio.ServerInterceptor):
+class Gatekeeper(grpc.aio.ServerInterceptor):
     """Stands around our methods, and around those of health and reflection where these are closed."""
 
     def __init__(self, access: Access, catalogue: Catalogue, metrics: Metrics) -> None:
