@@ -130,20 +130,20 @@ class ServerConfig:
         FILE,
         "the server's certificate and those between it and its authority, PEM; with --tls-key, calls are encrypted. "
         "This and the other files below are read again when they change",
-        "none: unencrypted",
+        "unencrypted",
     )
     tls_key: Path | None = _option(None, FILE, "the key of --tls-certificate, PEM, without a password", "none")
     tls_client_ca: Path | None = _option(
         None,
         FILE,
         "authorities, PEM: a client needs a certificate of one of them, for health checks too",
-        "none: clients need no certificate",
+        "clients need no certificate",
     )
     tokens: Path | None = _option(
         None,
         FILE,
         "bearer tokens, a line each: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
-        "none: calls need no token",
+        "calls need no token",
     )
     health: Openness = _option(
         "open", _one_of(Openness), "whether health checks are answered without a token; closed: they need one"

@@ -44,7 +44,7 @@ class CertificateFiles:
         try:
             # Without a password of ours OpenSSL would ask the terminal for one.
             trial.load_cert_chain(self.certificate, self.key, password="")
-        except (ssl.SSLError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(
                 f"{CERTIFICATE}: {self.certificate} and {KEY} {self.key} can't be used together: {_reason(error)}; "
                 "both must be PEM, the key without a password"
@@ -52,14 +52,15 @@ class CertificateFiles:
         if roots is not None:
             try:
                 trial.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
-            except (ssl.SSLError, ValueError) as error:
+            except (OSError, ValueError) as error:
                 raise UserError(f"{CLIENT_CA}: {self.client_ca} can't be used: {_reason(error)}; must be PEM") from None
         return grpc.ssl_server_certificate_configuration([(key, certificate)], roots)
 
 
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return reason.lower().replace("_", " ") if reason else getattr(error, "strerror", None) or "not PEM"
+def _reason(error: OSError | ValueError) -> str:
+    """In OpenSSL's words, where it has any."""
+    reason: str | None = getattr(error, "reason", None)
+    return reason.lower().replace("_", " ") if reason else "no PEM that can be read"
 
 
 def server_credentials(

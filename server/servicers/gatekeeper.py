@@ -10,7 +10,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from attendant.server.access.access import Access
-from attendant.server.access.clients import CLIENT
+from attendant.server.access.clients import CLIENT, address_of
 from attendant.server.access.rates import Rates
 from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
 from attendant.server.models import Catalogue
@@ -94,7 +94,11 @@ class _Guarded:
             CLIENT.set(client)
             if not _is_stream(request) and (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
                 raise RateLimited(wait_seconds)
-        except (RateLimited, Unauthenticated) as error:
+        except RateLimited as error:
+            await self._refuse(request, context, error)
+        except Unauthenticated as error:
+            # All that is known of whoever it is; for the log.
+            CLIENT.set(address_of(context.peer()))
             await self._refuse(request, context, error)
 
     async def _paced(

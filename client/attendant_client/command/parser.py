@@ -55,8 +55,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("ATTENDANT_TOKEN holds characters that can't stand in a header; printable ASCII can")
     if (options.client_certificate is None) != (options.client_key is None):
         parser.error("--client-certificate and --client-key need each other; one of them is missing")
-    if options.tls is False and (options.root_certificates or options.client_certificate or options.server_name):
-        parser.error("--insecure excludes certificates and --server-name, which are for TLS")
+    if options.insecure and (
+        options.tls or options.root_certificates or options.client_certificate or options.server_name
+    ):
+        parser.error("--insecure excludes --tls, certificates and --server-name")
+    options.tls = options.tls or (False if options.insecure else None)
     texts = getattr(options, "texts", [])
     if "-" in texts and len(texts) > 1:
         parser.error("`-` reads the sources from standard input, so it stands alone")
@@ -85,19 +88,13 @@ def _common() -> _Parser:
         default=DEFAULT_TIMEOUT_SECONDS,
         help="seconds for each request, retries included (default: %(default)g)",
     )
-    encryption = connection.add_mutually_exclusive_group()
-    encryption.add_argument(
+    connection.add_argument(
         "--tls",
         action="store_true",
-        default=None,
         help="encrypt, and check who the server is (default: unless it is on this machine)",
     )
-    encryption.add_argument(
-        "--insecure",
-        dest="tls",
-        action="store_false",
-        default=None,
-        help="do not encrypt: anyone on the way can read texts and token",
+    connection.add_argument(
+        "--insecure", action="store_true", help="do not encrypt: anyone on the way can read texts and token"
     )
     for name, metavar, kind, meaning in (
         ("root-certificates", "FILE", _file, "PEM, instead of the usual ones; implies --tls"),

@@ -140,9 +140,9 @@ def test_what_the_command_says_of_a_server_that_it_can_not_trust(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--tls", "--insecure"], "--insecure: not allowed with argument --tls"),
+        (["--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
         (["--client-key", __file__], "--client-certificate and --client-key need each other"),
-        (["--insecure", "--root-certificates", __file__], "--insecure excludes certificates and --server-name"),
+        (["--insecure", "--root-certificates", __file__], "--insecure excludes --tls, certificates and --server-name"),
         (["--token-file", "/nowhere"], "--token-file: '/nowhere' can't be read: No such file or directory"),
         (["--token-file", "/dev/null"], "--token-file: '/dev/null' does not hold one line of printable ASCII"),
         (["--token-file", __file__], "does not hold one line of printable ASCII"),
