@@ -118,6 +118,11 @@ class ServerConfig:
         "how long one call into a model for bulk work should take, so that others need not wait longer",
         "half of what a request takes alone here, measured at the start",
     )
+    unread_seconds: float = _option(
+        30.0,
+        SOME_SECONDS,
+        "how long an answer of a bulk stream may wait for its client to read; then the stream is ended",
+    )
     drain_seconds: float = _option(
         25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
     )

@@ -11,6 +11,7 @@ AttendantError
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
+|   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         a step failed; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
@@ -150,6 +151,13 @@ class NotReady(Unavailable):
 class Draining(Unavailable):
     reason = "draining"
     default_message = "the server is shutting down; try another one"
+
+
+class Stalled(Unavailable):
+    reason = "stalled"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer was read for {seconds:g} s; ask for what is unanswered on another stream")
 
 
 class EngineDead(Unavailable):

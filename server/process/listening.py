@@ -7,6 +7,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
@@ -25,12 +26,15 @@ OPTIONS = (
 
 
 def grpc_server(
-    catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer
+    catalogue: Catalogue,
+    metrics: Metrics,
+    health_servicer: health_pb2_grpc.HealthServicer,
+    answer_room: AnswerRoom,
 ) -> grpc.aio.Server:
     """A server of all our services, which does not listen yet."""
     server = grpc.aio.server(options=OPTIONS, interceptors=[GrpcMetrics(metrics.registry)])
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
-        Seq2SeqServicer(catalogue, metrics), server
+        Seq2SeqServicer(catalogue, metrics, answer_room), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.errors import NotBuilt
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
@@ -27,8 +28,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     """Reads requests, awaits the engines, writes answers."""
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
+    def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_room: AnswerRoom) -> None:
         self._catalogue = catalogue
+        self._answer_room = answer_room
         self._begin = {method: partial(RequestContext, method, catalogue, metrics) for method in METHODS}
 
     async def Generate(  # noqa: N802
@@ -37,7 +39,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         async with self._answering("Generate", request.request_id, request.model, context):
             parsed = read_generate(request, self._catalogue.find(request.model))
             result = parsed.generated(await parsed.submit(context.time_remaining()))
-            return messages.GenerateResponse(**generate_fields(request, parsed, result))
+            return messages.GenerateResponse(**generate_fields(parsed, result))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -49,7 +51,8 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        stream = BatchStream(requests, context, self._catalogue, self._begin["GenerateBatch"])
+        begin = self._begin["GenerateBatch"]
+        stream = BatchStream(requests, context, self._catalogue, begin, self._answer_room)
         async with aclosing(stream.answers()) as answers:
             async for answer in answers:
                 yield answer
@@ -58,7 +61,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         async with self._answering("Score", request.request_id, request.model, context):
             parsed = read_score(request, self._catalogue.find(request.model))
             result = parsed.scored(await parsed.submit(context.time_remaining()))
-            return score_response(request, parsed, result)
+            return score_response(parsed, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
