@@ -22,7 +22,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
-from attendant.server.servicers.requests import ParsedRequest, read_generate
+from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
 from attendant.server.servicers.status import abort, status_of
 from attendant.server.servicers.violations import MAX_REQUEST_ID_CHARACTERS
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -141,15 +141,15 @@ class BatchStream:
     async def _submit(self, item: _Item, request: messages.GenerateRequest) -> None:
         try:
             model = self._catalogue.find(request.model)
-            item.parsed = parsed = read_generate(request, model)
+            item.parsed = await parsed(read_generate, request, model)
         except Exception:
             await self._take_room(item, REFUSAL_BYTES)
             raise
-        await self._take_room(item, parsed.max_answer_bytes)
+        await self._take_room(item, item.parsed.max_answer_bytes)
         room = model.runner.bulk_room
         await room.acquire(self._client)
         try:
-            item.submitted = parsed.submit(self._context.time_remaining(), Priority.BULK)
+            item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
         except BaseException:
             room.release()
             raise

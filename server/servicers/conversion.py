@@ -56,7 +56,11 @@ def model_message(model: ServedModel) -> messages.Model:
         architecture=dict(_flattened(manifest.model)),
         source_vocabulary_size=manifest.source.vocabulary_size,
         target_vocabulary_size=manifest.target.vocabulary_size,
-        limits=messages.Limits(**limits.model_dump()),
+        limits=messages.Limits(
+            **limits.model_dump(),
+            max_source_characters=model.bundle.source_tokenizer.max_characters(limits.max_source_tokens),
+            max_target_characters=model.bundle.target_tokenizer.max_characters(limits.max_target_tokens),
+        ),
         defaults=messages.DecodingOptions(
             **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio"}),
             min_length=0,

@@ -14,7 +14,7 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
-from attendant.server.servicers.requests import read_generate, read_score
+from attendant.server.servicers.requests import parsed, read_generate, read_score
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -37,9 +37,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
-            parsed = read_generate(request, self._catalogue.find(request.model))
-            result = parsed.generated(await parsed.submit(context.time_remaining()))
-            return messages.GenerateResponse(**generate_fields(parsed, result))
+            asked = await parsed(read_generate, request, self._catalogue.find(request.model))
+            result = asked.generated(await asked.submit(context.time_remaining()))
+            return messages.GenerateResponse(**generate_fields(asked, result))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -59,9 +59,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
-            parsed = read_score(request, self._catalogue.find(request.model))
-            result = parsed.scored(await parsed.submit(context.time_remaining()))
-            return score_response(parsed, result)
+            asked = await parsed(read_score, request, self._catalogue.find(request.model))
+            result = asked.scored(await asked.submit(context.time_remaining()))
+            return score_response(asked, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
