@@ -128,6 +128,9 @@ class ServerConfig:
     )
     log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    log_texts: Switch = _option(
+        "off", _one_of(Switch), "whether log lines may hold what callers wrote: their tokens, and words of exceptions"
+    )
     scheduler: type[Scheduler] = Scheduler
 
 

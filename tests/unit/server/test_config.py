@@ -29,6 +29,7 @@ def test_defaults() -> None:
         drain_seconds=25.0,
         log_level="info",
         log_format="text",
+        log_texts="off",
     )
 
 
@@ -49,6 +50,7 @@ VALUES = {
     "drain_seconds": "0.5",
     "log_level": "error",
     "log_format": "json",
+    "log_texts": "on",
 }
 BAD = {
     "host": " ",
@@ -64,6 +66,7 @@ BAD = {
     "max_waiting": "0",
     "bulk_seconds": "0",
     "unread_seconds": "0",
+    "log_texts": "perhaps",
     "drain_seconds": "nan",
     "log_level": "loud",
     "log_format": "xml",
