@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import StepStats
@@ -56,7 +57,9 @@ async def serve(config: ServerConfig) -> int:
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()
     lifecycle = Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health, access)
+    answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
+    metrics.watch_streams(answer_room)
+    server = grpc_server(catalogue, metrics, lifecycle.health, answer_room, access)
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     with (

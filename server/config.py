@@ -122,6 +122,11 @@ class ServerConfig:
         "how long one call into a model for bulk work should take, so that others need not wait longer",
         "half of what a request takes alone here, measured at the start",
     )
+    unread_seconds: float = _option(
+        30.0,
+        SOME_SECONDS,
+        "how long an answer of a bulk stream may wait for its client to read; then the stream is ended",
+    )
     drain_seconds: float = _option(
         25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
     )
@@ -166,6 +171,9 @@ class ServerConfig:
     )
     log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    log_texts: Switch = _option(
+        "off", _one_of(Switch), "whether log lines may hold what callers wrote: their tokens, and words of exceptions"
+    )
     scheduler: type[Scheduler] = Scheduler
 
 

@@ -13,12 +13,14 @@ AttendantError
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
+|   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         a step failed; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 MAX_SHOWN_VIOLATIONS = 8
@@ -40,6 +42,11 @@ class AttendantError(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(message or self.default_message)
 
+    @property
+    def without_quotes(self) -> str:
+        """The message without what the caller wrote, for logs."""
+        return str(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
         return type(self).__new__, (type(self), *self.args), vars(self)
@@ -53,11 +60,13 @@ class Violation:
         field: its path, as in the proto: "decoding.beam_size".
         value: as given, ready to print; shortened where it is long.
         limit: what it must be instead.
+        quoted: the value is text of the caller's.
     """
 
     field: str
     value: str
     limit: str
+    quoted: bool = False
 
     @property
     def description(self) -> str:
@@ -77,10 +86,18 @@ class InvalidArgument(AttendantError):
     reason = "invalid_argument"
 
     def __init__(self, *violations: Violation) -> None:
-        shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
-        more = len(violations) - MAX_SHOWN_VIOLATIONS
-        super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
+        super().__init__(_shown(violations))
         self.violations = violations
+
+    @property
+    def without_quotes(self) -> str:
+        return _shown([replace(one, value="not shown") if one.quoted else one for one in self.violations])
+
+
+def _shown(violations: Sequence[Violation]) -> str:
+    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
+    more = len(violations) - MAX_SHOWN_VIOLATIONS
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def shortened(value: str, max_characters: int = 32) -> str:
@@ -93,7 +110,13 @@ class UnknownModel(AttendantError):
     reason = "unknown_model"
 
     def __init__(self, name: str, served: list[str]) -> None:
-        super().__init__(f"model {shortened(name)} is not served here; choose from {', '.join(sorted(served))}")
+        choices = ", ".join(sorted(served))
+        super().__init__(f"model {shortened(name)} is not served here; choose from {choices}")
+        self._choices = choices
+
+    @property
+    def without_quotes(self) -> str:
+        return f"the model is not served here; choose from {self._choices}"
 
 
 class Overloaded(AttendantError):
@@ -166,6 +189,13 @@ class NotReady(Unavailable):
 class Draining(Unavailable):
     reason = "draining"
     default_message = "the server is shutting down; try another one"
+
+
+class Stalled(Unavailable):
+    reason = "stalled"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer was read for {seconds:g} s; ask for what is unanswered on another stream")
 
 
 class EngineDead(Unavailable):

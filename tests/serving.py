@@ -31,6 +31,7 @@ from attendant.runtime.bundle.manifest import (
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
+from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
@@ -184,12 +185,20 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    stepper: FakeStepper, *bundles: Bundle, ready: bool = True, access: Access | None = None, **options: Any
+    stepper: FakeStepper,
+    *bundles: Bundle,
+    ready: bool = True,
+    access: Access | None = None,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
+    unread_seconds: float = PATIENCE_SECONDS,
+    **options: Any,
 ) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
     access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health, access)
+    answer_room = AnswerRoom(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
+    metrics.watch_streams(answer_room)
+    server = grpc_server(catalogue, metrics, lifecycle.health, answer_room, access)
     port = bind(server, "127.0.0.1", 0, access.credentials())
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)

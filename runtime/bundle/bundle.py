@@ -23,6 +23,9 @@ SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
 GOLDEN_NAME = "golden.jsonl"
 
+WORDS_REMEMBERED = 1000
+"""By a tokenizer of a bundle, whose texts come from anywhere: 8 MiB at most."""
+
 
 class BundleRefused(UserError):
     """A bundle that is not what its manifest says.
@@ -84,6 +87,8 @@ def open_bundle(path: Path | str) -> Bundle:
         golden = parse_golden((path / GOLDEN_NAME).read_text(encoding="utf-8"))
     except (ValueError, UserError) as error:
         raise BundleRefused(path, [str(error)]) from error
+    for tokenizer in (source_tokenizer, target_tokenizer):
+        tokenizer.bound_cache(WORDS_REMEMBERED)
     bundle = Bundle(
         path=path,
         manifest=manifest,

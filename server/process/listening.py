@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
 from attendant.server.access.access import Access
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
@@ -27,14 +28,18 @@ OPTIONS = (
 
 
 def grpc_server(
-    catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer, access: Access
+    catalogue: Catalogue,
+    metrics: Metrics,
+    health_servicer: health_pb2_grpc.HealthServicer,
+    answer_room: AnswerRoom,
+    access: Access,
 ) -> grpc.aio.Server:
     """A server of all our services, which does not listen yet."""
     # The gatekeeper is inside, so that what it refuses is counted too.
     interceptors = [GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)]
     server = grpc.aio.server(options=OPTIONS, interceptors=interceptors)
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
-        Seq2SeqServicer(catalogue, metrics), server
+        Seq2SeqServicer(catalogue, metrics, answer_room), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if access.reflection != "off":

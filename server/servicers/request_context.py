@@ -12,6 +12,7 @@ from attendant.server.errors import AttendantError, InternalError
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
+from attendant.server.observability.texts import loggable
 from attendant.server.servicers.status import abort
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class RequestContext:
             self._metrics.rejected.labels(label, error.reason).inc()
         if log.isEnabledFor(logging.DEBUG):
             facts = self._facts(label) | {"code": code, "seconds": round(seconds, 6)}
-            log.debug("request ended", extra=facts | ({} if error is None else {"error": str(error)}))
+            log.debug("request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
         return error
 
     def _facts(self, label: str) -> dict[str, object]:

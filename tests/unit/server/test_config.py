@@ -25,6 +25,7 @@ def test_defaults() -> None:
         max_source_positions=32768,
         max_waiting=1024,
         bulk_seconds=None,
+        unread_seconds=30.0,
         drain_seconds=25.0,
         tls_certificate=None,
         tls_key=None,
@@ -36,6 +37,7 @@ def test_defaults() -> None:
         client_bytes_per_second=None,
         log_level="info",
         log_format="text",
+        log_texts="off",
     )
 
 
@@ -52,6 +54,7 @@ VALUES = {
     "max_source_positions": "99",
     "max_waiting": "1",
     "bulk_seconds": "0.004",
+    "unread_seconds": "12.5",
     "drain_seconds": "0.5",
     "tls_certificate": "tls/server.pem",
     "tls_key": "tls/server.key",
@@ -63,6 +66,7 @@ VALUES = {
     "client_bytes_per_second": "65536.0",
     "log_level": "error",
     "log_format": "json",
+    "log_texts": "on",
 }
 BAD = {
     "host": " ",
@@ -77,6 +81,8 @@ BAD = {
     "max_source_positions": "1.5",
     "max_waiting": "0",
     "bulk_seconds": "0",
+    "unread_seconds": "0",
+    "log_texts": "perhaps",
     "drain_seconds": "nan",
     "tls_certificate": " ",
     "tls_key": " ",
