@@ -8,6 +8,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -22,8 +23,9 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
 from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
 from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
-from attendant.server.observability.endpoint import metrics_endpoint
+from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import authority, bind, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
@@ -56,10 +58,10 @@ async def serve(config: ServerConfig) -> int:
     lifecycle = Lifecycle()
     server = grpc_server(catalogue, metrics, lifecycle.health)
     port = bind(server, config.host, config.port)
-    with (
-        metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
-        WorkerProcesses() as processes,
-    ):
+    app = http_app(metrics.registry, lambda: lifecycle.is_serving)
+    async with AsyncExitStack() as until_the_end:
+        metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port))
+        processes = until_the_end.enter_context(WorkerProcesses())
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
