@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.command import give_up_output
 from attendant.server.config import ServerConfig
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
@@ -74,7 +75,10 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
-            print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            try:
+                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            except OSError:  # its disk is full; the log says the same
+                give_up_output()
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
             catalogue.closing.set()
