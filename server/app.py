@@ -8,12 +8,14 @@ its engine started. Until then every other call is UNAVAILABLE.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.command import give_up_output
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
@@ -24,8 +26,9 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
 from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
 from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
-from attendant.server.observability.endpoint import metrics_endpoint
+from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import authority, bind, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
@@ -62,11 +65,11 @@ async def serve(config: ServerConfig) -> int:
     server = grpc_server(catalogue, metrics, lifecycle.health, answer_room, access)
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
-    with (
-        metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
-        WorkerProcesses() as processes,
-        access.following_files(),
-    ):
+    app = http_app(metrics.registry, lambda: lifecycle.is_serving)
+    async with AsyncExitStack() as until_the_end:
+        metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port))
+        processes = until_the_end.enter_context(WorkerProcesses())
+        until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
@@ -79,7 +82,10 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
-            print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            try:
+                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            except OSError:  # its disk is full; the log says the same
+                give_up_output()
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
             catalogue.closing.set()

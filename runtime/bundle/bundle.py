@@ -28,22 +28,10 @@ WORDS_REMEMBERED = 1000
 
 
 class BundleRefused(UserError):
-    """A bundle that is not what its manifest says.
-
-    Attributes:
-        differences: one line for each thing that differs.
-    """
+    """A bundle that is not what its manifest says; one line for each thing that differs."""
 
     def __init__(self, path: Path, differences: Sequence[str]) -> None:
-        super().__init__(
-            "\n".join(
-                [
-                    f"the bundle {path} is refused; export it anew, or copy it again:",
-                    *(f"  - {line}" for line in differences),
-                ]
-            )
-        )
-        self.differences = tuple(differences)
+        super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", differences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

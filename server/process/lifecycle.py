@@ -24,10 +24,12 @@ class Lifecycle:
 
     Attributes:
         health: the servicer of grpc.health.v1: the whole server, under the empty name, and our service.
+        is_serving: what it says.
     """
 
     def __init__(self) -> None:
         self.health = health.aio.HealthServicer()
+        self.is_serving = False
         self.exit_status = DRAINED
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -39,6 +41,7 @@ class Lifecycle:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     async def tell(self, serving: bool) -> None:
+        self.is_serving = serving
         for service in ("", SERVICE_NAME):
             await self.health.set(service, SERVING if serving else NOT_SERVING)
 
