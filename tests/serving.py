@@ -40,12 +40,14 @@ from attendant.server.models import Catalogue, ServedModel, limits_in_force
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
+from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 LETTERS = "abcdefgh"
 SOUNDS = ("AA", "B", "K", "D", "EH", "F", "G", "HH")
 PATIENCE_SECONDS = 20.0
+BOUNDS = Bounds()
 
 
 class GatedStepper(FakeStepper):
@@ -182,10 +184,15 @@ class Served:
 
 
 @asynccontextmanager
-async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **options: Any) -> AsyncIterator[Served]:
+async def served(
+    stepper: FakeStepper, *bundles: Bundle, ready: bool = True, bounds: Bounds = BOUNDS, **options: Any
+) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health)
+    incoming = Incoming(metrics, bounds)
+    server = grpc_server(
+        catalogue, metrics, lifecycle.health, incoming, max_connections=100, max_calls_per_connection=100
+    )
     port = bind(server, "127.0.0.1", 0)
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)

@@ -20,6 +20,7 @@ from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.requests import ParsedRequest, read_generate
 from attendant.server.servicers.status import abort, status_of
+from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 
@@ -33,7 +34,7 @@ class _Item:
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
 
-    request: messages.GenerateRequest
+    request: messages.GenerateRequest | UndecodableRequest
     context: RequestContext
     parsed: ParsedRequest | None = None
     has_room: bool = False
@@ -54,7 +55,7 @@ class BatchStream:
 
     def __init__(
         self,
-        requests: AsyncIterator[messages.GenerateRequest],
+        requests: AsyncIterator[messages.GenerateRequest | UndecodableRequest],
         context: Any,
         catalogue: Catalogue,
         begin: Callable[[str, str], RequestContext],
@@ -118,8 +119,9 @@ class BatchStream:
                 return
 
     async def _submit(self, item: _Item) -> None:
-        model = self._catalogue.find(item.request.model)
-        item.parsed = read_generate(item.request, model)
+        request = decoded(item.request)
+        model = self._catalogue.find(request.model)
+        item.parsed = read_generate(request, model)
         await model.runner.bulk_room.acquire()
         item.has_room = True
         item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
@@ -144,7 +146,7 @@ class BatchStream:
         if isinstance(outcome, Result):
             assert item.parsed is not None
             try:
-                fields = generate_fields(item.request, item.parsed, item.parsed.generated(outcome))
+                fields = generate_fields(decoded(item.request), item.parsed, item.parsed.generated(outcome))
                 answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
             except Exception as error:
                 raised = error
