@@ -30,13 +30,11 @@ from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import authority, bind, grpc_server
+from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.servicers.incoming import Bounds, Incoming
 
 log = logging.getLogger(__name__)
-
-ANSWER_SECONDS = 1.0
-"""At the end of the server: how long a call that has its outcome may take to write it."""
 
 T = TypeVar("T")
 
@@ -60,9 +58,20 @@ async def serve(config: ServerConfig) -> int:
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()
     lifecycle = Lifecycle()
+    incoming = Incoming(metrics, Bounds(max_streams=config.max_streams))
     answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
     metrics.watch_streams(answer_room)
-    server = grpc_server(catalogue, metrics, lifecycle.health, answer_room, access)
+    server = grpc_server(
+        catalogue,
+        metrics,
+        lifecycle.health,
+        incoming,
+        answer_room,
+        access,
+        max_connections=config.max_connections,
+        max_calls_per_connection=config.max_calls_per_connection,
+    )
+    allow_descriptors(config.max_connections)
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
@@ -92,7 +101,7 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, models, serving=False)
             await lifecycle.drain([model.runner for model in models], config.drain_seconds)
         finally:
-            await server.stop(ANSWER_SECONDS)
+            await close(server, port, incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 

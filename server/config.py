@@ -127,6 +127,18 @@ class ServerConfig:
         SOME_SECONDS,
         "how long an answer of a bulk stream may wait for its client to read; then the stream is ended",
     )
+    max_connections: int = _option(
+        1000, _whole("CONNECTIONS"), "connections for gRPC; one more is closed as soon as it is accepted"
+    )
+    max_calls_per_connection: int = _option(
+        1000, _whole("CALLS"), "calls at once on one connection; a client keeps back those that are more"
+    )
+    max_streams: int = _option(
+        128,
+        _whole("STREAMS"),
+        "streaming calls at once; one more is refused with RESOURCE_EXHAUSTED; each may hold an unfinished message of "
+        "256 KiB",
+    )
     drain_seconds: float = _option(
         25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
     )

@@ -2,10 +2,12 @@
 
 AttendantError
 |-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
+|-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
 |-- Overloaded            RESOURCE_EXHAUSTED
 |   |-- QueueFull                              queue_full          with when to come again
 |   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   |-- TooManyStreams                         too_many_streams    as many are open as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
@@ -13,6 +15,7 @@ AttendantError
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
+|   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         a step failed; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
@@ -24,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 MAX_SHOWN_VIOLATIONS = 8
+STREAM_RETRY_SECONDS = 1.0
 
 
 class AttendantError(Exception):
@@ -100,6 +104,14 @@ def _shown(violations: Sequence[Violation]) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
+class Undecodable(AttendantError):
+    code = "INVALID_ARGUMENT"
+    reason = "undecodable"
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"the request, {num_bytes} bytes, is no message of this method's: see the proto")
+
+
 def shortened(value: str, max_characters: int = 32) -> str:
     """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
     return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
@@ -151,6 +163,13 @@ class DeadlineTooShort(Overloaded):
         )
 
 
+class TooManyStreams(Overloaded):
+    reason = "too_many_streams"
+
+    def __init__(self, max_streams: int) -> None:
+        super().__init__(f"{max_streams} streams are open, as many as may", STREAM_RETRY_SECONDS)
+
+
 class RateLimited(Overloaded):
     reason = "rate_limited"
 
@@ -189,6 +208,11 @@ class NotReady(Unavailable):
 class Draining(Unavailable):
     reason = "draining"
     default_message = "the server is shutting down; try another one"
+
+
+class Unread(Unavailable):
+    reason = "unread"
+    default_message = "the request's message did not arrive whole in time; send it again"
 
 
 class Stalled(Unavailable):

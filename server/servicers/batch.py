@@ -25,6 +25,7 @@ from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
 from attendant.server.servicers.status import abort, status_of
+from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 from attendant.server.servicers.violations import MAX_REQUEST_ID_CHARACTERS
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -61,7 +62,7 @@ class BatchStream:
 
     def __init__(
         self,
-        requests: AsyncIterator[messages.GenerateRequest],
+        requests: AsyncIterator[messages.GenerateRequest | UndecodableRequest],
         context: Any,
         catalogue: Catalogue,
         begin: Callable[[str, str], RequestContext],
@@ -139,10 +140,11 @@ class BatchStream:
             if self._ends_with is not None:
                 return
 
-    async def _submit(self, item: _Item, request: messages.GenerateRequest) -> None:
+    async def _submit(self, item: _Item, request: messages.GenerateRequest | UndecodableRequest) -> None:
         try:
-            model = self._catalogue.find(request.model)
-            item.parsed = await parsed(read_generate, request, model)
+            asked = decoded(request)
+            model = self._catalogue.find(asked.model)
+            item.parsed = await parsed(read_generate, asked, model)
         except Exception:
             await self._take_room(item, REFUSAL_BYTES)
             raise

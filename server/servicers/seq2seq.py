@@ -15,6 +15,7 @@ from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
 from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -26,7 +27,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
-    """Reads requests, awaits the engines, writes answers."""
+    """Reads requests, awaits the engines, writes answers.
+
+    Instead of a request, a method may be given an UndecodableRequest.
+    """
 
     def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_room: AnswerRoom) -> None:
         self._catalogue = catalogue
@@ -37,7 +41,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
-            asked = await parsed(read_generate, request, self._catalogue.find(request.model))
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
             result = asked.generated(await asked.submit(context.time_remaining()))
             return messages.GenerateResponse(**generate_fields(asked, result))
 
@@ -59,7 +63,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
-            asked = await parsed(read_score, request, self._catalogue.find(request.model))
+            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model))
             result = asked.scored(await asked.submit(context.time_remaining()))
             return score_response(asked, result)
 
@@ -67,11 +71,12 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.ListModelsRequest, context: Context
     ) -> messages.ListModelsResponse:
         async with self._answering("ListModels", "", "", context):
+            decoded(request)
             return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
         async with self._answering("GetModel", "", request.model, context):
-            return model_message(self._catalogue.find(request.model))
+            return model_message(self._catalogue.find(decoded(request).model))
 
     def _answering(
         self, method: str, request_id: str, model: str, context: Context
