@@ -51,7 +51,8 @@ OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 5 * 60_000),
     ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
+    ("grpc.http2.ping_timeout_ms", 20_000),
     # Clients may do the same; whoever pings more often is told to go (GOAWAY, too_many_pings).
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

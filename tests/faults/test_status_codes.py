@@ -46,7 +46,7 @@ async def until_it_ends(running: Running, *, num_connections: int, seconds: floa
     async def ask(stub: seq2seq_pb2_grpc.Seq2SeqStub) -> None:
         while not gone.is_set():
             try:
-                await stub.Generate(messages.GenerateRequest(text="badge"), timeout=60)
+                await stub.Generate(messages.GenerateRequest(text="badge"), timeout=240)
                 codes["OK"] += 1
             except grpc.aio.AioRpcError as error:
                 codes[error.code().name] += 1
@@ -56,7 +56,7 @@ async def until_it_ends(running: Running, *, num_connections: int, seconds: floa
     asking = [asyncio.create_task(ask(seq2seq_pb2_grpc.Seq2SeqStub(one))) for one in channels for _ in range(16)]
     await asyncio.sleep(seconds)
     running.process.send_signal(signal.SIGTERM)
-    await asyncio.to_thread(running.process.wait, 60)
+    await asyncio.to_thread(running.process.wait, 240)
     gone.set()
     await asyncio.gather(*asking)
     for one in channels:
