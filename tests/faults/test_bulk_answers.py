@@ -58,12 +58,14 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def test_refused_requests_wait_for_room(start: Start) -> None:
-    wrong = messages.GenerateRequest(request_id="i" * 1000, text="badge", decoding={"beam_size": 99, "patience": 99})
+    wrong = messages.GenerateRequest(request_id="i" * 20_000, text="badge", decoding={"beam_size": 99, "patience": 99})
     with start() as running, witness(running.target) as seen:
+        before = running.resident_mebibytes()
         with never_reading(running.target, itertools.repeat(wrong)):
             num_read = stands_still(running, RECEIVED)
             assert num_read <= 1 + MAX_REFUSALS + WINDOW_BYTES // LEAST_ANSWER_BYTES
             assert running.metrics()['attendant_bulk_answers_bytes{"model": ""}'] <= MAX_ANSWER_BYTES / 2
+            assert running.resident_mebibytes() < before + 64, "the requests themselves, 160 MiB, are not kept"
         eventually(lambda: running.metrics()['attendant_bulk_answers_bytes{"model": ""}'] == 0)
     assert set(seen.codes) == {"OK"}
 
