@@ -9,6 +9,7 @@ shared among the streams:
 """
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.request import Outcome, Priority, Result
-from attendant.server.errors import Draining, Stalled, Unavailable
+from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.conversion import generate_fields
@@ -168,6 +169,11 @@ class BatchStream:
             self._end(item, submitted.result())
 
     def _end(self, item: _Item, outcome: Outcome | BaseException) -> None:
+        # The message, which is in the frames of a traceback, is not to be kept. Of a fault the log tells the lines.
+        if isinstance(outcome, AttendantError):
+            outcome.__traceback__ = None
+        elif isinstance(outcome, BaseException):
+            traceback.clear_frames(outcome.__traceback__)
         item.outcome = outcome
         if isinstance(outcome, Unavailable):
             self._ends_with = outcome
