@@ -119,7 +119,7 @@ def log_what_python_prints() -> None:
     faulthandler.enable()
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a line that can't be written, on a full disk, is lost without a traceback
-    log = logging.getLogger("python")
+    log = logging.getLogger(__name__)
 
     def on_uncaught(kind: type[BaseException], raised: BaseException, stack: TracebackType | None) -> None:
         log.critical("the process ends by an exception", exc_info=raised)
