@@ -1,15 +1,14 @@
 """Publishes a folder whole or not at all: it is written aside, and renamed when everything in it was verified."""
 
 import contextlib
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk
+from attendant.runtime.files import new_folder
 
 
 def refuse_occupied(output: Path, *, force: bool) -> None:
@@ -32,27 +31,11 @@ def published(output: Path, *, force: bool) -> Iterator[Path]:
     """A new folder beside `output` that takes its place when the block ends well, and vanishes when it does not.
 
     Raises:
-        UserError: `output` is occupied, or its parent can't be written to.
+        UserError: `output` is occupied, or it can't be written.
     """
     refuse_occupied(output, force=force)
-    output = output.absolute()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.partial-"))
-    except OSError as error:
-        raise UserError(f"--output {output}: can't write beside it: {error.strerror}") from error
-    try:
+    with new_folder(output.absolute(), put=partial(_take_place, force=force)) as folder:
         yield folder
-        # A temporary folder is its owner's alone; a bundle is as readable as anything else that the user makes.
-        mask = os.umask(0)
-        os.umask(mask)
-        folder.chmod(0o777 & ~mask)
-        # Everything reaches the disk before the name does.
-        for path in [*folder.rglob("*"), folder]:
-            flush_to_disk(path)
-        _take_place(folder, output, force=force)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take_place(folder: Path, output: Path, *, force: bool) -> None:
@@ -69,4 +52,3 @@ def _take_place(folder: Path, output: Path, *, force: bool) -> None:
         raise
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
-    flush_to_disk(output.parent)

@@ -2,10 +2,13 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.files import UNWRITABLE, CantWrite
 
 INTERRUPTED = 130
 
@@ -18,21 +21,45 @@ def run_command(name: str, main: Callable[[], int | None]) -> int:
         main: returns its own exit status, or None for 0.
     """
     try:
-        return main() or 0
+        status = main() or 0
+        sys.stdout.flush()
+        return status
     except UserError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        _say(f"{name}: {error}")
         return 2
     except VerificationFailed as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        _say(f"{name}: {error}")
         return 1
     except KeyboardInterrupt:
-        print(f"\n{name}: interrupted", file=sys.stderr)
+        _say(f"\n{name}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that
-        # the interpreter's own flush at exit does not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`| head`): not our failure.
+        give_up_output()
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        # What is written to a path is told by whoever writes it.
+        _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
+        give_up_output()
+        return 2
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # its disk may be the full one
+        print(line, file=sys.stderr, flush=True)
+
+
+def give_up_output() -> None:
+    """Standard output is replaced, so that the interpreter's own flush at exit does not raise again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _on_thread(found: threading.ExceptHookArgs) -> None:
+    """A library's thread that could not write: its next call says so, and then we do."""
+    if not (isinstance(found.exc_value, OSError) and found.exc_value.errno in UNWRITABLE):
+        threading.__excepthook__(found)
 
 
 def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
@@ -41,6 +68,7 @@ def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
     was compiled from a string, as tracing libraries do: after an interruption it is not left the choice.
     """
+    threading.excepthook = _on_thread
     status = run_command(name, main)
     if status == INTERRUPTED:
         sys.stdout.flush()

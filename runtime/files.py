@@ -1,8 +1,123 @@
-"""Files that must be whole: what they are known by, and how they get to the disk."""
+"""Files that must be whole: what they are known by, and how they get to the disk.
 
+A file or folder is written aside, under a hidden name, flushed to the disk and renamed. Whatever fails meanwhile, be it
+a disk that fills or a process that is killed, what stood there before still stands, and nothing is half written.
+"""
+
+import errno
 import hashlib
+import json
 import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
+
+from attendant.runtime.errors import UserError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+
+class CantWrite(UserError):
+    """A file or folder that can't be written where it is wanted.
+
+    Attributes:
+        number: the operating system's, of module errno; None: it gave none.
+    """
+
+    def __init__(self, path: Path | str, reason: str, number: int | None = None) -> None:
+        remedy = ""
+        if number in FULL:
+            remedy = ": make room, or name another place"
+        elif number in READ_ONLY:
+            remedy = ": name a place that you may write to"
+        super().__init__(f"{path}: can't be written: {reason}{remedy}")
+        self.number = number
+
+
+@contextmanager
+def told_of(path: Path) -> Iterator[None]:
+    """Around writing: the operating system's refusal becomes a line of text.
+
+    Raises:
+        CantWrite: the disk is full, the place is read-only, and the like.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in UNWRITABLE:
+            raise CantWrite(path, os.strerror(error.errno), error.errno) from None
+        raise
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[str]]:
+    """A text file, in UTF-8, that takes its name when the block ends well and vanishes when it does not.
+
+    Raises:
+        CantWrite: the disk is full, the folder is read-only.
+    """
+    aside = path.with_name(f".{path.name}.writing")
+    with told_of(path):
+        try:
+            with aside.open("w", encoding="utf-8", newline="\n") as file:
+                yield file
+            flush_to_disk(aside)
+            aside.replace(path)
+        finally:
+            with suppress(OSError):
+                aside.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all. Raises CantWrite."""
+    with new_file(path) as file:
+        file.write(text)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a value as JSON, its keys sorted, whole or not at all. Raises CantWrite."""
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) -> Iterator[Path]:
+    """A folder beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    Args:
+        put: renames the first path to the second, which stands already perhaps.
+
+    Raises:
+        CantWrite: the disk is full, the place is read-only.
+    """
+    made = [parent for parent in path.parents if not parent.exists()]
+    with told_of(path):
+        aside = None
+        try:
+            with told_of(path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
+            yield aside
+            # A temporary folder is its owner's alone; this one is as readable as anything else that the user makes.
+            mask = os.umask(0)
+            os.umask(mask)
+            aside.chmod(0o777 & ~mask)
+            # Everything reaches the disk before the name does.
+            for written in [*aside.rglob("*"), aside]:
+                flush_to_disk(written)
+            put(aside, path)
+            flush_to_disk(path.parent)
+        finally:
+            if aside is not None:
+                shutil.rmtree(aside, ignore_errors=True)
+            # Where nothing came of it, the folders above it go too.
+            with suppress(OSError):
+                for parent in made:
+                    parent.rmdir()
 
 
 def sha256_of(path: Path) -> str:

@@ -8,13 +8,17 @@ its engine started. Until then every other call is UNAVAILABLE.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.command import give_up_output
+from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import StepStats
@@ -22,16 +26,15 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.engine.thread import EngineThread
 from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
 from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
-from attendant.server.observability.endpoint import metrics_endpoint
+from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import authority, bind, grpc_server
+from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.servicers.incoming import Bounds, Incoming
 
 log = logging.getLogger(__name__)
-
-ANSWER_SECONDS = 1.0
-"""At the end of the server: how long a call that has its outcome may take to write it."""
 
 T = TypeVar("T")
 
@@ -49,17 +52,33 @@ async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
 
     Raises:
-        UserError: a port, a bundle or a provider that can't be had.
+        UserError: a port, a bundle, a provider or a file of credentials that can't be had.
     """
+    access = open_access(config)
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()
     lifecycle = Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health)
-    port = bind(server, config.host, config.port)
-    with (
-        metrics_endpoint(config.host, config.metrics_port, metrics.registry) as metrics_port,
-        WorkerProcesses() as processes,
-    ):
+    incoming = Incoming(metrics, Bounds(max_streams=config.max_streams))
+    answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
+    metrics.watch_streams(answer_room)
+    server = grpc_server(
+        catalogue,
+        metrics,
+        lifecycle.health,
+        incoming,
+        answer_room,
+        access,
+        max_connections=config.max_connections,
+        max_calls_per_connection=config.max_calls_per_connection,
+    )
+    allow_descriptors(config.max_connections)
+    port = bind(server, config.host, config.port, access.credentials())
+    access.warn_of_strangers(config.host)
+    app = http_app(metrics.registry, lambda: lifecycle.is_serving)
+    async with AsyncExitStack() as until_the_end:
+        metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port))
+        processes = until_the_end.enter_context(WorkerProcesses())
+        until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
@@ -72,14 +91,17 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
-            print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            try:
+                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+            except OSError:  # its disk is full; the log says the same
+                give_up_output()
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
             catalogue.closing.set()
             await _announce(lifecycle, models, serving=False)
             await lifecycle.drain([model.runner for model in models], config.drain_seconds)
         finally:
-            await server.stop(ANSWER_SECONDS)
+            await close(server, port, incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 

@@ -22,6 +22,8 @@ from attendant.server.engine.queueing.scheduler import Scheduler
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Switch = Literal["on", "off"]
+Openness = Literal["open", "closed"]
+OpennessOrOff = Literal["open", "closed", "off"]
 
 PREFIX = "ATTENDANT_"
 BUNDLES_VARIABLE = PREFIX + "BUNDLES"
@@ -58,6 +60,8 @@ def _one_of(literal: Any) -> Kind:
 
 PORT = _whole("PORT", 0, 65535)
 ADDRESS = Kind(str.strip, bool, "an address or a name", "ADDRESS")
+FILE = Kind(lambda text: text.strip() and Path(text), bool, "a file", "FILE")
+PER_SECOND = Kind(float, lambda value: 0 < value < math.inf, "a number above 0", "NUMBER")
 SECONDS = Kind(float, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more", "SECONDS")
 SOME_SECONDS = Kind(float, lambda value: 0 < value < math.inf, "a number of seconds above 0", "SECONDS")
 
@@ -118,11 +122,70 @@ class ServerConfig:
         "how long one call into a model for bulk work should take, so that others need not wait longer",
         "half of what a request takes alone here, measured at the start",
     )
+    unread_seconds: float = _option(
+        30.0,
+        SOME_SECONDS,
+        "how long an answer of a bulk stream may wait for its client to read; then the stream is ended",
+    )
+    max_connections: int = _option(
+        1000, _whole("CONNECTIONS"), "connections for gRPC; one more is closed as soon as it is accepted"
+    )
+    max_calls_per_connection: int = _option(
+        1000, _whole("CALLS"), "calls at once on one connection; a client keeps back those that are more"
+    )
+    max_streams: int = _option(
+        128,
+        _whole("STREAMS"),
+        "streaming calls at once; one more is refused with RESOURCE_EXHAUSTED; each may hold an unfinished message of "
+        "256 KiB",
+    )
     drain_seconds: float = _option(
         25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
     )
+    tls_certificate: Path | None = _option(
+        None,
+        FILE,
+        "the server's certificate and those between it and its authority, PEM; with --tls-key, calls are encrypted. "
+        "This and the other files below are read again when they change",
+        "unencrypted",
+    )
+    tls_key: Path | None = _option(None, FILE, "the key of --tls-certificate, PEM, without a password", "none")
+    tls_client_ca: Path | None = _option(
+        None,
+        FILE,
+        "authorities, PEM: a client needs a certificate of one of them, for health checks too",
+        "clients need no certificate",
+    )
+    tokens: Path | None = _option(
+        None,
+        FILE,
+        "bearer tokens, a line each: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
+        "calls need no token",
+    )
+    health: Openness = _option(
+        "open", _one_of(Openness), "whether health checks are answered without a token; closed: they need one"
+    )
+    reflection: OpennessOrOff | None = _option(
+        None,
+        _one_of(OpennessOrOff),
+        "whether reflection is answered without a token; closed: it needs one; off: it is not there",
+        "closed with --tokens, else open",
+    )
+    client_requests_per_second: float | None = _option(
+        None,
+        PER_SECOND,
+        "requests of one client (its token, certificate or address); more are refused with RESOURCE_EXHAUSTED, and "
+        "those of a bulk stream are read later",
+        "no limit",
+    )
+    client_bytes_per_second: float | None = _option(
+        None, PER_SECOND, "bytes of one client's requests, likewise", "no limit"
+    )
     log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    log_texts: Switch = _option(
+        "off", _one_of(Switch), "whether log lines may hold what callers wrote: their tokens, and words of exceptions"
+    )
     scheduler: type[Scheduler] = Scheduler
 
 

@@ -2,24 +2,32 @@
 
 AttendantError
 |-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
+|-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
 |-- Overloaded            RESOURCE_EXHAUSTED
 |   |-- QueueFull                              queue_full          with when to come again
-|   `-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   |-- TooManyStreams                         too_many_streams    as many are open as may be
+|   `-- RateLimited                            rate_limited        the client asks faster than it may
+|-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
 |-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
+|   |-- Unread                                 unread              its message did not arrive whole in time
+|   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         a step failed; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 MAX_SHOWN_VIOLATIONS = 8
+STREAM_RETRY_SECONDS = 1.0
 
 
 class AttendantError(Exception):
@@ -38,6 +46,11 @@ class AttendantError(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(message or self.default_message)
 
+    @property
+    def without_quotes(self) -> str:
+        """The message without what the caller wrote, for logs."""
+        return str(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
         return type(self).__new__, (type(self), *self.args), vars(self)
@@ -51,11 +64,13 @@ class Violation:
         field: its path, as in the proto: "decoding.beam_size".
         value: as given, ready to print; shortened where it is long.
         limit: what it must be instead.
+        quoted: the value is text of the caller's.
     """
 
     field: str
     value: str
     limit: str
+    quoted: bool = False
 
     @property
     def description(self) -> str:
@@ -75,10 +90,26 @@ class InvalidArgument(AttendantError):
     reason = "invalid_argument"
 
     def __init__(self, *violations: Violation) -> None:
-        shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
-        more = len(violations) - MAX_SHOWN_VIOLATIONS
-        super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
+        super().__init__(_shown(violations))
         self.violations = violations
+
+    @property
+    def without_quotes(self) -> str:
+        return _shown([replace(one, value="not shown") if one.quoted else one for one in self.violations])
+
+
+def _shown(violations: Sequence[Violation]) -> str:
+    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
+    more = len(violations) - MAX_SHOWN_VIOLATIONS
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+class Undecodable(AttendantError):
+    code = "INVALID_ARGUMENT"
+    reason = "undecodable"
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"the request, {num_bytes} bytes, is no message of this method's: see the proto")
 
 
 def shortened(value: str, max_characters: int = 32) -> str:
@@ -91,7 +122,13 @@ class UnknownModel(AttendantError):
     reason = "unknown_model"
 
     def __init__(self, name: str, served: list[str]) -> None:
-        super().__init__(f"model {shortened(name)} is not served here; choose from {', '.join(sorted(served))}")
+        choices = ", ".join(sorted(served))
+        super().__init__(f"model {shortened(name)} is not served here; choose from {choices}")
+        self._choices = choices
+
+    @property
+    def without_quotes(self) -> str:
+        return f"the model is not served here; choose from {self._choices}"
 
 
 class Overloaded(AttendantError):
@@ -126,6 +163,27 @@ class DeadlineTooShort(Overloaded):
         )
 
 
+class TooManyStreams(Overloaded):
+    reason = "too_many_streams"
+
+    def __init__(self, max_streams: int) -> None:
+        super().__init__(f"{max_streams} streams are open, as many as may", STREAM_RETRY_SECONDS)
+
+
+class RateLimited(Overloaded):
+    reason = "rate_limited"
+
+    def __init__(self, retry_seconds: float) -> None:
+        super().__init__(f"you ask faster than this server lets one client; wait {retry_seconds:.3f} s", retry_seconds)
+
+
+class Unauthenticated(AttendantError):
+    """No credentials, or wrong ones; the message never holds them."""
+
+    code = "UNAUTHENTICATED"
+    reason = "unauthenticated"
+
+
 class DeadlineExceeded(AttendantError):
     code = "DEADLINE_EXCEEDED"
     reason = "deadline_exceeded"
@@ -150,6 +208,18 @@ class NotReady(Unavailable):
 class Draining(Unavailable):
     reason = "draining"
     default_message = "the server is shutting down; try another one"
+
+
+class Unread(Unavailable):
+    reason = "unread"
+    default_message = "the request's message did not arrive whole in time; send it again"
+
+
+class Stalled(Unavailable):
+    reason = "stalled"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no answer was read for {seconds:g} s; ask for what is unanswered on another stream")
 
 
 class EngineDead(Unavailable):

@@ -30,6 +30,8 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.server.access.access import Access
+from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
@@ -40,12 +42,14 @@ from attendant.server.models import Catalogue, ServedModel, limits_in_force
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
+from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 LETTERS = "abcdefgh"
 SOUNDS = ("AA", "B", "K", "D", "EH", "F", "G", "HH")
 PATIENCE_SECONDS = 20.0
+BOUNDS = Bounds()
 
 
 class GatedStepper(FakeStepper):
@@ -182,11 +186,33 @@ class Served:
 
 
 @asynccontextmanager
-async def served(stepper: FakeStepper, *bundles: Bundle, ready: bool = True, **options: Any) -> AsyncIterator[Served]:
+async def served(
+    stepper: FakeStepper,
+    *bundles: Bundle,
+    ready: bool = True,
+    access: Access | None = None,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
+    unread_seconds: float = PATIENCE_SECONDS,
+    bounds: Bounds = BOUNDS,
+    **options: Any,
+) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
+    access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
-    server = grpc_server(catalogue, metrics, lifecycle.health)
-    port = bind(server, "127.0.0.1", 0)
+    incoming = Incoming(metrics, bounds)
+    answer_room = AnswerRoom(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
+    metrics.watch_streams(answer_room)
+    server = grpc_server(
+        catalogue,
+        metrics,
+        lifecycle.health,
+        incoming,
+        answer_room,
+        access,
+        max_connections=100,
+        max_calls_per_connection=100,
+    )
+    port = bind(server, "127.0.0.1", 0, access.credentials())
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
         for bundle in bundles or (fake_bundle(),)

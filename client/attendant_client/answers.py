@@ -114,12 +114,18 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the server accepts at most."""
+    """What the server accepts at most.
+
+    Attributes:
+        max_source_characters, max_target_characters: of a text; 0: a server of an earlier version, which does not say.
+    """
 
     max_source_tokens: int
     max_target_tokens: int
     max_beam_size: int
     max_num_hypotheses: int
+    max_source_characters: int = 0
+    max_target_characters: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

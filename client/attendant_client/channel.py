@@ -1,7 +1,10 @@
 """How the client connects: credentials, retries, sizes."""
 
+import ipaddress
 import json
+import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 import grpc
 
@@ -29,20 +32,56 @@ SERVICE_CONFIG = {
 }
 
 
-def open_channel(target: str, *, tls: bool, root_certificates: bytes | None) -> grpc.aio.Channel:
+def open_channel(
+    target: str,
+    *,
+    tls: bool | None = None,
+    root_certificates: bytes | None = None,
+    client_certificate: bytes | None = None,
+    client_key: bytes | None = None,
+    server_name: str = "",
+) -> grpc.aio.Channel:
     """A channel that connects on its first call.
 
     Args:
         target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock or dns:///attendant:50051.
-        tls: encrypt, and check who the server is.
+        tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
         root_certificates: PEM, instead of those that gRPC brings along.
+        client_certificate, client_key: PEM, for a server that asks for them.
+        server_name: whose certificate the server has; empty: the target's.
+
+    Raises:
+        ValueError: arguments that exclude or need each other.
     """
+    if (client_certificate is None) != (client_key is None):
+        raise ValueError("client_certificate and client_key need each other; one of them is missing")
+    needs_tls = bool(root_certificates or client_certificate or server_name)
+    if tls is False and needs_tls:
+        raise ValueError("tls=False excludes certificates and server_name, which are for TLS")
     options: Sequence[tuple[str, str | int]] = (
         ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
-    if tls:
-        credentials = grpc.ssl_channel_credentials(root_certificates)
+    if needs_tls or (not is_this_machine(target) if tls is None else tls):
+        credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
+        if server_name:
+            options = (*options, ("grpc.ssl_target_name_override", server_name))
         return grpc.aio.secure_channel(target, credentials, options=options)
     return grpc.aio.insecure_channel(target, options=options)
+
+
+def is_this_machine(target: str) -> bool:
+    """Whether what is sent to a target certainly stays on this machine: its name says so, nothing is looked up."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    addresses = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", unquote(target)).split(",")
+    return all(map(_is_loopback, addresses))
+
+
+def _is_loopback(address: str) -> bool:
+    host = re.sub(r":\d*$", "", address) if address.count(":") == 1 or "]" in address else address
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -33,9 +33,15 @@ class AttendantClient:
     Args:
         target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock.
         timeout: seconds that a call may take where it doesn't say itself; None: for ever.
-        tls: encrypt, and check who the server is.
+        tls: encrypt, and check who the server is. None: unless the target is this machine ("localhost:50051",
+            "127.0.0.1:50051", "unix:..."). False: anyone on the way can read texts and token.
         root_certificates: PEM, instead of the usual ones; implies `tls`.
-        token: sent as `authorization: Bearer TOKEN`; without `tls`, anyone on the way can read it.
+        client_certificate, client_key: PEM, for a server that asks for them; imply `tls`.
+        server_name: whose certificate the server has, where that is not the target's; implies `tls`.
+        token: sent as `authorization: Bearer TOKEN`.
+
+    Raises:
+        ValueError: an argument that can't be, or that excludes or needs another.
     """
 
     def __init__(
@@ -43,8 +49,11 @@ class AttendantClient:
         target: str = DEFAULT_TARGET,
         *,
         timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
-        tls: bool = False,
+        tls: bool | None = None,
         root_certificates: bytes | None = None,
+        client_certificate: bytes | None = None,
+        client_key: bytes | None = None,
+        server_name: str = "",
         token: str | None = None,
     ) -> None:
         self.target = target
@@ -53,7 +62,12 @@ class AttendantClient:
             raise ValueError("token: holds characters that can't stand in a header; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = open_channel(
-            target, tls=tls or root_certificates is not None, root_certificates=root_certificates
+            target,
+            tls=tls,
+            root_certificates=root_certificates,
+            client_certificate=client_certificate,
+            client_key=client_key,
+            server_name=server_name,
         )
         self._seq2seq: Any = stubs.Seq2SeqStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)

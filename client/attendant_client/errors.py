@@ -8,6 +8,7 @@
         |-- Unimplemented     UNIMPLEMENTED        the server is too old for this call
         |-- Overloaded        RESOURCE_EXHAUSTED   after the retries; .retry_seconds: when to come again
         |-- Unavailable       UNAVAILABLE          after the retries; not reachable, not ready or shutting down
+        |   `-- TlsFailed                          no encrypted connection: the server is another than was expected
         |-- DeadlineExceeded  DEADLINE_EXCEEDED    the timeout passed
         `-- ServerError       all others           a fault of the server or of what stands between
 
@@ -92,6 +93,10 @@ class Unavailable(AttendantError):
     default_message = "the server is unavailable"
 
 
+class TlsFailed(Unavailable):
+    """No connection, since client and server do not agree on TLS, or on who the other one is."""
+
+
 class DeadlineExceeded(AttendantError):
     default_message = "the timeout passed"
 
@@ -122,7 +127,22 @@ def error_of_status(status: status_pb2.Status) -> AttendantError:
     return _error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status)
 
 
+# What gRPC says of a connection that failed, and what it means.
+_TLS_FAILURES = {
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS",
+    "certificate has expired": "the server's certificate has expired",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not from an authority that is trusted here",
+    "Hostname Verification Check failed": "the server's certificate is for another name",
+    "Failed to create security handshaker": "the certificates or the key given can't be used: not PEM, or not a pair",
+    "Socket closed": "the server closed the connection: it may speak TLS, or ask for a client's certificate",
+}
+
+
 def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
+    if code is grpc.StatusCode.UNAVAILABLE and message.startswith("failed to connect"):
+        for said, meaning in _TLS_FAILURES.items():
+            if said in message:
+                return TlsFailed(code, meaning)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         bad = _detail(status, error_details_pb2.BadRequest())
         fields = bad.field_violations if bad else ()

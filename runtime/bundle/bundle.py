@@ -23,24 +23,15 @@ SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
 GOLDEN_NAME = "golden.jsonl"
 
+WORDS_REMEMBERED = 1000
+"""By a tokenizer of a bundle, whose texts come from anywhere: 8 MiB at most."""
+
 
 class BundleRefused(UserError):
-    """A bundle that is not what its manifest says.
-
-    Attributes:
-        differences: one line for each thing that differs.
-    """
+    """A bundle that is not what its manifest says; one line for each thing that differs."""
 
     def __init__(self, path: Path, differences: Sequence[str]) -> None:
-        super().__init__(
-            "\n".join(
-                [
-                    f"the bundle {path} is refused; export it anew, or copy it again:",
-                    *(f"  - {line}" for line in differences),
-                ]
-            )
-        )
-        self.differences = tuple(differences)
+        super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", differences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +75,8 @@ def open_bundle(path: Path | str) -> Bundle:
         golden = parse_golden((path / GOLDEN_NAME).read_text(encoding="utf-8"))
     except (ValueError, UserError) as error:
         raise BundleRefused(path, [str(error)]) from error
+    for tokenizer in (source_tokenizer, target_tokenizer):
+        tokenizer.bound_cache(WORDS_REMEMBERED)
     bundle = Bundle(
         path=path,
         manifest=manifest,

@@ -8,12 +8,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models
 
 from attendant.runtime.bundle.manifest import SpecialIds
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 _NEVER_IN_TEXT = frozenset((PAD_ID, BOS_ID, EOS_ID))
+
+MAX_COMPOSED = 4
+"""Characters that one may have been composed of: no canonical decomposition of Unicode's is longer."""
 
 
 def special_ids(start_id: int) -> SpecialIds:
@@ -52,6 +56,7 @@ class Tokenizer:
         self._tokens: list[str] = [
             library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)
         ]
+        self._longest = max(map(len, self._tokens[len(SPECIAL_TOKENS) :]), default=1)
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
@@ -64,6 +69,15 @@ class Tokenizer:
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
         return cls.from_text(path.read_text(encoding="utf-8"))
+
+    def bound_cache(self, num_words: int) -> None:
+        """How many words the library may remember with their merges; by default 10,000, of 8 KiB each at most.
+
+        For texts of strangers.
+        """
+        model = self._library.model
+        if isinstance(model, models.BPE | models.Unigram):
+            model._resize_cache(num_words)
 
     def to_text(self) -> str:
         """The library's JSON, as it stands in a run or a bundle."""
@@ -78,6 +92,15 @@ class Tokenizer:
         """As `encode`, for many texts at once on the library's own threads."""
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [_as_text(encoding.ids) for encoding in encodings]
+
+    def max_characters(self, num_tokens: int) -> int:
+        """How long a text may be that is no longer than so many tokens.
+
+        A token stands for no more characters than the longest symbol has, and a blank beside it, each of which the
+        normalization may have composed. What a word tokenizer does not know may be longer: there it is a limit to what
+        is taken, of words that are longer on the average than the longest one it knows.
+        """
+        return num_tokens * MAX_COMPOSED * (self._longest + 1)
 
     def ids_of(self, tokens: Sequence[str]) -> list[int]:
         """The ids of given tokens.

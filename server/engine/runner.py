@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
 from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
@@ -21,8 +22,8 @@ class EngineRunner:
     callback. Cancelling the future cancels the request, and its rows are free within a step.
 
     Attributes:
-        bulk_room: room for bulk requests; to be acquired before one is submitted, and released when its answer has been
-            delivered. First come, first served, so that several streams share it evenly.
+        bulk_room: places for bulk requests; one is to be acquired before a request is submitted, and released when its
+            outcome is there.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class EngineRunner:
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
-        self.bulk_room = asyncio.Semaphore(max_bulk)
+        self.bulk_room = BulkRoom(max_bulk)
 
     async def start(self) -> None:
         """Starts the engine; from the event loop that will await it."""

@@ -1,28 +1,35 @@
-"""GET /metrics, on a thread of its own: it answers while models are loaded and while the engine is busy."""
+"""What is served over HTTP: the metrics, and whether the server lives and serves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
-from attendant.runtime.errors import UserError
+from attendant.server.observability.pages import Form, Pages
 
 
-@contextmanager
-def metrics_endpoint(host: str, port: int, registry: CollectorRegistry) -> Iterator[int]:
-    """Serves until the end of the context; gives the port that is bound.
+def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Starlette:
+    """The ASGI application.
 
-    Raises:
-        UserError: the port is in use, or the host is none of this machine's.
+    GET /metrics    the registry, as Prometheus' text or as OpenMetrics, gzip if wanted
+    GET /healthz    200 as long as the event loop turns
+    GET /readyz     200 while health is SERVING, else 503
     """
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"--metrics-port: can't listen on {host}:{port}: {reason}; choose another one") from None
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    pages = Pages(registry)
+
+    async def metrics(request: Request) -> Response:
+        form = Form.asked_for(request.headers.get("accept", ""), request.headers.get("accept-encoding", ""))
+        return Response(await pages.page(form), headers=form.headers)
+
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(request: Request) -> Response:
+        return PlainTextResponse("ok\n") if is_serving() else PlainTextResponse("not serving\n", 503)
+
+    app = Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
+    app.router.redirect_slashes = False  # to a host that the request names
+    return app

@@ -22,6 +22,7 @@ from prometheus_client import (
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
 
@@ -75,7 +76,16 @@ GAUGES = {
     "requests_running": "Requests that have rows.",
     "rows_running": "Rows (live hypotheses) now.",
     "rows_limit": "Rows that may be stepped together: --max-rows.",
+    "bulk_requests": "Bulk requests that have a place in the engine.",
+    "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
     "ready": "1 where the model is served: loaded, not draining, not dead.",
+}
+# Of all bulk streams, which may name several models.
+STREAM_GAUGES = {
+    "bulk_streams": "GenerateBatch streams that are open.",
+    "bulk_streams_stalled": "Those whose client has not taken an answer for a second.",
+    "bulk_answers_bytes": "Memory that streams have reserved for answers, until they are written.",
+    "bulk_answers_limit_bytes": "Memory that they may reserve.",
 }
 
 
@@ -96,6 +106,7 @@ class Metrics:
         }
         self.counters = {name: counter(name, about, OF_MODEL) for name, about in COUNTERS.items()}
         self.gauges = {name: gauge(name, about, OF_MODEL) for name, about in GAUGES.items()}
+        self._stream_gauges = {name: gauge(name, about, OF_MODEL).labels("") for name, about in STREAM_GAUGES.items()}
         self.request_seconds = histogram(
             "request_seconds",
             "From a request's arrival at the service to its answer, whatever that was.",
@@ -125,6 +136,13 @@ class Metrics:
         self._requests_of(model, method, code).inc()
         self._seconds_of(model, method).observe(seconds)
 
+    def watch_streams(self, room: AnswerRoom) -> None:
+        """Sets what to ask at each scrape about bulk streams."""
+        self._stream_gauges["bulk_streams"].set_function(lambda: room.num_streams)
+        self._stream_gauges["bulk_streams_stalled"].set_function(lambda: room.num_stalled)
+        self._stream_gauges["bulk_answers_bytes"].set_function(lambda: room.held_bytes)
+        self._stream_gauges["bulk_answers_limit_bytes"].set(room.max_bytes)
+
     def of_model(self, model: str) -> "ModelMetrics":
         return ModelMetrics(self, model)
 
@@ -145,6 +163,8 @@ class ModelMetrics:
         self._gauges["requests_running"].set_function(lambda: runner.num_running)
         self._gauges["rows_running"].set_function(lambda: runner.num_rows)
         self._gauges["rows_limit"].set(rows_limit)
+        self._gauges["bulk_requests"].set_function(lambda: runner.bulk_room.num_held)
+        self._gauges["bulk_requests_limit"].set(runner.bulk_room.num_places)
         self._bundle_info(version, precision, provider).set(1)
 
     def set_ready(self, ready: bool) -> None:

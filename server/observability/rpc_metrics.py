@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -14,7 +14,7 @@ from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
-# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and where those keep it.
+# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and their attribute for it.
 KINDS = {
     (False, False): ("unary", grpc.unary_unary_rpc_method_handler, "unary_unary"),
     (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler, "unary_stream"),
@@ -48,14 +48,34 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         return self._handlers[path]
 
     def _measured(self, path: str, handler: Any) -> Any:
-        kind, make, attribute = KINDS[handler.request_streaming, handler.response_streaming]
+        kind, _, _ = KINDS[handler.request_streaming, handler.response_streaming]
         _, service, method = path.split("/")
-        rpc = _MeasuredRpc(self, (kind, service, method), getattr(handler, attribute))
-        return make(
-            rpc.stream if handler.response_streaming else rpc.answer,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return wrapped(handler, lambda behaviour: _MeasuredRpc(self, (kind, service, method), behaviour))
+
+
+class Wrapper(Protocol):
+    """What stands around a method: one of the two is called in its place."""
+
+    async def answer(self, request: Any, context: Any) -> Any:
+        """For a method that has one response."""
+
+    def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """For a method that has any number of responses."""
+
+
+def wrapped(handler: Any, make_wrapper: Callable[[Callable[[Any, Any], Any]], Wrapper]) -> Any:
+    """A handler of the same kind, around whose method something stands.
+
+    Args:
+        make_wrapper: is given the method.
+    """
+    _, make_handler, attribute = KINDS[handler.request_streaming, handler.response_streaming]
+    wrapper = make_wrapper(getattr(handler, attribute))
+    return make_handler(
+        wrapper.stream if handler.response_streaming else wrapper.answer,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
 
 
 class _MeasuredRpc:

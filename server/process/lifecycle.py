@@ -18,16 +18,29 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 DRAINED, ENGINE_DIED = 0, 1
 
+ANY_UNKNOWN = "unknown"
+
+
+class Health(health.aio.HealthServicer):
+    """The library's, which keeps every name that was ever watched: those of services that are not here are one."""
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
+        if request.service not in {"", SERVICE_NAME}:
+            request = health_pb2.HealthCheckRequest(service=ANY_UNKNOWN)
+        await super().Watch(request, context)
+
 
 class Lifecycle:
     """Health, the reasons to end, and the exit status that they mean.
 
     Attributes:
         health: the servicer of grpc.health.v1: the whole server, under the empty name, and our service.
+        is_serving: what it says.
     """
 
     def __init__(self) -> None:
-        self.health = health.aio.HealthServicer()
+        self.health = Health()
+        self.is_serving = False
         self.exit_status = DRAINED
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -39,6 +52,7 @@ class Lifecycle:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     async def tell(self, serving: bool) -> None:
+        self.is_serving = serving
         for service in ("", SERVICE_NAME):
             await self.health.set(service, SERVING if serving else NOT_SERVING)
 

@@ -1,5 +1,7 @@
 """The gRPC server and its port."""
 
+import logging
+import resource
 import socket
 
 import grpc
@@ -7,38 +9,92 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
+from attendant.server.access.access import Access
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
+from attendant.server.process.sockets import hang_up
+from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.incoming import Incoming
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
+log = logging.getLogger(__name__)
+
 MAX_REQUEST_BYTES = 256 * 1024
 """A request is a sentence: more is refused by gRPC before it is parsed. Answers may be larger: attention is."""
+
+ANSWER_SECONDS = 1.0
+"""At the end of the server: how long a call that has its outcome may take to write it, and a peer to hang up."""
+
+OTHER_DESCRIPTORS = 256
+"""Open files beside gRPC's connections: the metrics' connections, workers, libraries."""
+
+NO_LIMIT = 2**31 - 1
 
 OPTIONS = (
     # Without it a second server would bind the same port, and take half of the connections.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
+    # Calls that nobody has taken yet: gRPC cancels those above 1000, at random, and those older than 30 s, and nobody
+    # retries a call that was cancelled. Their number is limited with the connections and the calls of each.
+    ("grpc.server.max_pending_requests", NO_LIMIT),
+    ("grpc.server.max_pending_requests_hard_limit", NO_LIMIT),
+    ("grpc.server_max_unrequested_time_in_server", 24 * 3600),
+    # What arrives of a message before it is read; while it is read, its whole length may come.
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    # Else the line above would only be where it begins: windows would grow with the bandwidth.
+    ("grpc.http2.bdp_probe", 0),
+    # Connections on which nothing happens: before the handshake (TCP, TLS, HTTP/2), without calls, or without a peer.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 5 * 60_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    # Clients may do the same; whoever pings more often is told to go (GOAWAY, too_many_pings).
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
 
 
 def grpc_server(
-    catalogue: Catalogue, metrics: Metrics, health_servicer: health_pb2_grpc.HealthServicer
+    catalogue: Catalogue,
+    metrics: Metrics,
+    health_servicer: health_pb2_grpc.HealthServicer,
+    incoming: Incoming,
+    answer_room: AnswerRoom,
+    access: Access,
+    *,
+    max_connections: int,
+    max_calls_per_connection: int,
 ) -> grpc.aio.Server:
     """A server of all our services, which does not listen yet."""
-    server = grpc.aio.server(options=OPTIONS, interceptors=[GrpcMetrics(metrics.registry)])
+    limits = (
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.max_concurrent_streams", max_calls_per_connection),
+        # A call ends for its caller before gRPC has freed it. Without room for such calls the next ones, which the
+        # caller may make, are refused; with unlimited room whoever resets calls as fast as it can takes all memory.
+        ("grpc.http2.max_deallocating_streams", max_calls_per_connection),
+    )
+    # The gatekeeper is inside, so that what it refuses is counted too.
+    interceptors = [incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)]
+    server = grpc.aio.server(options=(*OPTIONS, *limits), interceptors=interceptors)
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
-        Seq2SeqServicer(catalogue, metrics), server
+        Seq2SeqServicer(catalogue, metrics, answer_room), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    if access.reflection != "off":
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
     """Binds a server's port; 0 takes a free one. Returns the one it got.
+
+    Args:
+        credentials: TLS; None: unencrypted.
 
     Raises:
         UserError: the port is in use, or the host is none of this machine's.
@@ -49,6 +105,8 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
+        if credentials is not None:
+            return int(server.add_secure_port(authority(host, port), credentials))
         return int(server.add_insecure_port(authority(host, port)))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -56,6 +114,27 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> int:
             f"--port: can't listen on {authority(host, port)}: {reason}; choose another --port or --host, or --port 0 "
             "for a free one"
         ) from None
+
+
+async def close(server: grpc.aio.Server, port: int, incoming: Incoming) -> None:
+    """Ends a server that takes no requests any more: calls are answered or, where they came last, UNAVAILABLE."""
+    await incoming.answered(ANSWER_SECONDS)
+    await hang_up(port, ANSWER_SECONDS)
+    await incoming.answered(ANSWER_SECONDS)
+    await server.stop(None)
+
+
+def allow_descriptors(max_connections: int) -> None:
+    """Raises the limit of open files, as far as the system lets us, where so many connections need it."""
+    needed = max_connections + OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        facts = {"open_files": allowed, "needed": needed}
+        log.warning("the system allows too few open files for --max-connections", extra=facts)
 
 
 def authority(host: str, port: int) -> str:

@@ -15,7 +15,7 @@ from attendant.server.engine.remote.frames import framed, receive_one
 from attendant.server.engine.remote.messages import READY
 from attendant.server.engine.remote.serving import serve_engine
 from attendant.server.loading import load_engine
-from attendant.server.observability.logs import configure_logging
+from attendant.server.observability.logs import configure_logging, log_what_python_prints
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,12 @@ def _serve(connection: socket.socket) -> None:
     if not isinstance(config, ServerConfig):
         return
     configure_logging(config.log_level, config.log_format)
+    log_what_python_prints()
     try:
         (path,) = config.bundles
         engine = load_engine(open_bundle(path), config)
     except UserError as error:
-        connection.sendall(framed(UserError(str(error))))
+        connection.sendall(framed(UserError(error.summary, error.differences)))
         return
     connection.sendall(framed(READY))
     serve_engine(connection, engine)

@@ -1,73 +1,89 @@
 """GenerateBatch: any number of requests on one stream, each answered on completion, in constant memory.
 
-Flow control keeps memory constant. A message is read when the one before it has room among the bulk requests of its
-model, and a request keeps its room until its answer has been written: gRPC itself then holds back a sender that is too
-fast, and a receiver that is too slow slows down its sender. Streams wait for room in turn, so they share it evenly.
+Flow control keeps memory constant. A message is read when the one before it has had its turn, right or wrong: gRPC
+itself then holds back a sender that is too fast, and a receiver that is too slow slows down its sender. Two rooms are
+shared among the streams:
+
+* places among the bulk requests of a model (`BulkRoom`), from the submission to the outcome: they share the engine;
+* memory (`AnswerRoom`), from the reading to the written answer: it bounds what clients that do not read can pile up.
 """
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
+from attendant.server.access.clients import CLIENT
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.request import Outcome, Priority, Result
-from attendant.server.errors import Draining, Unavailable
+from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
-from attendant.server.servicers.requests import ParsedRequest, read_generate
+from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
 from attendant.server.servicers.status import abort, status_of
+from attendant.server.servicers.undecodable import UndecodableRequest, decoded
+from attendant.server.servicers.violations import MAX_REQUEST_ID_CHARACTERS
 from attendant_client.v1 import seq2seq_pb2 as messages
+
+REFUSAL_BYTES = 4096
+"""What an answer that is an error takes, with all that is noted of its request."""
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """A request of the stream, and how far it has come.
+    """A request of the stream, and how far it has come. The message itself is not kept.
 
     Attributes:
         parsed: None until it has been checked.
+        num_bytes: of the room for answers, that it holds.
         submitted: None until the engine has the request.
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
 
-    request: messages.GenerateRequest
+    request_id: str
     context: RequestContext
     parsed: ParsedRequest | None = None
-    has_room: bool = False
+    num_bytes: int = 0
     submitted: asyncio.Future[Outcome] | None = None
     outcome: Outcome | BaseException | None = None
-
-    def give_room_back(self) -> None:
-        if self.has_room and self.parsed is not None:
-            self.parsed.model.runner.bulk_room.release()
 
 
 class BatchStream:
     """One call of GenerateBatch.
 
     What concerns every request alike (not ready, draining, engine dead) ends the stream, after the answers that there
-    are: the caller asks for the rest again, elsewhere. All else is told per request, and the stream goes on.
+    are: the caller asks for the rest again, elsewhere. All else is told per request, and the stream goes on. A client
+    that takes no answer for too long loses the stream, and all that it holds.
     """
 
     def __init__(
         self,
-        requests: AsyncIterator[messages.GenerateRequest],
+        requests: AsyncIterator[messages.GenerateRequest | UndecodableRequest],
         context: Any,
         catalogue: Catalogue,
         begin: Callable[[str, str], RequestContext],
+        room: AnswerRoom,
     ) -> None:
         """`begin`: makes the context of a request that has this id and names this model."""
         self._requests = requests
         self._context = context
+        self._client = CLIENT.get()
         self._catalogue = catalogue
         self._begin = begin
+        self._room = room
+        self._share = room.open()
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
         self._ends_with: Unavailable | None = None
         self._changed = asyncio.Event()
+        self._reading: asyncio.Task[None]
+        # Tells the client that the stream has been ended because it does not read.
+        self._telling: asyncio.Task[NoReturn] | None = None
 
     async def answers(self) -> AsyncGenerator[messages.GenerateBatchResponse, None]:
         """Reads, decodes and answers until the caller has half-closed and has all answers.
@@ -75,7 +91,7 @@ class BatchStream:
         Raises:
             grpc.aio.AbortError: the stream ends with what concerns every request.
         """
-        reading = asyncio.create_task(self._read())
+        self._reading = reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._catalogue.closing.wait())
         for task in (reading, closing):
             task.add_done_callback(lambda _: self._changed.set())
@@ -92,9 +108,14 @@ class BatchStream:
                     self._in.discard(item)
                     try:
                         if answer is not None:
+                            waiting = self._begin_write(item)
                             yield answer
+                            waiting.cancel()
+                            self._share.writing_since = None
                     finally:
-                        item.give_room_back()
+                        self._free(item)
+                if self._telling is not None:
+                    await self._telling
             if not reading.cancelled():
                 reading.result()
             if self._ends_with is not None:
@@ -102,14 +123,17 @@ class BatchStream:
         finally:
             reading.cancel()
             closing.cancel()
-            self._abandon()
+            if self._telling is not None:
+                self._telling.cancel()
+            self._abandon(asyncio.CancelledError())
 
     async def _read(self) -> None:
         async for request in self._requests:
-            item = _Item(request, self._begin(request.request_id, request.model))
+            request_id = request.request_id[:MAX_REQUEST_ID_CHARACTERS]
+            item = _Item(request_id, self._begin(request_id, request.model[:MAX_REQUEST_ID_CHARACTERS]))
             self._in.add(item)
             try:
-                await self._submit(item)
+                await self._submit(item, request)
             except BaseException as error:
                 self._end(item, error)
                 if not isinstance(error, Exception):
@@ -117,19 +141,39 @@ class BatchStream:
             if self._ends_with is not None:
                 return
 
-    async def _submit(self, item: _Item) -> None:
-        model = self._catalogue.find(item.request.model)
-        item.parsed = read_generate(item.request, model)
-        await model.runner.bulk_room.acquire()
-        item.has_room = True
-        item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
+    async def _submit(self, item: _Item, request: messages.GenerateRequest | UndecodableRequest) -> None:
+        try:
+            asked = decoded(request)
+            model = self._catalogue.find(asked.model)
+            item.parsed = await parsed(read_generate, asked, model)
+        except Exception:
+            await self._take_room(item, REFUSAL_BYTES)
+            raise
+        await self._take_room(item, item.parsed.max_answer_bytes)
+        room = model.runner.bulk_room
+        await room.acquire(self._client)
+        try:
+            item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
+        except BaseException:
+            room.release()
+            raise
+        item.submitted.add_done_callback(lambda _: room.release())
         item.submitted.add_done_callback(partial(self._told, item))
+
+    async def _take_room(self, item: _Item, num_bytes: int) -> None:
+        await self._share.take(num_bytes)
+        item.num_bytes = num_bytes
 
     def _told(self, item: _Item, submitted: asyncio.Future[Outcome]) -> None:
         if not submitted.cancelled():
             self._end(item, submitted.result())
 
     def _end(self, item: _Item, outcome: Outcome | BaseException) -> None:
+        # The message, which is in the frames of a traceback, is not to be kept. Of a fault the log tells the lines.
+        if isinstance(outcome, AttendantError):
+            outcome.__traceback__ = None
+        elif isinstance(outcome, BaseException):
+            traceback.clear_frames(outcome.__traceback__)
         item.outcome = outcome
         if isinstance(outcome, Unavailable):
             self._ends_with = outcome
@@ -138,27 +182,52 @@ class BatchStream:
 
     def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
         """What the item is answered; None where the stream's own end answers it. Ends its context."""
-        request_id, outcome = item.request.request_id, item.outcome
+        outcome = item.outcome
         answer: messages.GenerateBatchResponse | None = None
         raised = outcome if isinstance(outcome, BaseException) else None
         if isinstance(outcome, Result):
             assert item.parsed is not None
             try:
-                fields = generate_fields(item.request, item.parsed, item.parsed.generated(outcome))
-                answer = messages.GenerateBatchResponse(request_id=request_id, response=fields)
+                fields = generate_fields(item.parsed, item.parsed.generated(outcome))
+                answer = messages.GenerateBatchResponse(request_id=item.request_id, response=fields)
             except Exception as error:
                 raised = error
         told = item.context.end(raised, "UNAVAILABLE")
         if told is None or isinstance(told, Unavailable):
             return answer
-        return messages.GenerateBatchResponse(request_id=request_id, error=status_of(told, item.context.made_up_id))
+        status = status_of(told, item.context.made_up_id)
+        return messages.GenerateBatchResponse(request_id=item.request_id, error=status)
 
-    def _abandon(self) -> None:
+    def _begin_write(self, item: _Item) -> asyncio.TimerHandle:
+        """An answer is about to be written; what is returned is to be cancelled once it has been."""
+        self._share.writing_since = self._room.now()
+        return asyncio.get_running_loop().call_later(self._room.unread_seconds, self._give_up, item)
+
+    def _give_up(self, unread: _Item) -> None:
+        """The client has not taken an answer for too long: what the stream holds is for others.
+
+        The status can't overtake the answer that is not read: the client gets it if it reads on, and may ask again.
+        """
+        stalled = Stalled(self._room.unread_seconds)
+        self._reading.cancel()
+        self._free(unread)
+        self._abandon(stalled)
+        self._telling = asyncio.create_task(abort(self._context, stalled))
+        # Mostly nobody is there any more to be told.
+        self._telling.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def _abandon(self, why: BaseException) -> None:
         """The stream has ended: whatever is still in is given up, and its rows are free within a step."""
         code = cancellation_code(self._context)
         for item in self._in:
             if item.submitted is not None:
                 item.submitted.cancel()
-            item.context.end(asyncio.CancelledError(), code)
-            item.give_room_back()
+            item.context.end(why, code)
+            self._free(item)
         self._in.clear()
+        self._ended.clear()
+        self._room.close(self._share)
+
+    def _free(self, item: _Item) -> None:
+        self._share.give_back(item.num_bytes)
+        item.num_bytes = 0

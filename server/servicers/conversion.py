@@ -19,24 +19,23 @@ TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
 
 
-def generate_fields(request: messages.GenerateRequest, parsed: ParsedRequest, result: Result) -> dict[str, Any]:
+def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
     """A GenerateResponse's fields: a message would be copied into one that it is part of, by its wire format."""
     model = parsed.model
-    words = _source_words(request, parsed) if request.output.replace_unknowns else None
     return {
-        "request_id": request.request_id,
+        "request_id": parsed.request_id,
         "model": model.name,
         "version": model.manifest.version,
-        "hypotheses": [_hypothesis(one, model, request.output, words) for one in result.hypotheses],
+        "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": _source_tokens(parsed),
         "timings": {name: getattr(result.stats, name) for name in TIMINGS},
     }
 
 
-def score_response(request: messages.ScoreRequest, parsed: ParsedRequest, result: Result) -> messages.ScoreResponse:
+def score_response(parsed: ParsedRequest, result: Result) -> messages.ScoreResponse:
     model, target = parsed.model, result.hypotheses[0]
     return messages.ScoreResponse(
-        request_id=request.request_id,
+        request_id=parsed.request_id,
         model=model.name,
         version=model.manifest.version,
         log_prob=target.log_prob,
@@ -57,7 +56,11 @@ def model_message(model: ServedModel) -> messages.Model:
         architecture=dict(_flattened(manifest.model)),
         source_vocabulary_size=manifest.source.vocabulary_size,
         target_vocabulary_size=manifest.target.vocabulary_size,
-        limits=messages.Limits(**limits.model_dump()),
+        limits=messages.Limits(
+            **limits.model_dump(),
+            max_source_characters=model.bundle.source_tokenizer.max_characters(limits.max_source_tokens),
+            max_target_characters=model.bundle.target_tokenizer.max_characters(limits.max_target_tokens),
+        ),
         defaults=messages.DecodingOptions(
             **manifest.decoding.model_dump(exclude={"max_length", "max_length_ratio"}),
             min_length=0,
@@ -75,35 +78,25 @@ def model_message(model: ServedModel) -> messages.Model:
     )
 
 
-def _hypothesis(
-    hypothesis: Hypothesis, model: ServedModel, output: messages.OutputOptions, source_words: list[str] | None
-) -> dict[str, Any]:
-    tokenizer = model.bundle.target_tokenizer
-    if source_words is None:
+def _hypothesis(hypothesis: Hypothesis, parsed: ParsedRequest) -> dict[str, Any]:
+    tokenizer = parsed.model.bundle.target_tokenizer
+    if parsed.source_words is None:
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
     else:
-        tokens, text = replace_unknowns(hypothesis, source_words, tokenizer)
+        tokens, text = replace_unknowns(hypothesis, parsed.source_words, tokenizer)
     return {
         "text": text,
         "tokens": tokens,
         "score": hypothesis.score,
         "log_prob": hypothesis.log_prob,
-        "token_log_probs": hypothesis.token_log_probs if output.token_log_probs else (),
-        "attention": _attention(hypothesis.attention if output.attention else None),
+        "token_log_probs": hypothesis.token_log_probs if parsed.token_log_probs else (),
+        "attention": _attention(hypothesis.attention if parsed.attention else None),
         "finish_reason": FINISH_REASONS[hypothesis.finish_reason],
     }
 
 
 def _source_tokens(parsed: ParsedRequest) -> list[str]:
     return parsed.model.bundle.source_tokenizer.tokens_of(parsed.source_ids)
-
-
-def _source_words(request: messages.GenerateRequest, parsed: ParsedRequest) -> list[str]:
-    """What stands at each position of the source, its end not among them."""
-    tokenizer = parsed.model.bundle.source_tokenizer
-    if request.WhichOneof("source") == "text":
-        return tokenizer.words_of(request.text)
-    return tokenizer.tokens_of(parsed.source_ids)[: len(request.tokens.tokens)]
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:

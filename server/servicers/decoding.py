@@ -26,6 +26,8 @@ MAX_PATIENCE: Final = 10
 MAX_TEMPERATURE: Final = 10
 MAX_LENGTH_RATIO: Final = 100
 MAX_OPTIONS_KEPT: Final = 1024
+MAX_BYTES_KEPT: Final = 128
+"""All options together take no more, but for prefixes, and for fields that this version does not know."""
 
 Number = TypeVar("Number", int, float)
 
@@ -41,22 +43,26 @@ def read_decoding(
     attention = output.attention or output.replace_unknowns
     by_length = given.HasField("min_length_ratio") or given.HasField("max_length_ratio")
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
-    options, found = _read(model, given.SerializeToString(), attention, num_source_tokens if by_length else 0)
+    asked = given.SerializeToString()
+    read = _read_once if len(asked) <= MAX_BYTES_KEPT else _read
+    options, found = read(model, asked, attention, num_source_tokens if by_length else 0)
     violations.found += found
     if options is not None and options.sampling is not None and not given.sampling.HasField("seed"):
         return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
     return options
 
 
-@lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _read(
     model: ServedModel, asked: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    """Most requests have the same few options: each is read once."""
     reading = _Reading(messages.DecodingOptions.FromString(asked), model, num_source_tokens)
     options = reading.options(attention)
     found = tuple(reading.violations.found)
     return (None if found else options), found
+
+
+# Most requests have the same few options: each is read once.
+_read_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_read)
 
 
 class _Reading:

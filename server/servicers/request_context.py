@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from attendant.server.access.clients import CLIENT
 from attendant.server.errors import AttendantError, InternalError
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
+from attendant.server.observability.texts import loggable
 from attendant.server.servicers.status import abort
 
 log = logging.getLogger(__name__)
 
 # Refused, in one way or another: neither a fault of ours, nor the end of the caller's patience.
-REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAVAILABLE"})
+REFUSALS = frozenset(
+    {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE"}
+)
 MAX_LOGGED_CHARACTERS = 128
 
 
@@ -24,10 +28,11 @@ class RequestContext:
     """A request from its arrival, which is now, to its end.
 
     Attributes:
+        client: whoever asks, by the one name that limits and fair queueing know.
         made_up_id: under which the log speaks of it, where it was logged and its caller gave it no id; else empty.
     """
 
-    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "_request_id", "made_up_id")
+    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "_request_id", "client", "made_up_id")
 
     def __init__(self, method: str, catalogue: Catalogue, metrics: Metrics, request_id: str, model: str) -> None:
         """`request_id` and `model` as the caller gave them."""
@@ -37,6 +42,7 @@ class RequestContext:
         self._request_id = request_id
         self._model = model
         self._began = time.monotonic()
+        self.client = CLIENT.get()
         self.made_up_id = ""
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
@@ -60,14 +66,19 @@ class RequestContext:
             self._metrics.rejected.labels(label, error.reason).inc()
         if log.isEnabledFor(logging.DEBUG):
             facts = self._facts(label) | {"code": code, "seconds": round(seconds, 6)}
-            log.debug("request ended", extra=facts | ({} if error is None else {"error": str(error)}))
+            log.debug("request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
         return error
 
     def _facts(self, label: str) -> dict[str, object]:
         if not self._request_id and not self.made_up_id:
             self.made_up_id = uuid.uuid4().hex
         request_id = self._request_id or self.made_up_id
-        return {"request_id": request_id[:MAX_LOGGED_CHARACTERS], "method": self._method, "model": label}
+        return {
+            "request_id": request_id[:MAX_LOGGED_CHARACTERS],
+            "client": self.client[:MAX_LOGGED_CHARACTERS],
+            "method": self._method,
+            "model": label,
+        }
 
 
 @asynccontextmanager

@@ -1,7 +1,10 @@
 """Requests as the engine takes them, or everything that is wrong with them, told together."""
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.engine.request import Outcome, Priority, Result
@@ -12,20 +15,49 @@ from attendant.server.servicers.symbols import read_side
 from attendant.server.servicers.violations import Violations, check_request_id
 from attendant_client.v1 import seq2seq_pb2 as messages
 
+Request = messages.GenerateRequest | messages.ScoreRequest
+
+REQUEST_BYTES = 2048
+TOKEN_BYTES = 96
+"""An id, a log-probability and a symbol, as Python holds them."""
+WEIGHT_BYTES = 4
+
+LOOP_BYTES = 2048
+"""A larger request is read on a thread of its own: a millisecond of tokenizing is enough for the event loop."""
+
+READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+"""One, so that the engine keeps its cores whatever is sent. Meanwhile only requests as large as those wait."""
+
+AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request asks of its model, and the one way into the model's engine and back.
+    """What a request asks of its model, and the one way into the model's engine and back; its message is not kept.
 
     Attributes:
         source_ids: as the encoder takes them, the end symbol included where the model wants it.
         num_source_tokens: of the source itself.
+        attention, token_log_probs: whether they are to be in the answer.
+        source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
     """
 
+    request_id: str
     model: ServedModel
     source_ids: tuple[int, ...]
     num_source_tokens: int
     options: DecodingOptions
+    attention: bool = False
+    token_log_probs: bool = False
+    source_words: list[str] | None = None
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """What the request and its answer may come to take in memory, roughly."""
+        options = self.options
+        columns = len(self.source_ids) if options.attention else 0
+        target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
+        return REQUEST_BYTES + TOKEN_BYTES * len(self.source_ids) + options.num_hypotheses * target
 
     def submit(
         self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
@@ -51,6 +83,15 @@ class ParsedRequest:
         return result
 
 
+async def parsed(
+    read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
+) -> ParsedRequest:
+    """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
+    if request.ByteSize() <= LOOP_BYTES:
+        return read(request, model)
+    return await asyncio.get_running_loop().run_in_executor(READERS, read, request, model)
+
+
 def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:
     """Checks a request against its model's limits.
 
@@ -63,7 +104,8 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     _check_output(request.output, model, violations)
     violations.raise_if_any()
     assert options is not None, "options without a violation are there"
-    return _parsed(source_ids, options, model)
+    source_words = _source_words(request, source_ids, model) if request.output.replace_unknowns else None
+    return _parsed(request, source_ids, options, model, source_words)
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
@@ -85,19 +127,39 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequ
     options = scoring_options(
         target_ids, model.manifest.special_ids.eos, include_eos=include_eos, attention=request.output.attention
     )
-    return _parsed(source_ids, options, model)
+    return _parsed(request, source_ids, options, model)
 
 
-def _read_source(
-    request: messages.GenerateRequest | messages.ScoreRequest, model: ServedModel, violations: Violations
-) -> list[int]:
+def _read_source(request: Request, model: ServedModel, violations: Violations) -> list[int]:
     check_request_id(request.request_id, violations)
     return read_side(request, "source", model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
-def _parsed(source_ids: list[int], options: DecodingOptions, model: ServedModel) -> ParsedRequest:
-    encoded = tuple(model.bundle.source_ids(source_ids))
-    return ParsedRequest(model=model, source_ids=encoded, num_source_tokens=len(source_ids), options=options)
+def _parsed(
+    request: Request,
+    source_ids: list[int],
+    options: DecodingOptions,
+    model: ServedModel,
+    source_words: list[str] | None = None,
+) -> ParsedRequest:
+    return ParsedRequest(
+        request_id=request.request_id,
+        model=model,
+        source_ids=tuple(model.bundle.source_ids(source_ids)),
+        num_source_tokens=len(source_ids),
+        options=options,
+        attention=request.output.attention,
+        token_log_probs=request.output.token_log_probs,
+        source_words=source_words,
+    )
+
+
+def _source_words(request: messages.GenerateRequest, source_ids: list[int], model: ServedModel) -> list[str]:
+    """What stands at each position of the source, its end not among them."""
+    tokenizer = model.bundle.source_tokenizer
+    return (
+        tokenizer.words_of(request.text) if request.WhichOneof("source") == "text" else tokenizer.tokens_of(source_ids)
+    )
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 
 import grpc
 
+from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.errors import NotBuilt
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
-from attendant.server.servicers.requests import read_generate, read_score
+from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -25,19 +27,23 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
-    """Reads requests, awaits the engines, writes answers."""
+    """Reads requests, awaits the engines, writes answers.
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics) -> None:
+    Instead of a request, a method may be given an UndecodableRequest.
+    """
+
+    def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_room: AnswerRoom) -> None:
         self._catalogue = catalogue
+        self._answer_room = answer_room
         self._begin = {method: partial(RequestContext, method, catalogue, metrics) for method in METHODS}
 
     async def Generate(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
-            parsed = read_generate(request, self._catalogue.find(request.model))
-            result = parsed.generated(await parsed.submit(context.time_remaining()))
-            return messages.GenerateResponse(**generate_fields(request, parsed, result))
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
+            result = asked.generated(await asked.submit(context.time_remaining()))
+            return messages.GenerateResponse(**generate_fields(asked, result))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -49,26 +55,28 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        stream = BatchStream(requests, context, self._catalogue, self._begin["GenerateBatch"])
+        begin = self._begin["GenerateBatch"]
+        stream = BatchStream(requests, context, self._catalogue, begin, self._answer_room)
         async with aclosing(stream.answers()) as answers:
             async for answer in answers:
                 yield answer
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
-            parsed = read_score(request, self._catalogue.find(request.model))
-            result = parsed.scored(await parsed.submit(context.time_remaining()))
-            return score_response(request, parsed, result)
+            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model))
+            result = asked.scored(await asked.submit(context.time_remaining()))
+            return score_response(asked, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
     ) -> messages.ListModelsResponse:
         async with self._answering("ListModels", "", "", context):
+            decoded(request)
             return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
         async with self._answering("GetModel", "", request.model, context):
-            return model_message(self._catalogue.find(request.model))
+            return model_message(self._catalogue.find(decoded(request).model))
 
     def _answering(
         self, method: str, request_id: str, model: str, context: Context

@@ -27,6 +27,12 @@ def read_side(
     given = getattr(request, field)
     if not isinstance(given, str):
         return read_tokens(given.tokens, f"{field}.tokens", tokenizer, least, most, violations)
+    # Before the tokenizer, which takes a long time for a long text.
+    most_characters = tokenizer.max_characters(most)
+    if len(given) > most_characters:
+        limit = f"{least} to {_tokens_long(most)}, which {most_characters} characters are enough for"
+        violations.say(field, f"{len(given)} characters long", limit)
+        return []
     # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
     ids = tokenizer.encode(given) if given.strip() else []
     _check_length(len(ids), field, least, most, violations)

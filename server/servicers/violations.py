@@ -13,7 +13,7 @@ class Violations:
 
     def add(self, field: str, value: object, limit: str) -> None:
         """A value of the caller's."""
-        self.say(field, _shown(value), limit)
+        self.found.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
 
     def say(self, field: str, state: str, limit: str) -> None:
         """What is the matter, in our words: "unset"."""

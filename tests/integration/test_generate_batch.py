@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -135,22 +136,70 @@ async def test_no_more_is_read_than_there_is_room_for() -> None:
         call.cancel()
 
 
-async def test_who_does_not_read_is_not_written_for() -> None:
+@asynccontextmanager
+async def not_reading(server: Served, requests: Sequence[messages.GenerateRequest]) -> AsyncIterator[tuple[Any, float]]:
+    """A stream whose client reads nothing, on a connection of its own; and how many requests were read from it."""
     # Without its probing a connection buffers 64 KiB, whatever its speed.
     options = [("grpc.http2.bdp_probe", 0)]
-    async with (
-        served(fake_stepper(), max_bulk=5) as server,
-        grpc.aio.insecure_channel(server.target, options=options) as channel,
-    ):
-        output = messages.OutputOptions(attention=True, token_log_probs=True)
-        requests = iter(numbered(600, decoding=LONG, output=output))
-        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests)
-        held = 0.0
-        while (now := server.sample("grpc_server_msg_received_total", **RPC)) != held or not held:
-            held = now
+    async with grpc.aio.insecure_channel(server.target, options=options) as channel:
+        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(iter(requests))
+        num_read = 0.0
+        while (now := server.sample("grpc_server_msg_received_total", **RPC)) != num_read or not num_read:
+            num_read = now
             await asyncio.sleep(0.2)
-        assert held < 400, "it stands still long before the end"
-        assert len(await read(call)) == 600
+        yield call, num_read
+
+
+RIGHT = {"decoding": LONG, "output": messages.OutputOptions(attention=True, token_log_probs=True)}
+WRONG = {"decoding": messages.DecodingOptions(beam_size=99, length_penalty=99, patience=99, max_length=99)}
+
+
+@pytest.mark.parametrize("fields", [RIGHT, WRONG], ids=["right", "wrong"])
+async def test_who_does_not_read_is_not_read_from(fields: dict[str, Any]) -> None:
+    async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
+        async with not_reading(server, numbered(600, **fields)) as (call, num_read):
+            assert num_read < 400, "it stands still long before the end"
+            held = server.sample("attendant_bulk_answers_bytes", model="")
+            assert 40_000 < held <= 50_000, "half of the room, and the other half is free"
+            assert server.sample("attendant_bulk_requests", model="fake") == 0, "the engine's places are free"
+            await eventually(lambda: server.sample("attendant_bulk_streams_stalled", model="") == 1)
+            assert len(await read(call)) == 600
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
+        await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
+
+
+async def test_an_id_that_is_too_long_comes_back_cut() -> None:
+    async with served(fake_stepper()) as server:
+        (answer,) = await ask(server, [Generate(request_id="é" * 100_000, text="a")])
+        assert answer.request_id == "é" * 128
+        assert answer.error.code == code_pb2.INVALID_ARGUMENT
+
+
+async def test_one_that_does_not_read_holds_up_nobody_else() -> None:
+    async with (
+        served(fake_stepper(), max_rows=2, max_bulk=4, max_answer_bytes=100_000) as server,
+        not_reading(server, numbered(600, **RIGHT)),
+    ):
+        calls = [server.stub.GenerateBatch(iter(numbered(50))) for _ in range(10)]
+        assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [50] * 10
+
+
+async def test_one_that_does_not_read_is_ended() -> None:
+    async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
+        async with not_reading(server, numbered(600, **RIGHT)) as (call, _):
+            await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
+            assert server.sample("attendant_bulk_answers_bytes", model="") == 0
+            assert server.sample("attendant_bulk_streams", model="") == 0
+            answers = []
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for answer in call:
+                    answers.append(answer)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "which it is told if it reads on"
+            assert (
+                caught.value.details() == "no answer was read for 0.5 s; ask for what is unanswered on another stream"
+            )
+            assert answers
+        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **RPC) == 1)
 
 
 async def test_streams_share_the_room() -> None:

@@ -110,7 +110,12 @@ async def test_models() -> None:
             "encoder.bidirectional": "true",
         }
         assert two.limits == messages.Limits(
-            max_source_tokens=12, max_target_tokens=20, max_beam_size=3, max_num_hypotheses=3
+            max_source_tokens=12,
+            max_target_tokens=20,
+            max_beam_size=3,
+            max_num_hypotheses=3,
+            max_source_characters=12 * 4 * (1 + 1),
+            max_target_characters=20 * 4 * (2 + 1),
         ), "those in force here"
         assert (one.defaults.max_length, two.defaults.max_length) == (20, 7)
         assert two.defaults.length_penalty == pytest.approx(0.6)

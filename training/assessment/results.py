@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.files import new_file
 from attendant.training.evaluation.bootstrap import Difference
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.evaluating import Evaluation
@@ -82,14 +83,9 @@ class OutputsFile:
 
 @contextmanager
 def outputs_file(path: Path) -> Iterator[OutputsFile]:
-    """Opens `path` for the outputs; it is there when all of them are, and not before."""
-    aside = path.with_name(f".{path.name}.writing")
-    try:
-        with aside.open("w", encoding="utf-8", newline="\n") as file:
-            yield OutputsFile(file)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Opens `path` for the outputs; it is there when all of them are, and not before. Raises CantWrite."""
+    with new_file(path) as file:
+        yield OutputsFile(file)
 
 
 def _cell(text: str) -> str:

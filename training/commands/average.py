@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import new_folder
 from attendant.training.run.checkpoint import (
     MODEL_FILE,
     load_content,
@@ -50,7 +51,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
         the steps of the checkpoints.
 
     Raises:
-        UserError: there are fewer; `output` stands already.
+        UserError: there are fewer; `output` stands already, or can't be written.
     """
     if output.exists():
         raise UserError(f"{output} exists: --output names another")
@@ -70,15 +71,11 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     }
     steps = [load_state(path).step for path in chosen]
     content = {"training": load_content(chosen[-1])["training"], "averaged_steps": steps}
-    # Aside first: a run stands whole or not at all.
-    aside = Run(output.with_name(f".{output.name}.writing"))
-    shutil.rmtree(aside.path, ignore_errors=True)
-    aside.path.mkdir(parents=True)
-    for name in COPIED:
-        shutil.copyfile(run.path / name, aside.path / name)
-    for path in (run.left_out_path, run.start_path):
-        if path.exists():
-            shutil.copyfile(path, aside.path / path.name)
-    publish_checkpoint(aside, {MODEL_FILE: weights}, content, step=steps[-1], best=True)
-    aside.path.rename(output)
+    with new_folder(output) as folder:
+        for name in COPIED:
+            shutil.copyfile(run.path / name, folder / name)
+        for path in (run.left_out_path, run.start_path):
+            if path.exists():
+                shutil.copyfile(path, folder / path.name)
+        publish_checkpoint(Run(folder), {MODEL_FILE: weights}, content, step=steps[-1], best=True)
     return steps

@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import READ_ONLY, CantWrite, write_json
 from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_ensemble, open_run
 from attendant.training.assessment.results import Result, document, outputs_file
 from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
@@ -24,7 +26,7 @@ from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.run.checkpoint import BEST, LAST
-from attendant.training.run.directory import Run, write_json
+from attendant.training.run.directory import Run
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
@@ -97,6 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     models = [(path, precision) for path in paths for precision in (precisions if path in bundles else [None])]
     writing = nullcontext() if arguments.outputs is None else outputs_file(arguments.outputs)
     results: list[Result] = []
+    unrecorded: dict[Path, CantWrite] = {}
     with writing as outputs, _progress() as progress:
         session = Session(
             data=data,
@@ -117,16 +120,35 @@ def run(arguments: argparse.Namespace) -> None:
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
                 results.append(session.evaluate(opened, config, baseline))
-                if path not in bundles and not arguments.ensemble:
-                    measurements = results[-1].evaluation.measurements
-                    Run(path).record_evaluations([measurement.to_json() for measurement in measurements])
-    found = document(results, data.name)
-    if arguments.output is not None:
-        write_json(arguments.output, found)
+                is_of_a_run = path not in bundles and not arguments.ensemble
+                if is_of_a_run and (refusal := _record(Run(path), results[-1])):
+                    unrecorded[path] = refusal
+    _tell(arguments, results, data.name)
+    for refusal in unrecorded.values():
+        # A run that is only there to be read goes without.
+        if refusal.number not in READ_ONLY:
+            raise refusal
+        print(f"training: not recorded: {refusal}", file=sys.stderr)
+
+
+def _tell(arguments: argparse.Namespace, results: Sequence[Result], data_name: str) -> None:
+    """Shown first: what it is to be written to may be full."""
+    found = document(results, data_name)
     if arguments.json:
         print(json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False))
     else:
-        show(results, data.name)
+        show(results, data_name)
+    if arguments.output is not None:
+        write_json(arguments.output, found)
+
+
+def _record(run: Run, result: Result) -> CantWrite | None:
+    """Adds what was measured to the run's own list, and returns why it could not."""
+    try:
+        run.record_evaluations([measurement.to_json() for measurement in result.evaluation.measurements])
+    except CantWrite as refusal:
+        return refusal
+    return None
 
 
 def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None, *, is_run: bool) -> OpenedModel:

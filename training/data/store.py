@@ -8,8 +8,6 @@ The key is the digest of all that decides the content, so what stands under it i
 """
 
 import json
-import shutil
-import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk
+from attendant.runtime.files import new_folder, write_json
 from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences, in_chunks
 from attendant.training.data.pairs import Pair
 
@@ -50,14 +48,11 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
     Raises:
         UserError: nothing is left of the pairs; the disk is full.
     """
-    made = [path for path in (directory.parent, *directory.parent.parents) if not path.exists()]
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name[:12]}-", dir=directory.parent))
-    try:
-        lengths = _write_ids(aside, encoder.encode(pairs))
+    with new_folder(directory, put=_unless_there) as folder:
+        lengths = _write_ids(folder, encoder.encode(pairs))
         for side in SIDES:
             offsets = np.concatenate([[0], np.cumsum(np.frombuffer(lengths[side], np.int32), dtype=np.int64)])
-            offsets.astype(np.int64).tofile(aside / f"{side}_offsets.bin")
+            (folder / f"{side}_offsets.bin").write_bytes(offsets.astype(np.int64).data)
         record = {
             "num_pairs": len(lengths["source"]),
             "num_tokens": {side: int(np.frombuffer(lengths[side], np.int32).sum(dtype=np.int64)) for side in SIDES},
@@ -65,19 +60,12 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
             "num_unequal": encoder.num_unequal,
             "said": said,
         }
-        (aside / RECORD_NAME).write_text(json.dumps(record, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
-        for path in aside.iterdir():
-            flush_to_disk(path)
-        aside.chmod(0o755)
-        if not directory.exists():  # another run may have been as fast
-            aside.rename(directory)
-    except OSError as error:
-        raise UserError(f"{directory}: can't be written: {error}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if not directory.exists():
-            for path in made:
-                path.rmdir()
+        write_json(folder / RECORD_NAME, record)
+
+
+def _unless_there(folder: Path, directory: Path) -> None:
+    if not directory.exists():  # another run may have been as fast
+        folder.rename(directory)
 
 
 def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:
@@ -87,7 +75,7 @@ def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> di
         for chunk in in_chunks(pairs):
             for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
                 sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
-                np.fromiter(chain.from_iterable(sequences), np.int32).tofile(file)
+                file.write(np.fromiter(chain.from_iterable(sequences), np.int32).data)
                 lengths[side].extend(map(len, sequences))
     return lengths
 

@@ -150,7 +150,7 @@ def survey(
         if is_shared:
             found.add(pair.source)
     is_shared_pair = np.frombuffer(shared, np.bool_)
-    is_duplicate = _repeated(np.frombuffer(digests, np.uint64).reshape(len(shared), -1))
+    is_duplicate = _repeated(np.frombuffer(digests, np.uint64).reshape(-1, DIGEST_BYTES // 8))
     stays = np.ones(len(shared), np.bool_)
     if config.drop_duplicates:
         stays &= ~is_duplicate

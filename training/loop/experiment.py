@@ -10,6 +10,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import told_of, write_json, write_text
 from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
 from attendant.training.data.fetch.published import file_digest
@@ -23,7 +24,7 @@ from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
-from attendant.training.run.directory import Run, versions, write_json, write_text
+from attendant.training.run.directory import Run, versions
 from attendant.training.run.loading import start_from, starting_run
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
@@ -107,7 +108,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         target_tokenizer=target_tokenizer,
     )
     if processes.is_first:
-        run.path.mkdir(parents=True, exist_ok=True)
+        with told_of(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
         write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
         write_json(run.path / "data.json", facts)

@@ -2,14 +2,16 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from attendant.runtime.files import told_of, write_text
 from attendant.training.loop.progress import StepProgress, TrainingProgress
 from attendant.training.loop.update import Gradient
-from attendant.training.run.directory import Run, write_text
+from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
 
 
@@ -18,20 +20,40 @@ class Journal:
 
     def __init__(self, run: Run, *, step: int) -> None:
         """Opens the journal; what a killed process wrote beyond `step`, where it resumes, is taken back."""
-        _cut_after(run.metrics_path, step)
-        self._file = run.metrics_path.open("a", encoding="utf-8", newline="\n")
-        self._board = SummaryWriter(str(run.path / "tensorboard"), purge_step=step + 1)
+        self._path = run.metrics_path
+        _cut_after(self._path, step)
+        with told_of(self._path):
+            # Not buffered: a line that does not fit on the disk can be taken back.
+            self._file = self._path.open("ab", buffering=0)
+        self._board_path = run.path / "tensorboard"
+        with told_of(self._board_path):
+            self._board = SummaryWriter(str(self._board_path), purge_step=step + 1)
 
     def write(self, event: str, *, step: int, epoch: int, values: dict[str, float]) -> None:
-        """One line of metrics.jsonl, and each value as a TensorBoard scalar `event/name`."""
-        self._file.write(json.dumps({"event": event, "step": step, "epoch": epoch} | values) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            self._board.add_scalar(f"{event}/{name}", value, step)
+        """One line of metrics.jsonl, and each value as a TensorBoard scalar `event/name`. Raises CantWrite."""
+        line = (json.dumps({"event": event, "step": step, "epoch": epoch} | values) + "\n").encode()
+        with told_of(self._path):
+            self._append(line)
+        with told_of(self._board_path):
+            for name, value in values.items():
+                self._board.add_scalar(f"{event}/{name}", value, step)
 
     def close(self) -> None:
+        """Raises CantWrite."""
         self._file.close()
-        self._board.close()
+        with told_of(self._board_path):
+            self._board.close()
+
+    def _append(self, line: bytes) -> None:
+        """The whole line or nothing."""
+        begun = self._path.stat().st_size
+        try:
+            written = 0
+            while written < len(line):  # a disk that fills takes a part first
+                written += self._file.write(line[written:])
+        except OSError:
+            os.truncate(self._path, begun)
+            raise
 
 
 class SilentJournal(Journal):

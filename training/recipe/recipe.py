@@ -188,7 +188,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise UserError("\n".join(f"{path}: {_explain(problem)}" for problem in error.errors())) from None
+        problems = [_explain(problem) for problem in error.errors()]
+        if len(problems) == 1:
+            raise UserError(f"{path}: {problems[0]}") from None
+        raise UserError(f"{path}: {len(problems)} fields are wrong:", problems) from None
 
 
 def _apply(content: dict[str, Any], override: str) -> None:

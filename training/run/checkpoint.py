@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk
+from attendant.runtime.files import CantWrite, flush_to_disk, new_folder, told_of
 from attendant.training.data.fetch.published import file_digest
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState, random_state, restore_random_state
@@ -34,7 +34,6 @@ from attendant.training.run.state import TrainingState, random_state, restore_ra
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
 RANDOM_STATE, TRAINED = "random_state.", "trained."
-WRITING_PREFIX = ".writing-"
 
 FORMER_NAME = ("decoder.joining.", "decoder.readout.")
 """Of the readout's weights in the checkpoints of earlier versions, and the present one."""
@@ -95,26 +94,29 @@ def save_checkpoint(
 def publish_checkpoint(
     run: Run, files: Mapping[str, dict[str, Tensor]], content: dict[str, Any], *, step: int, best: bool
 ) -> None:
-    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it."""
-    run.checkpoints.mkdir(exist_ok=True)
+    """Writes a checkpoint whole, `content` and the digests of `files` as its state.json, and links it.
+
+    Raises:
+        CantWrite: the disk is full; the checkpoints that there were still stand.
+    """
     name = _free_name(run.checkpoints, step)
-    aside = run.checkpoints / f"{WRITING_PREFIX}{name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for file, tensors in files.items():
-        save_file(tensors, aside / file)
-    content = content | {"sha256": {file: file_digest(aside / file) for file in files}}
-    (aside / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for file in (*files, STATE_FILE):
-        flush_to_disk(aside / file)
-    flush_to_disk(aside)
-    aside.rename(run.checkpoints / name)
-    flush_to_disk(run.checkpoints)
+    with new_folder(run.checkpoints / name) as folder:
+        for file, tensors in files.items():
+            _save(tensors, folder / file)
+        content = content | {"sha256": {file: file_digest(folder / file) for file in files}}
+        (folder / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     # `last` first: a run that dies in between resumes from a state that knows of the better value, and `best` would
     # then stay behind for ever. With `best` first, a resumed run meets the same validation again.
     for link in (BEST, LAST) if best else (LAST,):
         _link(run.checkpoints / link, name)
     flush_to_disk(run.checkpoints)
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # it says so of what the operating system refuses too
+        raise CantWrite(path, str(error)) from None
 
 
 def validated_checkpoints(run: Run) -> list[Path]:
@@ -257,7 +259,8 @@ def _free_name(folder: Path, step: int) -> str:
 
 
 def _link(link: Path, name: str) -> None:
-    aside = link.with_name(f"{WRITING_PREFIX}{link.name}")
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(name, target_is_directory=True)
-    aside.replace(link)
+    aside = link.with_name(f".{link.name}.writing")
+    with told_of(link):
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(name, target_is_directory=True)
+        aside.replace(link)

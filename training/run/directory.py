@@ -32,7 +32,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk
+from attendant.runtime.files import write_json
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
 
@@ -112,23 +112,10 @@ class Run:
         return found
 
     def record_evaluations(self, measurements: Sequence[dict[str, Any]]) -> None:
-        """Adds measurements; one of the same metric and protocol takes the older one's place."""
+        """Adds measurements; one of the same metric and protocol takes the older one's place. Raises CantWrite."""
         new = {(entry["metric"], entry["protocol"]): entry for entry in measurements}
         kept = [entry for entry in self.evaluations() if (entry["metric"], entry["protocol"]) not in new]
         write_json(self.evaluation_path, [*kept, *new.values()])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    aside = path.with_name(f".{path.name}.writing")
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-    flush_to_disk(aside)
-    aside.replace(path)
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from attendant_client.errors import (
     InvalidArgument,
     NotFound,
     Overloaded,
+    TlsFailed,
     Unauthenticated,
     Unavailable,
     Unimplemented,
@@ -19,6 +20,12 @@ _OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
 
 # Fields that may be wrong for this line alone: the source, and lengths, whose limit may follow from the source's.
 _OF_ONE_LINE = re.compile(r"(text|tokens)\b.*|decoding\.(min_length|min_length_ratio|target_prefix\.tokens)")
+
+_OTHER_TARGET = "is a server running there? name another with --target or ATTENDANT_TARGET"
+_TLS_REMEDY = (
+    "--tls and --insecure say whether to encrypt, --root-certificates and --server-name whom to trust, "
+    "--client-certificate and --client-key who asks"
+)
 
 
 def status_of(error: AttendantError) -> int:
@@ -36,16 +43,14 @@ def concerns_every_line(error: AttendantError) -> bool:
 def explain(error: AttendantError, options: Namespace) -> str:
     """One line: what happened, and how to mend it where that is known."""
     if isinstance(error, Unavailable):
-        return (
-            f"{options.target} is unavailable ({error.message}); "
-            "is a server running there? name another with --target or ATTENDANT_TARGET"
-        )
+        remedy = _TLS_REMEDY if isinstance(error, TlsFailed) else _OTHER_TARGET
+        return f"{options.target} is unavailable ({error.message}); {remedy}"
     if isinstance(error, DeadlineExceeded):
         return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time"
     if isinstance(error, Unimplemented):
         return f"the server at {options.target} does not offer this: {error.message}"
     if isinstance(error, Unauthenticated):
-        return f"{error.message}; ATTENDANT_TOKEN holds the token that is sent"
+        return f"{error.message}; --token-file or ATTENDANT_TOKEN has the token that is sent"
     if isinstance(error, Overloaded) and error.retry_seconds is not None:
         return f"{error.message}; try again in {error.retry_seconds:.1f} s"
     return error.message

@@ -14,8 +14,10 @@ from attendant_client.version import VERSION
 
 EPILOG = """\
 environment:
-  ATTENDANT_TARGET   the server, where --target is not given
-  ATTENDANT_TOKEN    sent as a bearer token with every call
+  ATTENDANT_TARGET, ATTENDANT_ROOT_CERTIFICATES, ATTENDANT_CLIENT_CERTIFICATE, ATTENDANT_CLIENT_KEY,
+  ATTENDANT_SERVER_NAME, ATTENDANT_TOKEN_FILE
+                     where --target and so on are not given
+  ATTENDANT_TOKEN    sent as a bearer token with every call, where there is no file of one
 
 exit status:
   0  done
@@ -48,9 +50,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         fill(command)
         command.set_defaults(run=run)
     options = parser.parse_args(arguments)
-    options.token = os.environ.get("ATTENDANT_TOKEN", "").strip()
+    options.token = options.token_file or os.environ.get("ATTENDANT_TOKEN", "").strip()
     if not (options.token.isascii() and options.token.isprintable()):
         parser.error("ATTENDANT_TOKEN holds characters that can't stand in a header; printable ASCII can")
+    if (options.client_certificate is None) != (options.client_key is None):
+        parser.error("--client-certificate and --client-key need each other; one of them is missing")
+    if options.insecure and (
+        options.tls or options.root_certificates or options.client_certificate or options.server_name
+    ):
+        parser.error("--insecure excludes --tls, certificates and --server-name")
+    options.tls = options.tls or (False if options.insecure else None)
     texts = getattr(options, "texts", [])
     if "-" in texts and len(texts) > 1:
         parser.error("`-` reads the sources from standard input, so it stands alone")
@@ -71,13 +80,7 @@ class _Parser(argparse.ArgumentParser):
 def _common() -> _Parser:
     common = _Parser(add_help=False)
     connection = common.add_argument_group("connection")
-    connection.add_argument(
-        "--target",
-        metavar="HOST:PORT",
-        type=_target,
-        default=os.environ.get("ATTENDANT_TARGET") or DEFAULT_TARGET,
-        help="the server (default: %(default)s)",
-    )
+    _connection(connection, "target", "HOST:PORT", _target, "the server (default: %(default)s)", DEFAULT_TARGET)
     connection.add_argument(
         "--timeout",
         metavar="S",
@@ -85,14 +88,37 @@ def _common() -> _Parser:
         default=DEFAULT_TIMEOUT_SECONDS,
         help="seconds for each request, retries included (default: %(default)g)",
     )
-    connection.add_argument("--tls", action="store_true", help="encrypt, and check who the server is")
     connection.add_argument(
-        "--root-certificates",
-        metavar="FILE",
-        type=_file,
-        help="PEM, instead of the usual ones; implies --tls",
+        "--tls",
+        action="store_true",
+        help="encrypt, and check who the server is (default: unless it is on this machine)",
     )
+    connection.add_argument(
+        "--insecure", action="store_true", help="do not encrypt: anyone on the way can read texts and token"
+    )
+    for name, metavar, kind, meaning in (
+        ("root-certificates", "FILE", _file, "PEM, instead of the usual ones; implies --tls"),
+        ("client-certificate", "FILE", _file, "PEM, for a server that asks for one; implies --tls"),
+        ("client-key", "FILE", _file, "the key of --client-certificate, PEM"),
+        ("server-name", "NAME", str, "whose certificate the server has (default: the target's); implies --tls"),
+        ("token-file", "FILE", _token, "a bearer token, sent with every call"),
+    ):
+        _connection(connection, name, metavar, kind, meaning)
     return common
+
+
+def _connection(
+    group: argparse._ArgumentGroup,
+    name: str,
+    metavar: str,
+    kind: Callable[[str], Any],
+    meaning: str,
+    default: str | None = None,
+) -> None:
+    """An option that is a variable of the environment too."""
+    variable = "ATTENDANT_" + name.replace("-", "_").upper()
+    default = os.environ.get(variable) or default
+    group.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=meaning)
 
 
 def _generate(command: argparse.ArgumentParser) -> None:
@@ -202,6 +228,13 @@ def _positive_number(value: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{value!r} is not a number above 0")
     return number
+
+
+def _token(path: str) -> str:
+    token = _file(path).strip()
+    if not token.isascii() or not token.decode("ascii").isprintable() or not token:
+        raise argparse.ArgumentTypeError(f"{path!r} does not hold one line of printable ASCII")
+    return token.decode("ascii")
 
 
 def _file(value: str) -> bytes:

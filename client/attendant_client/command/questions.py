@@ -14,6 +14,9 @@ def connect(options: Namespace) -> AttendantClient:
         timeout=options.timeout,
         tls=options.tls,
         root_certificates=options.root_certificates,
+        client_certificate=options.client_certificate,
+        client_key=options.client_key,
+        server_name=options.server_name,
         token=options.token,
     )
 

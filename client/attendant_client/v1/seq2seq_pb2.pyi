@@ -270,16 +270,20 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., architecture: _Optional[_Mapping[str, str]] = ..., source_vocabulary_size: _Optional[int] = ..., target_vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., defaults: _Optional[_Union[DecodingOptions, _Mapping]] = ..., evaluation: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., manifest_json: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_source_tokens", "max_target_tokens", "max_beam_size", "max_num_hypotheses")
+    __slots__ = ("max_source_tokens", "max_target_tokens", "max_beam_size", "max_num_hypotheses", "max_source_characters", "max_target_characters")
     MAX_SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SOURCE_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TARGET_CHARACTERS_FIELD_NUMBER: _ClassVar[int]
     max_source_tokens: int
     max_target_tokens: int
     max_beam_size: int
     max_num_hypotheses: int
-    def __init__(self, max_source_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., max_beam_size: _Optional[int] = ..., max_num_hypotheses: _Optional[int] = ...) -> None: ...
+    max_source_characters: int
+    max_target_characters: int
+    def __init__(self, max_source_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., max_beam_size: _Optional[int] = ..., max_num_hypotheses: _Optional[int] = ..., max_source_characters: _Optional[int] = ..., max_target_characters: _Optional[int] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
     __slots__ = ("metric", "value", "protocol", "num_examples")

@@ -17,6 +17,8 @@ READY: Final = "ready"
 """What a worker says first of all: its bundle gives on this host what it must. One that refuses it says why instead."""
 
 MAX_OPTIONS_KEPT: Final = 256
+MAX_BYTES_KEPT: Final = 1024
+"""Pickled options without a prefix take less."""
 
 
 @dataclass(slots=True)
@@ -50,12 +52,23 @@ def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int]) -> Comman
     return Commands(requests, cancelled)
 
 
-@lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _pickled(options: DecodingOptions) -> bytes:
+    # A prefix, and a target that is scored, is mostly a single request's; and it may be long.
+    return (_pickle if options.target_prefix else _pickle_once)(options)
+
+
+def _options(pickled: bytes) -> DecodingOptions:
+    return (_unpickle_once if len(pickled) <= MAX_BYTES_KEPT else _unpickle)(pickled)
+
+
+def _pickle(options: DecodingOptions) -> bytes:
     return pickle.dumps(options, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-@lru_cache(maxsize=MAX_OPTIONS_KEPT)
-def _options(pickled: bytes) -> DecodingOptions:
+def _unpickle(pickled: bytes) -> DecodingOptions:
     options: DecodingOptions = pickle.loads(pickled)
     return options
+
+
+_pickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_pickle)
+_unpickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_unpickle)

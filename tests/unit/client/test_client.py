@@ -171,7 +171,14 @@ async def test_models(client: AttendantClient) -> None:
     assert [model.name for model in models] == ["fake", "other"]
     model = await client.model("fake")
     assert model == models[0]
-    assert model.limits == Limits(max_source_tokens=64, max_target_tokens=48, max_beam_size=8, max_num_hypotheses=4)
+    assert model.limits == Limits(
+        max_source_tokens=64,
+        max_target_tokens=48,
+        max_beam_size=8,
+        max_num_hypotheses=4,
+        max_source_characters=512,
+        max_target_characters=384,
+    )
     assert model.architecture == {"cell": "lstm", "attention": "dot"}
     assert model.defaults == {"beam_size": 1, "length_penalty": 0.5}
     assert [(e.metric, e.value, e.protocol, e.num_examples) for e in model.evaluation] == [

@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from attendant_client.command import main
 from attendant_client.options import DecodingFields, Sampling, options_of
 from attendant_client.v1 import seq2seq_pb2 as pb
-from tests.unit.client.fake_server import Failure, Served, served, violation
+from tests.unit.client.fake_server import Failure, Served, violation
 
 NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
 
@@ -243,7 +241,7 @@ def test_nobody_there(closed_target: str, capsys: pytest.CaptureFixture[str]) ->
         (
             Failure(grpc.StatusCode.UNAUTHENTICATED, "no token"),
             1,
-            "no token; ATTENDANT_TOKEN holds the token that is sent",
+            "no token; --token-file or ATTENDANT_TOKEN has the token that is sent",
         ),
         (Failure(grpc.StatusCode.NOT_FOUND, "no such model"), 2, "no such model"),
         (Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailers=NO_RETRY), 1, "full"),
@@ -338,18 +336,3 @@ def test_a_terminal_that_knows_ascii_only(monkeypatch: pytest.MonkeyPatch, tmp_p
     text = (tmp_path / "out").read_text(encoding="ascii")
     assert text.startswith("\\xc9\n")
     assert "##" in text
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
-    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", *words.split(), *files], check=True, capture_output=True)
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    with served(credentials) as secure:
-        assert main(["generate", "a", "--target", secure.target, "--root-certificates", str(certificate)]) == 0
-        assert main(["health", "--target", secure.target, "--tls"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "A\n"
-    assert "is unavailable" in err

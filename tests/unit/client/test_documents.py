@@ -44,4 +44,4 @@ def test_every_error_is_in_the_documents() -> None:
     drawn = re.findall(r"-- (\w+)", inspect.getdoc(errors) or "")
     assert len(drawn) > 8
     text = (ROOT / "docs/client.md").read_text()
-    assert all(re.search(rf"^(\S-- )?{name} ", text, re.MULTILINE) for name in drawn)
+    assert all(re.search(rf"^(\|   )?(\S-- )?{name} ", text, re.MULTILINE) for name in drawn)

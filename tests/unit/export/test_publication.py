@@ -80,5 +80,8 @@ def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
 
 def test_a_parent_that_is_no_folder_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="can't write beside it"), published(tmp_path / "file" / "bundle", force=False):
+    with (
+        pytest.raises(UserError, match="file: can't be written: File exists"),
+        published(tmp_path / "file" / "bundle", force=False),
+    ):
         pass

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.bundle.bundle import BundleRefused
 from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError, VerificationFailed
 
+REFUSED = "the bundle x is refused; export it anew, or copy it again:"
 ROOT = Path(__file__).parents[3]
 
 
@@ -17,7 +19,9 @@ ROOT = Path(__file__).parents[3]
     [
         (None, 0, ""),
         (UserError("port: 7 is taken"), 2, "name: port: 7 is taken\n"),
+        (UserError("a\nname: forged\u202e\x85"), 2, "name: a\\nname: forged\\u202e\\u0085\n"),
         (VerificationFailed("refused", ["a", "b"]), 1, "name: refused\n  - a\n  - b\n"),
+        (BundleRefused(Path("x"), ["a\n  - b"]), 2, f"name: {REFUSED}\n  - a\\n  - b\n"),
         (KeyboardInterrupt(), 130, "\nname: interrupted\n"),
     ],
 )

@@ -1,6 +1,7 @@
 """Text to ids and back, for each kind of vocabulary."""
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from attendant.runtime.bundle.tokenizer import (
     Tokenizer,
     UnknownTokenError,
 )
+from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
 
 def word_level(symbols: list[str]) -> LibraryTokenizer:
@@ -100,3 +102,31 @@ def test_what_is_not_a_tokenizer_is_refused() -> None:
     moved["model"]["vocab"].update({"<s>": EOS_ID, "</s>": BOS_ID})
     with pytest.raises(ValueError, match="must hold <s> as id 2"):
         Tokenizer.from_text(json.dumps(moved))
+
+
+def longest_known_text(tokenizer: Tokenizer, num_tokens: int, separator: str = "") -> str:
+    """Of the longest symbol alone, decomposed as far as it can be."""
+    longest = max((tokenizer.tokens_of([i])[0] for i in range(UNK_ID + 3, tokenizer.vocabulary_size)), key=len)
+    return unicodedata.normalize("NFD", separator.join([longest.replace("▁", " ")] * num_tokens)).strip()
+
+
+@pytest.mark.parametrize("kind", ["character", "word", "bpe"])
+def test_no_text_that_fits_is_longer_than_it_may_be(kind: TokenizerKind) -> None:
+    """U+1F82 is composed of four characters, as many as any; every text of a few tokens is within the limit."""
+    texts = ["ᾂᾂ abc ᾂᾂᾂ", "ᾂᾂ ab ᾂᾂᾂ", "abc ᾂ"]
+    tokenizer = train_tokenizer(TokenizerConfig(tokenizer=kind, vocabulary_size=30), texts)
+    text = longest_known_text(tokenizer, 5, " " if kind == "word" else "")
+    assert len(tokenizer.encode(text)) <= 6
+    assert len(text) <= tokenizer.max_characters(len(tokenizer.encode(text)))
+    if kind != "word":
+        # Beyond, a text has more tokens, whatever it is made of.
+        for filler in ("ᾂ", "a", "\u0301", " ", "中", "aᾂ "):
+            long = unicodedata.normalize("NFD", filler * 1000)[: tokenizer.max_characters(5) + 1]
+            assert len(long.strip()) < tokenizer.max_characters(5) or len(tokenizer.encode(long)) > 5
+
+
+def test_words_remembered_are_bounded() -> None:
+    for tokenizer in (pieces(), words(), characters()):
+        before = tokenizer.encode("ab a")
+        tokenizer.bound_cache(1)
+        assert tokenizer.encode("ab a") == before

@@ -1,14 +1,11 @@
 """Publishing fetched data: a directory stands whole, with the digests of its files, or not at all."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk, sha256_of
+from attendant.runtime.files import new_folder, sha256_of, write_json
 from attendant.training.data.pairs import Pair
 
 RECORD_NAME = "fetched.json"
@@ -27,40 +24,29 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
         directory: reused where it stands with the recorded digests.
 
     Raises:
-        UserError: the directory stands and is not what the fetcher left.
+        UserError: the directory stands and is not what the fetcher left; it can't be written.
     """
     if directory.exists():
         _check(directory, fetcher)
         return
     announce(f"fetching {fetcher} into {directory}")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    except OSError as error:
-        raise UserError(f"{directory}: can't be made: {error}") from None
-    try:
-        build(aside, announce)
-        record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(aside.iterdir())}}
-        _write_json(aside / RECORD_NAME, record)
-        aside.chmod(0o755)
-        aside.rename(directory)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with new_folder(directory) as folder:
+        build(folder, announce)
+        record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(folder.iterdir())}}
+        write_json(folder / RECORD_NAME, record)
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Writes a TSV file and flushes it to the disk."""
+    """Writes a TSV file."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{pair.source}\t{pair.target}\n" for pair in pairs)
-    flush_to_disk(path)
 
 
 def write_splits(directory: Path, splits: Mapping[str, Iterable[Pair]], versions: Mapping[str, str]) -> None:
     """Writes the TSV file of each split, and the packages that the data were built of: package -> version."""
     for split, pairs in splits.items():
         write_pairs(directory / f"{split}.tsv", pairs)
-    _write_json(directory / VERSIONS_NAME, dict(versions))
+    write_json(directory / VERSIONS_NAME, dict(versions))
 
 
 def file_digest(path: Path) -> str:
@@ -69,10 +55,6 @@ def file_digest(path: Path) -> str:
         return sha256_of(path)
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror}") from None
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _check(directory: Path, fetcher: str) -> None:

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import told_of, write_text
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
 from attendant.training.evaluation.evaluating import describe_search
 from attendant.training.report.composing import Picture, Report
@@ -18,7 +19,6 @@ from attendant.training.report.page import wording
 from attendant.training.report.pictures.attention_map import MIN_WEIGHT
 from attendant.training.report.pictures.charts import METRIC_LABELS
 from attendant.training.report.pictures.colors import on_page, on_paper, series_name, variables
-from attendant.training.run.directory import write_text
 
 SUFFIXES = (".html", ".md")
 
@@ -33,12 +33,13 @@ def check_outputs(paths: Sequence[Path]) -> None:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Writes the report in the form that the name's ending says; what stood there is replaced."""
+    """Writes the report in the form that the name's ending says; what stood there is replaced. Raises CantWrite."""
     if path.suffix == ".html":
         write_text(path, html_page(report))
     else:
         folder = path.with_name(f"{path.stem}_pictures")
-        folder.mkdir(exist_ok=True)
+        with told_of(folder):
+            folder.mkdir(exist_ok=True)
         text, pictures = markdown_page(report, folder.name)
         for name, svg in pictures.items():
             write_text(folder / name, svg)

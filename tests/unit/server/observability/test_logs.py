@@ -1,11 +1,20 @@
 import io
 import json
 import logging
+import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from attendant.server.observability.logs import configure_logging
+from attendant.server.observability.logs import (
+    MAX_CHARACTERS,
+    MAX_REPEATED,
+    LogFormat,
+    RepetitionFilter,
+    configure_logging,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +53,51 @@ def test_json_lines_hold_the_traceback() -> None:
     assert (entry["level"], entry["message"], entry["request_id"]) == ("error", "it failed", "r1")
     assert "ValueError: inner words" in entry["traceback"]
     assert entry["time"].endswith("Z")
+
+
+HOSTILE = "\n\r\x0b\x0c\x1b\x7f\x80\x85\x9b\u2028\u2029\u202a\u202e\u2066\ufeff"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@given(text=st.text(st.characters() | st.sampled_from(HOSTILE), max_size=20))
+def test_no_text_of_a_strangers_ends_or_turns_a_line(log_format: LogFormat, text: str) -> None:
+    stream = io.StringIO()
+    configure_logging("info", log_format, stream)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        logging.getLogger("server.x").info("%s", text, extra={"request_id": text, "many": [text]}, exc_info=True)
+    written = stream.getvalue()
+    assert written.endswith("\n") and written[:-1].isprintable()
+    if log_format == "json":
+        entry = json.loads(written)
+        assert entry["message"] == entry["request_id"] == text and entry["many"] == [text]
+
+
+def test_a_value_is_not_longer_than_some_thousand_characters() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    logging.getLogger("server.x").info("x" * 1_000_000)
+    assert MAX_CHARACTERS < len(stream.getvalue()) < MAX_CHARACTERS + 200
+
+
+def test_a_warning_that_comes_again_and_again_is_counted_instead() -> None:
+    now = 0.0
+    limit = RepetitionFilter(clock=lambda: now)
+    passed = []
+
+    def warn(line: int, level: int = logging.WARNING) -> None:
+        record = logging.LogRecord("grpc", level, "file.py", line, f"words {random.random()}", (), None)
+        if limit.filter(record):
+            passed.append(getattr(record, "suppressed", 0))
+
+    for _ in range(1000):
+        warn(line=1)
+    assert passed == [0] * MAX_REPEATED
+    now = 2.5
+    for _ in range(10):
+        warn(line=1)
+    assert passed[MAX_REPEATED:] == [1000 - MAX_REPEATED, 0], "two seconds, two lines"
+    warn(line=2)
+    warn(line=1, level=logging.INFO)
+    assert len(passed) == MAX_REPEATED + 4, "another place is another allowance; what is no warning is not limited"

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.errors import UserError
+from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
@@ -50,6 +51,12 @@ CONTRACT = {
     "requests_running": {"model"},
     "rows_running": {"model"},
     "rows_limit": {"model"},
+    "bulk_requests": {"model"},
+    "bulk_requests_limit": {"model"},
+    "bulk_streams": {"model"},
+    "bulk_streams_stalled": {"model"},
+    "bulk_answers_bytes": {"model"},
+    "bulk_answers_limit_bytes": {"model"},
     "bundle_info": {"model", "version", "precision", "provider"},
     "ready": {"model"},
     "attention_entropy_ratio": {"model"},
@@ -77,7 +84,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def exercise(metrics: Metrics) -> None:
     """One of everything."""
     model = metrics.of_model("m")
-    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5)
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_room=BulkRoom(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     model.set_ready(True)
     model.stepped(STEP)
@@ -163,7 +170,7 @@ def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) 
 
 
 def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
-    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0)
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0, bulk_room=BulkRoom(16))
     metrics.of_model("m").watch(runner, rows_limit=1, version="v", precision="fp32", provider="cpu")
     assert value(metrics, "requests_waiting") == 3
     runner.num_waiting = 0

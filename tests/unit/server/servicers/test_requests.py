@@ -1,17 +1,22 @@
 """Every field of a request: what is taken, and what is refused with which words."""
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.server.errors import InvalidArgument
 from attendant.server.models import ServedModel
 from attendant.server.observability.metrics import Metrics
-from attendant.server.servicers.requests import read_generate, read_score
+from attendant.server.servicers.decoding import _read_once
+from attendant.server.servicers.requests import parsed, read_generate, read_score
 from attendant.server.servicers.status import status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.serving import fake_bundle, fake_stepper, serve_fake
@@ -262,6 +267,69 @@ def test_the_longest_text() -> None:
     assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
         "text": "is 13 tokens long, must be 1 to 12 tokens long"
     }
+
+
+class Untouchable:
+    """A tokenizer that must not be asked for the tokens of a text, nor for those of a long list."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.max_characters = tokenizer.max_characters
+
+    def ids_of(self, tokens: Sequence[str]) -> list[int]:
+        assert not tokens
+        return []
+
+
+def test_a_text_that_can_not_fit_is_not_tokenized() -> None:
+    served = model()
+    untouchable: Any = Untouchable
+    bundle = replace(
+        served.bundle,
+        source_tokenizer=untouchable(served.bundle.source_tokenizer),
+        target_tokenizer=untouchable(served.bundle.target_tokenizer),
+    )
+    served = replace(served, bundle=bundle)
+    too_long = "is 250000 characters long, must be 1 to 12 tokens long, which 96 characters are enough for"
+    assert refused(read_generate, messages.GenerateRequest(text="a" * 250_000), served) == {"text": too_long}
+    assert refused(read_score, messages.ScoreRequest(source_text="a" * 250_000, target_text="B" * 241), served) == {
+        "source_text": too_long,
+        "target_text": "is 241 characters long, must be 0 to 20 tokens long, which 240 characters are enough for",
+    }
+    many = messages.Tokens(tokens=["zz"] * 80_000)
+    both = messages.ScoreRequest(source_tokens=many, target_tokens=many)
+    assert set(refused(read_score, both, served)) == {"source_tokens.tokens", "target_tokens.tokens"}
+    prefix = messages.GenerateRequest(tokens=many, decoding=Decoding(target_prefix=many))
+    assert set(refused(read_generate, prefix, served)) == {"tokens.tokens", "decoding.target_prefix.tokens"}
+
+
+async def test_a_large_request_is_read_beside_the_event_loop() -> None:
+    def read(request: messages.GenerateRequest, served: ServedModel) -> Any:
+        return threading.current_thread()
+
+    small = messages.GenerateRequest(text="a" * 12)
+    large = messages.GenerateRequest(
+        text="a" * 12, decoding=Decoding(target_prefix=messages.Tokens(tokens=["A"] * 999))
+    )
+    assert await parsed(read, small, model()) is threading.current_thread()
+    assert await parsed(read, large, model()) is not threading.current_thread()
+
+
+def test_what_a_client_makes_up_is_not_remembered() -> None:
+    served = model()
+
+    def num_remembered(*asked: Decoding) -> int:
+        before = _read_once.cache_info().currsize
+        for decoding in asked:
+            with suppress(InvalidArgument):
+                read_generate(messages.GenerateRequest(text="abc", decoding=decoding), served)
+        return _read_once.cache_info().currsize - before
+
+    unknown_field = bytes([0xFA, 0x7F, 0x80, 0x7F])  # number 2047, 16,256 bytes
+    unknown = [Decoding.FromString(unknown_field + f"{number:016256}".encode()) for number in range(3)]
+    prefixes = [Decoding(target_prefix=messages.Tokens(tokens=["HH"] * number)) for number in range(50, 53)]
+    _read_once.cache_clear()
+    assert num_remembered(*unknown, *prefixes) == 0
+    assert num_remembered(Decoding(beam_size=3), Decoding(beam_size=3), Decoding(beam_size=99)) == 2
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:

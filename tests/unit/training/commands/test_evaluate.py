@@ -1,12 +1,15 @@
 """`python -m training evaluate` from end to end: runs, bundles, sweeps, comparisons, and what it refuses."""
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from attendant.runtime.files import CantWrite
 from attendant.training.evaluation import decoding
 from attendant.training.run.directory import Run
 
@@ -46,6 +49,24 @@ def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, comma
     assert found[2]["decoding"] == {"beam_size": 2, "length_penalty": 0.0, "max_length": 5}
     assert "last checkpoint" in found[2]["protocol"]
     assert found[2]["interval"].keys() == {"low", "high"} and found[2]["num_resamples"] == 1000
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 0), (errno.ENOSPC, 2)])
+def test_what_can_not_be_recorded_is_shown(
+    finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+) -> None:
+    """A run that is only there to be read goes without its record; a full disk is a fault."""
+    before = entries(finished_run)
+
+    def refuse(path: Path, content: object) -> None:
+        raise CantWrite(path, os.strerror(number), number)
+
+    monkeypatch.setattr("attendant.training.run.directory.write_json", refuse)
+    found, said, errors = command("evaluate", finished_run, "--beam-sizes", "1,2", "--metrics", "per", "--bootstrap", 0)
+    assert found == status and "beam 2" in said
+    (line,) = errors.splitlines()
+    assert re.match(r"training: .*evaluation\.json: can't be written: ", line)
+    assert entries(finished_run) == before
 
 
 def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished_run: Path, command: Command) -> None:

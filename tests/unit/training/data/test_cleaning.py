@@ -102,3 +102,9 @@ def test_what_leaves_nothing_is_refused(tmp_path: Path, tiny_recipe: Path, comma
         option = f"data.shared_sources={choice}"
         status, _, errors = command(tiny_recipe, "--output", tmp_path / choice, "--set", option)
         assert status == 2 and said in errors and len(errors.splitlines()) == 1
+
+
+def test_no_pairs_at_all_are_a_survey_too() -> None:
+    """Whoever asks for it says that the file is empty."""
+    found, stays = survey(iter(()), DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv"}), {})
+    assert (found.num_pairs, found.num_left_out, len(stays)) == (0, 0, 0)

@@ -1,0 +1,135 @@
+"""The server's options on who may call, read and checked: certificates, tokens, rates."""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from attendant.runtime.errors import UserError
+from attendant.server.access.certificates import CERTIFICATE, CLIENT_CA, KEY, CertificateFiles, server_credentials
+from attendant.server.access.clients import address_of, subject_of
+from attendant.server.access.rates import Rates
+from attendant.server.access.reloading import Reloaded
+from attendant.server.access.tokens import OPTION as TOKENS
+from attendant.server.access.tokens import Tokens, read_tokens
+from attendant.server.config import Openness, OpennessOrOff, ServerConfig
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often the files are looked at; a change counts at the second look that finds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may call. Without arguments everybody, as often as they like.
+
+    Attributes:
+        certificates: None: no TLS.
+        asks_for_certificates: whether a client needs one of its own.
+        tokens: None: none are asked for.
+        health, reflection: whether these ask for a token as well.
+    """
+
+    certificates: Reloaded[grpc.ServerCertificateConfiguration] | None = None
+    asks_for_certificates: bool = False
+    tokens: Reloaded[Tokens] | None = None
+    rates: Rates = field(default_factory=Rates)
+    health: Openness = "open"
+    reflection: OpennessOrOff = "open"
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """For the port; None: unencrypted."""
+        if self.certificates is None:
+            return None
+        return server_credentials(self.certificates, ask_clients=self.asks_for_certificates)
+
+    def client_of(self, context: Any) -> str:
+        """The name of whoever makes an RPC: its token's, else its certificate's subject, else its address.
+
+        Raises:
+            Unauthenticated: a token is asked for, and it has none that is known.
+        """
+        if self.tokens is not None:
+            return self.tokens.value.name_of(_authorization(context))
+        if self.asks_for_certificates:
+            return subject_of(context.auth_context())
+        return address_of(context.peer())
+
+    @contextmanager
+    def following_files(self) -> Iterator[None]:
+        """Keeps certificates and tokens as their files are."""
+        followed = [one for one in (self.certificates, self.tokens) if one is not None]
+
+        async def follow() -> None:
+            while followed:
+                await asyncio.sleep(LOOK_SECONDS)
+                for one in followed:
+                    # The disk may be slow, and certificates take milliseconds to check.
+                    await asyncio.to_thread(one.look)
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+
+    def warn_of_strangers(self, host: str) -> None:
+        """Says in the log what a port that other machines reach is open for."""
+        if _is_loopback(host):
+            return
+        if self.certificates is None:
+            log.warning(f"unencrypted: others can read along; {CERTIFICATE} and {KEY} encrypt", extra={"host": host})
+        if self.tokens is None and not self.asks_for_certificates:
+            log.warning(
+                f"open: whoever reaches the port may call; {TOKENS} or {CLIENT_CA} asks for credentials",
+                extra={"host": host},
+            )
+
+
+def open_access(config: ServerConfig) -> Access:
+    """Reads what the options name.
+
+    Raises:
+        UserError: a file that can't be used, or an option that needs another one.
+    """
+    certificates = tokens = None
+    if config.tls_certificate is not None and config.tls_key is not None:
+        files = CertificateFiles(certificate=config.tls_certificate, key=config.tls_key, client_ca=config.tls_client_ca)
+        certificates = Reloaded(files.paths, files.read)
+    elif config.tls_certificate != config.tls_key:
+        raise UserError(f"{CERTIFICATE} and {KEY} need each other; one of them is missing")
+    elif config.tls_client_ca is not None:
+        raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone")
+    if (path := config.tokens) is not None:
+        tokens = Reloaded([path], lambda: read_tokens(path))
+    for option, value in (("--health", config.health), ("--reflection", config.reflection)):
+        if value == "closed" and tokens is None and config.tls_client_ca is None:
+            raise UserError(f"{option} is 'closed', but there are no credentials to ask for; add {TOKENS}")
+    return Access(
+        certificates=certificates,
+        asks_for_certificates=config.tls_client_ca is not None,
+        tokens=tokens,
+        rates=Rates(config.client_requests_per_second, config.client_bytes_per_second),
+        health=config.health,
+        reflection=config.reflection or ("open" if tokens is None else "closed"),
+    )
+
+
+def _authorization(context: Any) -> str | None:
+    for key, value in context.invocation_metadata():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,58 @@
+"""How much each client may ask for: requests and bytes per second.
+
+A token bucket, kept as the one number that it comes to: the time at which what was taken will have been paid for (the
+generic cell rate algorithm, ITU-T I.371). A client may be ahead of its rate by one second's worth, and is let in whole
+while it is not: what a large request takes too much is waited for afterwards.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+BURST_SECONDS = 1.0
+MAX_CLIENTS = 16384
+"""Whose account is kept. A client that was dropped begins anew, which gives it a second's worth at most."""
+
+NO_LIMIT = float("inf")
+
+
+class Rates:
+    """The accounts of the clients that were seen last."""
+
+    def __init__(
+        self,
+        requests_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        *,
+        max_clients: int = MAX_CLIENTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """None: no limit."""
+        self._limited = requests_per_second is not None or bytes_per_second is not None
+        self._requests_per_second = requests_per_second or NO_LIMIT
+        self._bytes_per_second = bytes_per_second or NO_LIMIT
+        self._max_clients = max_clients
+        self._clock = clock
+        # Client -> when its requests, and its bytes, will have been paid for; who was seen last stands last.
+        self._paid_at: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._paid_at)
+
+    def take(self, client: str, num_bytes: int) -> float:
+        """Takes a request of so many bytes; or takes nothing, and returns the seconds until it would (else 0)."""
+        if not self._limited:
+            return 0.0
+        now = self._clock()
+        requests, of_bytes = self._paid_at.get(client, (now, now))
+        wait = max(requests, of_bytes) - BURST_SECONDS - now
+        if wait > 0:
+            return wait
+        self._paid_at[client] = (
+            max(requests, now) + 1 / self._requests_per_second,
+            max(of_bytes, now) + num_bytes / self._bytes_per_second,
+        )
+        self._paid_at.move_to_end(client)
+        if len(self._paid_at) > self._max_clients:
+            self._paid_at.popitem(last=False)
+        return 0.0

@@ -1,0 +1,94 @@
+"""Memory for the answers of bulk streams, from the reading of a request until its answer has been written.
+
+A client that does not read its answers fills the room that it may have, and is read from no more. What it may have is
+as much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one such stream takes half of the room at most,
+two take a third each, and as much as any one of them holds is always left for the others.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+MAX_ANSWER_BYTES = 64 << 20
+"""For all bulk streams of a server together. An answer takes some kilobytes, or megabytes with attention."""
+
+STALLED_SECONDS = 1.0
+"""A stream counts as stalled once an answer of it has waited so long for its client."""
+
+
+class AnswerRoom:
+    """The room of all streams.
+
+    Attributes:
+        held_bytes: what is taken now.
+        unread_seconds: how long an answer may wait for its client to read; then its stream is ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        unread_seconds: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.unread_seconds = unread_seconds
+        self.held_bytes = 0
+        self._clock = clock
+        self._shares: set[AnswerShare] = set()
+
+    def open(self) -> "AnswerShare":
+        """A stream's share, to be closed when the stream ends."""
+        share = AnswerShare(self)
+        self._shares.add(share)
+        return share
+
+    def close(self, share: "AnswerShare") -> None:
+        """The stream has ended, and given back what it held."""
+        self._shares.discard(share)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.max_bytes - self.held_bytes
+
+    def now(self) -> float:
+        return self._clock()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._shares)
+
+    @property
+    def num_stalled(self) -> int:
+        """Streams of which an answer waits for its client."""
+        stalled = self._clock() - STALLED_SECONDS
+        return sum(share.writing_since is not None and share.writing_since < stalled for share in self._shares)
+
+
+class AnswerShare:
+    """What one stream holds.
+
+    Attributes:
+        writing_since: when the answer that is being written was begun; None: none is.
+    """
+
+    def __init__(self, room: AnswerRoom) -> None:
+        self.held_bytes = 0
+        self.writing_since: float | None = None
+        self._room = room
+        self._freed = asyncio.Event()
+
+    async def take(self, num_bytes: int) -> None:
+        """Waits until so much may be held. A stream that holds nothing need not wait, so each one goes on."""
+        # Waking up for what others free would hasten little: who waits holds something, and soon gives it back, or
+        # its client does not read.
+        while self.held_bytes and self.held_bytes + num_bytes > self._room.free_bytes - num_bytes:
+            self._freed.clear()
+            await self._freed.wait()
+        self.held_bytes += num_bytes
+        self._room.held_bytes += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        self.held_bytes -= num_bytes
+        self._room.held_bytes -= num_bytes
+        self._freed.set()

@@ -1,0 +1,120 @@
+"""Who calls, and whether they may: asked before anything else of a call is looked at."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from attendant.server.access.access import Access
+from attendant.server.access.clients import CLIENT, address_of
+from attendant.server.access.rates import Rates
+from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
+from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import wrapped
+from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.servicers.status import abort
+
+Behaviour = Callable[[Any, Any], Any]
+Refuse = Callable[[Any, Any, AttendantError], Awaitable[NoReturn]]
+
+
+class Gatekeeper(grpc.aio.ServerInterceptor):
+    """Stands around our methods, and around those of health and reflection where these are closed."""
+
+    def __init__(self, access: Access, catalogue: Catalogue, metrics: Metrics) -> None:
+        self._access = access
+        self._catalogue = catalogue
+        self._metrics = metrics
+        openness = {health.SERVICE_NAME: access.health, reflection.SERVICE_NAME: access.reflection}
+        self._closed = {service for service, value in openness.items() if value == "closed"}
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        _, service, method = handler_call_details.method.split("/")
+        if handler is not None and service == SERVICE_NAME:
+            return wrapped(handler, partial(_Guarded, self._access, self._access.rates, self._counted(method)))
+        if handler is not None and service in self._closed:
+            return wrapped(handler, partial(_Guarded, self._access, Rates(), _refuse))
+        return handler
+
+    def _counted(self, method: str) -> Refuse:
+        """Refuses a request of ours, which is counted and logged like any other."""
+
+        async def refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
+            request_id, model = getattr(request, "request_id", ""), getattr(request, "model", "")
+            counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
+            counted.end(error)
+            await abort(context, error, counted.made_up_id)
+
+        return refuse
+
+
+async def _refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
+    await abort(context, error)
+
+
+class _Guarded:
+    """Around a method: asks for credentials, and keeps each client to its rate."""
+
+    def __init__(self, access: Access, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
+        self._access = access
+        self._rates = rates
+        self._refuse = refuse
+        self._behaviour = behaviour
+
+    async def answer(self, request: Any, context: Any) -> Any:
+        """A request too many is refused."""
+        await self._let_in(request, context)
+        return await self._behaviour(request, context)
+
+    async def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """A request too many is refused; those of a stream are read later instead."""
+        await self._let_in(request, context)
+        revoked: list[AttendantError] = []
+        if _is_stream(request):
+            request = self._paced(request, context, revoked)
+        answer = self._behaviour(request, context)
+        if hasattr(answer, "__aiter__"):
+            async for response in answer:
+                yield response
+        else:  # it writes to the context itself, as the health servicer's Watch does
+            await answer
+        for error in revoked:
+            await self._refuse(request, context, error)
+
+    async def _let_in(self, request: Any, context: Any) -> None:
+        try:
+            client = self._access.client_of(context)
+            CLIENT.set(client)
+            if not _is_stream(request) and (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+                raise RateLimited(wait_seconds)
+        except RateLimited as error:
+            await self._refuse(request, context, error)
+        except Unauthenticated as error:
+            # All that is known of whoever it is; for the log.
+            CLIENT.set(address_of(context.peer()))
+            await self._refuse(request, context, error)
+
+    async def _paced(
+        self, requests: AsyncIterator[Any], context: Any, revoked: list[AttendantError]
+    ) -> AsyncIterator[Any]:
+        """The requests of a stream, until its token is not known any more: that is told in `revoked`."""
+        async for request in requests:
+            try:
+                client = self._access.client_of(context)
+            except Unauthenticated as error:
+                revoked.append(error)
+                return
+            while (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+                await asyncio.sleep(wait_seconds)
+            yield request
+
+
+def _is_stream(request: Any) -> bool:
+    return hasattr(request, "__aiter__")

@@ -1,0 +1,190 @@
+"""Calls as they come in: how much of unfinished requests is held, and for how long; and which calls are under way.
+
+gRPC reads the message of a unary call before it calls the method, waits for it for ever, holds what has arrived of all
+such calls without a limit, and logs a traceback for each message that can't be decoded. So every method is registered
+as one that reads its requests itself, as bytes. On the wire there is no difference.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+
+from attendant.server.errors import AttendantError, TooManyStreams, Undecodable, Unread
+from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.servicers.status import abort
+from attendant.server.servicers.undecodable import UndecodableRequest
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+POLL_SECONDS = 0.005
+
+Context = Any
+"""gRPC's servicer context; its type does not say what it can do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What calls may hold before they have said all that they want.
+
+    Attributes:
+        max_unread: unary calls whose message has not arrived whole. Each may hold as much as the longest message.
+        unread_seconds: how long such a message may take.
+        max_streams: calls that stream requests or answers. Each may hold as much.
+    """
+
+    max_unread: int = 128
+    unread_seconds: float = 10.0
+    max_streams: int = 128
+
+
+class Incoming(grpc.aio.ServerInterceptor):
+    """Reads the requests of all calls, within bounds. The outermost interceptor."""
+
+    def __init__(self, metrics: Metrics, bounds: Bounds) -> None:
+        self._metrics = metrics
+        self._bounds = bounds
+        # Path -> handler, for the paths that a service has.
+        self._handlers: dict[str, Any] = {}
+        # Unary calls and when they began, in order of arrival.
+        self._unread: dict[Context, float] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._evictions: set[asyncio.Task[None]] = set()
+        self._num_streams = 0
+        self._under_way: set[Context] = set()
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        path = handler_call_details.method
+        if path not in self._handlers:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            self._handlers[path] = self._reading(path, handler)
+        return self._handlers[path]
+
+    async def answered(self, seconds: float) -> None:
+        """Waits until the calls that are under way now have been answered, or so long."""
+        calls, give_up = set(self._under_way), time.monotonic() + seconds
+        while not calls.isdisjoint(self._under_way) and time.monotonic() < give_up:
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _reading(self, path: str, handler: Any) -> Any:
+        """The same method, which reads its requests itself."""
+        decode = _Decoder(path, handler.request_deserializer)
+
+        async def answer(_: Any, context: Context) -> Any:
+            self._begin(context)
+            return await handler.unary_unary(await self._one(context, decode), context)
+
+        async def answers_to_one(_: Any, context: Context) -> AsyncIterator[Any]:
+            self._begin(context)
+            request = await self._one(context, decode)
+            async for response in self._streamed(handler.unary_stream, request, context):
+                yield response
+
+        async def answers_to_many(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+            self._begin(context)
+            decoded = self._many(requests, context, decode)
+            async for response in self._streamed(handler.stream_stream, decoded, context):
+                yield response
+
+        if not handler.response_streaming:
+            return grpc.stream_unary_rpc_method_handler(answer, response_serializer=handler.response_serializer)
+        behaviour = answers_to_many if handler.request_streaming else answers_to_one
+        return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
+
+    def _begin(self, context: Context) -> None:
+        self._under_way.add(context)
+        context.add_done_callback(self._under_way.discard)
+
+    async def _one(self, context: Context, decode: "_Decoder") -> Any:
+        """The only request of a call."""
+        if len(self._unread) >= self._bounds.max_unread:
+            # The oldest: whoever sends its message with the call is read within milliseconds.
+            self._evict(next(iter(self._unread)))
+        self._unread[context] = time.monotonic()
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+        try:
+            raw = await context.read()
+        finally:
+            self._unread.pop(context, None)
+        if raw is grpc.aio.EOF:
+            await self._refuse(context, Undecodable(0))
+        return await self._decoded(raw, context, decode)
+
+    async def _many(self, requests: AsyncIterator[bytes], context: Context, decode: "_Decoder") -> AsyncIterator[Any]:
+        async for raw in requests:
+            yield await self._decoded(raw, context, decode)
+
+    async def _decoded(self, raw: bytes, context: Context, decode: "_Decoder") -> Any:
+        request = decode(raw)
+        if isinstance(request, UndecodableRequest) and not decode.is_ours:
+            await self._refuse(context, Undecodable(len(raw)))
+        return request
+
+    async def _streamed(
+        self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], request: Any, context: Context
+    ) -> AsyncIterator[Any]:
+        if self._num_streams >= self._bounds.max_streams:
+            await self._refuse(context, TooManyStreams(self._bounds.max_streams))
+        self._num_streams += 1
+        try:
+            async for response in behaviour(request, context):
+                yield response
+        finally:
+            self._num_streams -= 1
+
+    def _sweep(self) -> None:
+        """Ends the calls whose message takes too long."""
+        self._sweeper = None
+        too_old = time.monotonic() - self._bounds.unread_seconds
+        for context, began in list(self._unread.items()):
+            if began > too_old:
+                self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+                return
+            self._evict(context)
+
+    def _evict(self, context: Context) -> None:
+        """Its task waits for the message: once the call is aborted, gRPC ends the waiting."""
+        del self._unread[context]
+        task = asyncio.create_task(self._tell(context))
+        self._evictions.add(task)
+        task.add_done_callback(self._evictions.discard)
+
+    async def _tell(self, context: Context) -> None:
+        with suppress(grpc.aio.BaseError):  # that it is aborted; or that it has ended by itself
+            await self._refuse(context, Unread())
+
+    async def _refuse(self, context: Context, error: AttendantError) -> NoReturn:
+        """Ends a call that no method has seen."""
+        self._metrics.rejected.labels("", error.reason).inc()
+        await abort(context, error)
+
+
+class _Decoder:
+    """Makes requests of bytes.
+
+    Attributes:
+        is_ours: the method belongs to our service, which is given what can't be decoded too: to answer and to count it
+            like any other request.
+    """
+
+    def __init__(self, path: str, deserialize: Callable[[bytes], Any]) -> None:
+        _, service, self._method = path.split("/")
+        self.is_ours = service == SERVICE_NAME
+        self._deserialize = deserialize
+
+    def __call__(self, raw: bytes) -> Any:
+        try:
+            return self._deserialize(raw)
+        except Exception:  # protobuf has several
+            log.warning("undecodable message", extra={"method": self._method, "bytes": len(raw)})
+            return UndecodableRequest(len(raw))

@@ -1,0 +1,42 @@
+"""Certificates made on the fly, as files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate authority in a folder of its own.
+
+    Attributes:
+        certificate: its own, PEM.
+    """
+
+    folder: Path
+    ca: trustme.CA
+    certificate: Path
+
+    def issue(self, name: str, *identities: str) -> tuple[Path, Path]:
+        """The files of a certificate and its key; `name` is in its subject."""
+        issued = self.ca.issue_cert(*(identities or ("localhost", "127.0.0.1")), common_name=name)
+        certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        key.write_bytes(issued.private_key_pem.bytes())
+        return certificate, key
+
+
+def new_authority(folder: Path) -> Authority:
+    """Makes one; the folder may not be there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ca = trustme.CA()
+    certificate = folder / "authority.pem"
+    ca.cert_pem.write_to_path(str(certificate))
+    return Authority(folder, ca, certificate)
+
+
+def put(files: tuple[Path, Path], places: tuple[Path, Path]) -> None:
+    """Writes the contents of a certificate and its key into other files."""
+    for file, place in zip(files, places, strict=True):
+        place.write_bytes(file.read_bytes())

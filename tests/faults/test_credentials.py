@@ -1,0 +1,244 @@
+"""Clients: credentials and rates.
+
+Secrets must be nowhere but in their files, whatever clients send and however the files are broken. Certificates and
+tokens are exchanged under load without a call that fails. A client that asks faster than it may is told so, and nobody
+else is.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import ssl
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from attendant.server.access.access import LOOK_SECONDS, Access, open_access
+from attendant.server.config import ServerConfig
+from attendant.server.process.listening import bind
+from attendant_client import AttendantClient, AttendantError
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.certificates import Authority, new_authority, put
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_most
+from tests.server_process import Running
+
+PATIENCE_SECONDS = 30.0
+NUM_TIMED = 20_000
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return new_authority(tmp_path / "authority")
+
+
+async def log_line(running: Running, words: str, times: int = 1) -> None:
+    """Waits until the log has said it so many times."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while running.log().count(words) < times:
+        assert time.monotonic() < give_up, f"not in the log: {words}"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_secrets_are_nowhere_but_in_their_files(
+    start: Start, authority: Authority, tmp_path: Path, log_format: str
+) -> None:
+    in_file, hashed, wrong, malformed = (secrets.token_urlsafe(32) for _ in range(4))
+    tokens, (certificate, key) = tmp_path / "tokens", authority.issue("server")
+    tokens.write_text(f"search {in_file}\nmail sha256:{hashlib.sha256(hashed.encode()).hexdigest()}\n")
+    private = key.read_text()
+    options = (f"--tokens={tokens}", f"--tls-certificate={certificate}", f"--tls-key={key}", "--log-level=debug")
+    with start(*options, f"--log-format={log_format}") as running:
+        roots = authority.certificate.read_bytes()
+        told = ""
+        for token in (in_file, hashed, wrong, f"{in_file} {hashed}", ""):
+            async with AttendantClient(running.target, root_certificates=roots, token=token) as client:
+                for call in (client.generate("badge"), client.models(), client.model("none"), client.score("a", "B")):
+                    try:
+                        await call
+                    except AttendantError as error:
+                        told += str(error)
+        tokens.write_text(f"search {in_file}\nmail {malformed} {hashed}\n")
+        key.write_text(private.replace("PRIVATE", "PUBLIC"))
+        await log_line(running, "reloaded", times=2)
+        process = Path(f"/proc/{running.process.pid}")
+        metrics = str(running.metrics())
+        seen = {
+            "the log": running.log(),
+            "what clients are told": told,
+            "metrics": metrics,
+            "the first line": running.line,
+            "the command line": (process / "cmdline").read_text(),
+            "the environment": (process / "environ").read_text(),
+        }
+    assert "UNAUTHENTICATED" in seen["the log"] and "not known" in told
+    assert ", line 2 must be NAME sha256:DIGEST or NAME TOKEN" in seen["the log"]
+    for secret in (in_file, hashed, wrong, malformed, private.splitlines()[1]):
+        assert not [where for where, text in seen.items() if secret in text]
+    assert "search" not in metrics.replace('"phase": "search"', ""), "labels come from closed sets"
+
+
+async def exchanged(start: Start, authority: Authority, folder: Path, rounds: int) -> Counter[str]:
+    """How calls end, each on a connection of its own, while certificate, key and tokens are exchanged."""
+    certificate, key, tokens = folder / "tls.crt", folder / "tls.key", folder / "tokens"
+    put(authority.issue("server-0"), (certificate, key))
+    kept = secrets.token_urlsafe(32)
+    tokens.write_text(f"search {kept}\n")
+    roots = authority.certificate.read_bytes()
+    codes: Counter[str] = Counter()
+    with start(f"--tls-certificate={certificate}", f"--tls-key={key}", f"--tokens={tokens}") as running:
+
+        async def ask() -> None:
+            while True:
+                async with AttendantClient(running.target, root_certificates=roots, token=kept) as client:
+                    try:
+                        await client.health(timeout=PATIENCE_SECONDS)
+                        await client.generate("badge", timeout=PATIENCE_SECONDS)
+                        codes["OK"] += 1
+                    except AttendantError as error:
+                        codes[error.code.name] += 1
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        for number in range(1, rounds + 1):
+            newer = secrets.token_urlsafe(32)
+            new_certificate, new_key = authority.issue(f"server-{number}")
+            certificate.write_bytes(new_certificate.read_bytes())
+            await asyncio.sleep(LOOK_SECONDS / 3)
+            key.write_bytes(new_key.read_bytes())
+            tokens.write_text(f"search {kept}\nmail {newer}\n")
+            await log_line(running, "message=reloaded", times=2 * number)
+            async with AttendantClient(running.target, root_certificates=roots, token=newer) as client:
+                assert (await client.generate("badge")).hypotheses
+            served_now = await asyncio.to_thread(served_certificate, running.target)
+            assert served_now == new_certificate.read_text().strip()
+        for task in asking:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+    return codes
+
+
+def served_certificate(target: str) -> str:
+    """PEM, as a new connection gets it."""
+    host, port = target.rsplit(":", 1)
+    return ssl.get_server_certificate((host, int(port))).strip()
+
+
+async def test_exchanging_certificates_and_tokens_fails_no_call(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    codes = await exchanged(start, authority, tmp_path, rounds=2)
+    assert set(codes) == {"OK"}, codes
+
+
+async def test_a_client_that_asks_too_fast_is_held_back_and_no_other(start: Start, tmp_path: Path) -> None:
+    tokens = {name: secrets.token_urlsafe(32) for name in ("flood", "witness")}
+    (tmp_path / "tokens").write_text("".join(f"{name} {token}\n" for name, token in tokens.items()))
+    options = (f"--tokens={tmp_path / 'tokens'}", "--client-requests-per-second=20")
+    with start(*options) as running:
+        async with grpc.aio.insecure_channel(running.target) as channel:
+            stub: Any = seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
+
+            async def code_of(name: str) -> str:
+                metadata = (("authorization", f"Bearer {tokens[name]}"),)
+                call = stub.Generate(messages.GenerateRequest(text="badge"), metadata=metadata)
+                return str((await call.code()).name)
+
+            began = time.monotonic()
+            flooding = asyncio.gather(*(code_of("flood") for _ in range(500)))
+            assert {await code_of("witness") for _ in range(15)} == {"OK"}
+            codes = Counter(await flooding)
+            most = 20 * (time.monotonic() - began) + 21
+        assert codes["OK"] <= most and codes["RESOURCE_EXHAUSTED"] == 500 - codes["OK"]
+        rejected = running.metrics()['attendant_rejected_total{"model": "tiny", "reason": "rate_limited"}']
+        assert rejected == codes["RESOURCE_EXHAUSTED"]
+
+
+async def strangers(start: Start, num_calls: int, folder: Path) -> float:
+    """MiB that a server has more after so many calls, each with another wrong token."""
+    (folder / "tokens").write_text(f"search {secrets.token_urlsafe(32)}\n")
+    with start(f"--tokens={folder / 'tokens'}", "--client-requests-per-second=20") as running:
+        async with grpc.aio.insecure_channel(running.target) as channel:
+            stub: Any = seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
+
+            async def ask(many: int) -> None:
+                for _ in range(many):
+                    metadata = (("authorization", f"Bearer {secrets.token_urlsafe(32)}"),)
+                    call = stub.Generate(messages.GenerateRequest(text="badge"), metadata=metadata)
+                    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+            await ask(100)
+            before = running.resident_mebibytes()
+            await asyncio.gather(*(ask(num_calls // 20) for _ in range(20)))
+            return running.resident_mebibytes() - before
+
+
+async def test_strangers_leave_nothing_behind(start: Start, tmp_path: Path) -> None:
+    assert await strangers(start, 400, tmp_path) < 32
+
+
+@pytest.mark.reliability
+async def test_many_strangers_leave_nothing_behind(start: Start, tmp_path: Path, figure: Figure) -> None:
+    grown = await strangers(start, 40_000, tmp_path)
+    figure("memory after 40,000 calls with as many wrong tokens", grown, at_most(16), "MiB more")
+
+
+@pytest.mark.reliability
+async def test_exchanging_them_for_a_minute(start: Start, authority: Authority, tmp_path: Path, figure: Figure) -> None:
+    codes = await exchanged(start, authority, tmp_path, rounds=20)
+    figure(
+        "calls that failed while certificates and tokens were exchanged 20 times",
+        float(codes.total() - codes["OK"]),
+        at_most(0),
+        f"of {codes.total()}",
+    )
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("by", ["address", "token", "certificate"])
+async def test_what_the_gatekeeper_costs_a_call(authority: Authority, tmp_path: Path, figure: Figure, by: str) -> None:
+    """In the real context of a call: who it is, and whether it keeps to its rate."""
+    token = secrets.token_urlsafe(32)
+    others = "".join(f"client {secrets.token_urlsafe(32)}\n" for _ in range(1000))
+    (tmp_path / "tokens").write_text(f"{others}search {token}\n")
+    certificate, key = authority.issue("server")
+    options: dict[str, Any] = {"client_requests_per_second": 1e9, "client_bytes_per_second": 1e12}
+    if by == "token":
+        options["tokens"] = tmp_path / "tokens"
+    if by == "certificate":
+        options |= {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.certificate}
+    access = open_access(ServerConfig(bundles=(), **options))
+    microseconds = 0.0
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        nonlocal microseconds
+        began = time.perf_counter()
+        for _ in range(NUM_TIMED):
+            access.rates.take(access.client_of(context), len(request))
+        microseconds = (time.perf_counter() - began) / NUM_TIMED * 1e6
+        return b""
+
+    server = grpc.aio.server()
+    methods = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", methods),))
+    port = bind(server, "127.0.0.1", 0, access.credentials())
+    await server.start()
+    async with channel_to(f"127.0.0.1:{port}", access, authority) as channel:
+        await channel.unary_unary("/test.Service/Ask")(b"badge", metadata=(("authorization", f"Bearer {token}"),))
+    await server.stop(None)
+    figure(f"what the gatekeeper costs a call, client known by its {by}", microseconds, at_most(20), "microseconds")
+
+
+def channel_to(target: str, access: Access, authority: Authority) -> grpc.aio.Channel:
+    if access.certificates is None:
+        return grpc.aio.insecure_channel(target)
+    certificate, key = (file.read_bytes() for file in authority.issue("client"))
+    roots = authority.certificate.read_bytes()
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots, key, certificate))

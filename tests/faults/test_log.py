@@ -1,0 +1,95 @@
+"""The log.
+
+A client says what it likes as it goes away, in a frame that gRPC's core used to print as it came.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+
+import grpc
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.faults.attacker import RawConnection
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
+from tests.faults.witness import witness
+from tests.server_process import MEBIBYTE
+
+FORGED = "\ntime=2026-01-01T00:00:00.000Z level=info logger=attendant.server.app message=forged\n"
+LAST_WORDS = (FORGED * 200).encode()[:16000]
+ENHANCE_YOUR_CALM = 11
+GOAWAY = 7
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """A frame of HTTP/2, of the whole connection."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+
+
+FAREWELL = frame(GOAWAY, struct.pack(">II", 0, ENHANCE_YOUR_CALM) + LAST_WORDS)
+
+
+def say(target: str, num_farewells: int) -> int:
+    """Says farewell again and again on one connection; returns how many bytes of it."""
+    with RawConnection(target) as connection:
+        connection.receive(0.1)
+        for number in range(num_farewells):
+            try:
+                connection.socket.sendall(FAREWELL)
+            except OSError:
+                return number * len(FAREWELL)
+    return num_farewells * len(FAREWELL)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_client_writes_into_the_log(start: Start, workers: int) -> None:
+    with start("--workers", str(workers)) as running:
+        before = running.num_log_bytes()
+        host, _, port = running.target.rpartition(":")
+        with witness(running.target) as seen:
+            assert say(running.target, 500) > 1e6
+            for sent in (b"garbage\n" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff\n" * 1000):
+                with socket.create_connection((host, int(port))) as connection:
+                    connection.sendall(sent)
+                    connection.settimeout(1)
+                    with contextlib.suppress(OSError):
+                        connection.recv(1000)
+        assert running.num_log_bytes() == before, running.log()
+        assert set(seen.codes) == {"OK"}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_request_writes_one_printable_line(start: Start, log_format: str) -> None:
+    hostile = FORGED + "\x1b[2J\x85\u2028\u2029\u202e\u2066\x9b"
+
+    with (
+        start("--log-level", "debug", "--log-format", log_format) as running,
+        grpc.insecure_channel(running.target) as channel,
+    ):
+        request = messages.GenerateRequest(request_id=hostile, model=hostile, text=hostile)
+        with pytest.raises(grpc.RpcError):
+            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request)
+        request = messages.GenerateRequest(request_id=hostile, text=hostile)
+        with pytest.raises(grpc.RpcError):
+            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request)
+        lines = running.log().split("\n")
+        assert lines.pop() == ""
+        begin = '{"time": "' if log_format == "json" else "time="
+        assert all(line.isprintable() and line.startswith(begin) for line in lines)
+        assert sum("request ended" in line and "message=forged" in line for line in lines) == 2
+
+
+@pytest.mark.reliability
+def test_figures(start: Start, figure: Figure) -> None:
+    with start() as running:
+        before, began, sent = running.num_log_bytes(), time.monotonic(), 0
+        with witness(running.target) as seen:
+            while time.monotonic() - began < 10:
+                sent += say(running.target, 10_000)
+        figure("last words of clients, sent in 10 s", sent / MEBIBYTE, at_least(100), "MiB")
+        figure("log lines that they made", running.num_log_bytes() - before, at_most(0), "bytes")
+        figure("other calls that failed meanwhile", seen.num_calls - seen.codes["OK"], at_most(0), "calls")

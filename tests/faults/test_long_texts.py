@@ -1,0 +1,115 @@
+"""Long texts.
+
+A text that can't fit is refused before it is tokenized, and a large one is tokenized beside the event loop.
+"""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_most
+from tests.faults.witness import Witness, witness
+from tests.server_process import ROOT, Running, server
+
+ROUND_SECONDS = 3.0
+NUM_ROUNDS = 4
+PAUSE_SECONDS = 0.13
+"""Between texts of 250 kB: 1.9 MB/s."""
+
+Request = messages.GenerateRequest | messages.ScoreRequest
+A_LOT = "a" * 250_000
+MANY = {"tokens": ["a"] * 80_000}
+ATTACKS: dict[str, tuple[Request, float]] = {
+    "texts of 250 kB at 1.9 MB/s": (messages.GenerateRequest(text=A_LOT), PAUSE_SECONDS),
+    "target texts of 250 kB at 1.9 MB/s": (
+        messages.ScoreRequest(source_text="badge", target_text="AA " * 80_000),
+        PAUSE_SECONDS,
+    ),
+    "lists of 80,000 tokens at 1.9 MB/s": (messages.GenerateRequest(tokens=MANY), PAUSE_SECONDS),
+    "prefixes of 80,000 tokens at 1.9 MB/s": (
+        messages.GenerateRequest(text="badge", decoding={"target_prefix": MANY}),
+        PAUSE_SECONDS,
+    ),
+}
+
+
+def send(target: str, request: Request, pause_seconds: float) -> None:
+    """Sends one request after the other, for ever; in a process of its own, so that only the server is shared."""
+    with grpc.insecure_channel(target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        call = stub.Score if isinstance(request, messages.ScoreRequest) else stub.Generate
+        while True:
+            try:
+                call(request)
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, error
+            time.sleep(pause_seconds)
+
+
+@contextmanager
+def sending(target: str, request: Request, pause_seconds: float) -> Iterator[None]:
+    attacker = multiprocessing.get_context("spawn").Process(target=send, args=(target, request, pause_seconds))
+    attacker.start()
+    try:
+        time.sleep(1.5)  # it imports gRPC first
+        yield
+        assert attacker.is_alive()
+    finally:
+        attacker.kill()
+        attacker.join()
+
+
+def test_what_can_not_fit_is_refused_by_its_size(start: Start) -> None:
+    with start() as running, grpc.insecure_channel(running.target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        limits = stub.GetModel(messages.GetModelRequest()).limits
+        for request, limit in (
+            (messages.GenerateRequest(text=A_LOT), f"which {limits.max_source_characters} characters are enough for"),
+            (
+                messages.ScoreRequest(source_text="abc", target_text=A_LOT),
+                f"which {limits.max_target_characters} characters are enough for",
+            ),
+            (messages.GenerateRequest(tokens=MANY), f"{limits.max_source_tokens} tokens long"),
+            (
+                messages.GenerateRequest(text="abc", decoding={"target_prefix": MANY}),
+                f"{limits.max_target_tokens} tokens long",
+            ),
+        ):
+            call = stub.Score if isinstance(request, messages.ScoreRequest) else stub.Generate
+            with pytest.raises(grpc.RpcError) as caught:
+                call(request)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert limit in caught.value.details()
+
+
+@pytest.mark.reliability
+def test_latency_beside_long_texts(figure: Figure) -> None:
+    """One connection at 1.9 MB/s used to take others from 4 to 251 ms."""
+    with server(str(ROOT / "models" / "g2p-en")) as running:
+        median_ms(running)
+        for name, (request, pause_seconds) in ATTACKS.items():
+            alone, beside = [], []
+            for _ in range(NUM_ROUNDS):
+                alone.append(median_ms(running))
+                with sending(running.target, request, pause_seconds):
+                    beside.append(median_ms(running))
+            print(f"{name}: p50 alone {alone}, beside {beside} ms")
+            ratio = statistics.median(beside) / statistics.median(alone)
+            figure(f"p50 of others beside {name}, over that alone", ratio, at_most(2), "")
+
+
+def median_ms(running: Running) -> float:
+    request = messages.GenerateRequest(text="badge", decoding={"beam_size": 1})
+    seen: Witness
+    with witness(running.target, request, pause_seconds=0.005) as seen:
+        time.sleep(ROUND_SECONDS)
+    assert set(seen.codes) == {"OK"}
+    return round(1000 * seen.quantile(0.5), 2)

@@ -1,0 +1,100 @@
+"""The metrics port.
+
+Clients connect to it and say nothing, half of a request, or a request again and again.
+"""
+
+import resource
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+
+from attendant.server.process.http import MAX_CONNECTIONS
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
+from tests.faults.witness import witness
+from tests.server_process import Running
+
+HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: "
+FEW = 12
+"""Descriptors and threads that come and go by themselves, or belong to the calls of a witness."""
+
+
+@contextmanager
+def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list[socket.socket]]:
+    """So many clients of the port that do nothing more."""
+    with ExitStack() as stack:
+        found = []
+        for _ in range(number):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", running.metrics_port), timeout=10))
+            with suppress(OSError):
+                client.sendall(says)
+            found.append(client)
+        yield found
+
+
+@pytest.mark.parametrize("says", [b"", HALF])
+def test_idle_connections_cost_what_the_limit_allows_and_keep_nobody_out(start: Start, says: bytes) -> None:
+    with start() as running, witness(running.target) as seen:
+        running.metrics()
+        descriptors, threads = running.num_descriptors(), running.num_threads()
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (descriptors + MAX_CONNECTIONS + 40,) * 2)
+        logged = running.num_log_bytes()
+        with connected(running, 2 * MAX_CONNECTIONS, says):
+            assert running.metrics()['attendant_ready{"model": "tiny"}'] == 1
+            assert running.num_descriptors() <= descriptors + MAX_CONNECTIONS + FEW
+            assert running.num_threads() <= threads + FEW
+        assert running.num_log_bytes() == logged, running.log()
+    assert set(seen.codes) == {"OK"}
+
+
+def test_who_asks_again_and_again_is_held_to_a_share_of_the_time(start: Start) -> None:
+    with start() as running, witness(running.target) as seen:
+        answers: list[int] = []
+        ending = threading.Event()
+
+        def scrape() -> None:
+            while not ending.is_set():
+                with urllib.request.urlopen(f"http://127.0.0.1:{running.metrics_port}/metrics", timeout=10) as response:
+                    answers.append(len(response.read()))
+
+        threads = [threading.Thread(target=scrape) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        assert running.metrics()['attendant_ready{"model": "tiny"}'] == 1
+        ending.set()
+        for thread in threads:
+            thread.join()
+        assert answers
+    assert set(seen.codes) == {"OK"}
+
+
+@pytest.mark.reliability
+def test_figures(start: Start, figure: Figure) -> None:
+    with start() as running:
+        with witness(running.target) as quiet:
+            time.sleep(5)
+        descriptors, threads = running.num_descriptors(), running.num_threads()
+        memory = running.resident_mebibytes()
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (512, 512))
+        with witness(running.target) as seen, connected(running, 1000):
+            began, scrapes = time.monotonic(), 0
+            while time.monotonic() - began < 5:
+                assert running.metrics()
+                scrapes += 1
+            figure("scrapes beside 1,000 idle connections", scrapes / 5, at_least(1), "per second")
+            figure(
+                "descriptors for 1,000 idle connections",
+                running.num_descriptors() - descriptors,
+                at_most(MAX_CONNECTIONS + FEW),
+                "",
+            )
+            figure("threads for them", running.num_threads() - threads, at_most(FEW), "")
+            figure("memory for them", running.resident_mebibytes() - memory, at_most(16), "MiB")
+        figure("other calls that failed meanwhile", seen.num_calls - seen.codes["OK"], at_most(0), "calls")
+        figure("p50 of other calls, to that without", seen.quantile(0.5) / quiet.quantile(0.5), at_most(2), "times")

@@ -1,0 +1,80 @@
+"""Slow readers.
+
+A bulk stream that is not read keeps neither places in the engine nor memory from the others.
+"""
+
+import itertools
+import threading
+import time
+from contextlib import ExitStack
+
+import grpc
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least
+from tests.faults.test_bulk_answers import eventually, never_reading
+from tests.server_process import ROOT, server
+
+STALLED = 'attendant_bulk_streams_stalled{"model": ""}'
+HELD = 'attendant_bulk_answers_bytes{"model": ""}'
+NUM_OTHERS = 10
+ROUND_SECONDS = 6.0
+RIGHT = messages.GenerateRequest(text="badge", output={"attention": True, "token_log_probs": True})
+
+
+def answers_of_others(target: str, requests: int | None = None, seconds: float | None = None) -> list[int]:
+    """How many answers each of ten streams has read: all of them, or those of so many seconds."""
+    counts = [0] * NUM_OTHERS
+    ending = threading.Event()
+
+    def ask(number: int, channel: grpc.Channel) -> None:
+        asked = itertools.repeat(messages.GenerateRequest(text="cabbage"), *([] if requests is None else [requests]))
+        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(
+            itertools.takewhile(lambda _: not ending.is_set(), asked)
+        )
+        for _ in call:
+            if not ending.is_set():
+                counts[number] += 1
+
+    with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        threads = [threading.Thread(target=ask, args=(number, channel)) for number in range(NUM_OTHERS)]
+        for thread in threads:
+            thread.start()
+        if seconds is not None:
+            time.sleep(seconds)
+            ending.set()
+        for thread in threads:
+            thread.join()
+    return counts
+
+
+def test_one_that_is_never_read_stops_nobody(start: Start) -> None:
+    options = ("--max-rows", "16", "--bulk-seconds", "1", "--unread-seconds", "4")
+    with start(*options) as running, never_reading(running.target, itertools.repeat(RIGHT, 900)):
+        eventually(lambda: running.metrics()[STALLED] == 1)
+        assert answers_of_others(running.target, requests=50) == [50] * NUM_OTHERS
+        eventually(lambda: running.metrics()[HELD] == 0)
+        metrics = running.metrics()
+        assert metrics[STALLED] == 0, "it has been ended"
+        assert metrics['attendant_rejected_total{"model": "tiny", "reason": "stalled"}'] > 0
+        assert metrics['attendant_bulk_requests{"model": "tiny"}'] == 0
+
+
+@pytest.mark.reliability
+def test_the_share_of_the_others(figure: Figure) -> None:
+    """900 requests never read used to leave ten other streams 0 of 200 answers in 60 s."""
+    alone, beside = 0, 0
+    with server(str(ROOT / "models" / "g2p-en"), "--bulk-seconds", "1") as running:
+        answers_of_others(running.target, seconds=2)
+        for _ in range(3):
+            alone += sum(answers_of_others(running.target, seconds=ROUND_SECONDS))
+            with ExitStack() as stack:
+                for _ in range(3):
+                    stack.enter_context(never_reading(running.target, itertools.repeat(RIGHT)))
+                eventually(lambda: running.metrics()[STALLED] == 3)
+                beside += sum(answers_of_others(running.target, seconds=ROUND_SECONDS))
+    print("answers of ten streams alone:", alone, "beside three that are not read:", beside)
+    figure("answers of ten streams beside three that are never read, of those alone", beside / alone, at_least(0.9), "")

@@ -1,0 +1,108 @@
+"""Unfinished messages."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import h2.exceptions
+import pytest
+
+from attendant.server.servicers.incoming import Bounds
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_most
+from tests.faults.witness import witness
+from tests.serving import eventually, fake_stepper, served
+
+MAX_UNREAD = 128
+MAX_STREAMS = 128
+
+
+@contextmanager
+def unfinished(target: str, path: str, *, connections: int, streams: int, sent_bytes: int) -> Iterator[int]:
+    """Calls whose message lacks its end, and sends no more; how many of them the server has ended by itself."""
+    message = framed(bytes(sent_bytes + 1))[:-1]
+    with ExitStack() as stack:
+        attackers = [stack.enter_context(RawConnection(target)) for _ in range(connections)]
+        left: list[tuple[RawConnection, dict[int, bytes]]] = []
+        for one in attackers:
+            one.receive(0.2)
+            left.append((one, {one.open_stream(path, flush=False): message for _ in range(streams)}))
+        idle_since = time.monotonic()
+        while time.monotonic() - idle_since < 0.5:
+            for one, rest in left:
+                for stream in list(rest):
+                    try:
+                        sent = one.send(stream, rest[stream], flush=False)
+                    except h2.exceptions.ProtocolError:  # the server has ended the call
+                        sent, rest[stream] = 0, b""
+                    rest[stream] = rest[stream][sent:]
+                    if sent:
+                        idle_since = time.monotonic()
+                    if not rest[stream]:
+                        del rest[stream]
+                one.flush()
+                one.receive(0.005)
+        yield sum(event.__class__.__name__ == "StreamEnded" for one in attackers for event in one.events)
+
+
+@pytest.mark.parametrize(("path", "held"), [(GENERATE, MAX_UNREAD), (GENERATE_BATCH, MAX_STREAMS)])
+def test_the_calls_that_may_be_unfinished_are_few_and_others_are_served(start: Start, path: str, held: int) -> None:
+    with (
+        start() as running,
+        witness(running.target) as seen,
+        unfinished(running.target, path, connections=2, streams=150, sent_bytes=20_000) as num_ended,
+    ):
+        # A call of the witness may stand in the place of one of the attacker's.
+        assert 300 - held <= num_ended <= 300 - held + 1
+        before = seen.num_calls
+        while seen.num_calls < before + 5:
+            time.sleep(0.01)
+        metrics = running.metrics()
+        reason = "unread" if path == GENERATE else "too_many_streams"
+        assert metrics[f'attendant_rejected_total{{"model": "", "reason": "{reason}"}}'] >= 300 - held
+    assert set(seen.codes) == {"OK"}
+
+
+async def test_a_message_that_does_not_come_in_time_ends_its_call() -> None:
+    bounds = Bounds(unread_seconds=0.1)
+    async with served(fake_stepper(), bounds=bounds) as running:
+        request = framed(messages.GenerateRequest(text="ab"))
+
+        def attack() -> list[str]:
+            with RawConnection(running.target) as one:
+                one.send(one.open_stream(GENERATE), request[:-1])
+                while not any(event.__class__.__name__ == "StreamEnded" for event in one.events):
+                    one.receive(0.05)
+                return [str(event) for event in one.events]
+
+        events = await asyncio.to_thread(attack)
+        assert any("(b'grpc-status', b'14')" in event for event in events), events
+        await eventually(lambda: running.sample("attendant_rejected_total", model="", reason="unread") == 1)
+
+
+@pytest.mark.reliability
+def test_memory_beside_5000_unfinished_calls_on_each_of_4_connections(start: Start, figure: Figure) -> None:
+    for path, name in ((GENERATE, "unary calls"), (GENERATE_BATCH, "streams")):
+        with start() as running:
+            before = running.resident_mebibytes()
+            peak = before
+            with witness(running.target) as seen, ExitStack() as stack:
+                for _ in range(5):
+                    attack = unfinished(running.target, path, connections=4, streams=1000, sent_bytes=60_000)
+                    stack.enter_context(attack)
+                    peak = max(peak, running.resident_mebibytes())
+            figure(
+                f"memory more beside 20,000 unfinished {name} of 60 kB on 20 connections",
+                peak - before,
+                at_most(128),
+                "MiB",
+            )
+            figure(
+                f"other calls that failed beside unfinished {name}, of {seen.num_calls}",
+                seen.num_calls - seen.codes["OK"],
+                at_most(0),
+                "calls",
+            )

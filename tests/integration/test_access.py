@@ -1,0 +1,343 @@
+"""Certificates, tokens and rates over a real socket."""
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
+from prometheus_client import generate_latest
+
+from attendant.runtime.errors import UserError
+from attendant.server.access.access import Access, open_access
+from attendant.server.access.rates import Rates
+from attendant.server.config import ServerConfig
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.certificates import Authority, new_authority, put
+from tests.serving import Served, fake_stepper, served
+
+SEARCH, MAIL = "search-token-0123456789", "mail-token-0123456789"
+REQUEST = messages.GenerateRequest(text="abc")
+REQUEST_BYTES = REQUEST.ByteSize()
+
+
+def bearer(token: str) -> dict[str, Any]:
+    return {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 20}
+
+
+async def code_of(call: Any) -> str:
+    """How a call ends."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    return "OK"
+
+
+def options(**given: Any) -> ServerConfig:
+    return ServerConfig(bundles=(), **given)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"search {SEARCH}\nmail {MAIL}\n")
+    return path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return new_authority(tmp_path / "authority")
+
+
+def change(access: Access) -> None:
+    """Two looks at the files, as the server takes them in two seconds."""
+    for reloaded in (access.certificates, access.tokens) * 2:
+        if reloaded is not None:
+            reloaded.look()
+
+
+class TestTokens:
+    async def test_a_call_needs_one_that_is_known(self, tokens: Path) -> None:
+        async with served(fake_stepper(), access=open_access(options(tokens=tokens))) as server:
+            assert (await server.stub.Generate(REQUEST, **bearer(SEARCH))).hypotheses
+            for call in (
+                server.stub.Generate(REQUEST),
+                server.stub.Generate(REQUEST, **bearer(SEARCH + "x")),
+                server.stub.Score(messages.ScoreRequest(), **bearer("x")),
+                server.stub.ListModels(messages.ListModelsRequest()),
+                server.stub.GetModel(messages.GetModelRequest()),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert SEARCH not in (caught.value.details() or "")
+            for stream in (server.stub.GenerateStream(REQUEST), server.stub.GenerateBatch(iter([REQUEST]))):
+                assert await code_of(stream.read()) == "UNAUTHENTICATED"
+            labels = {"model": "fake", "method": "Generate"}
+            assert server.sample("attendant_requests_total", **labels, code="UNAUTHENTICATED") == 2
+            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 7
+
+    async def test_health_is_open_and_reflection_closed_unless_it_is_said_otherwise(self, tokens: Path) -> None:
+        for said, health, reflected in (
+            (dict[str, Any](), "OK", "UNAUTHENTICATED"),
+            ({"reflection": "open"}, "OK", "OK"),
+            ({"health": "closed", "reflection": "off"}, "UNAUTHENTICATED", "UNIMPLEMENTED"),
+        ):
+            async with served(fake_stepper(), access=open_access(options(tokens=tokens, **said))) as server:
+                assert await health_code(server) == health
+                assert await watch_code(server) == health
+                assert await reflection_code(server) == reflected
+                known = bearer(SEARCH)
+                assert await health_code(server, **known) == await watch_code(server, **known) == "OK"
+                assert (await reflection_code(server, **known) == "OK") == (reflected != "UNIMPLEMENTED")
+
+    async def test_without_credentials_all_is_open(self) -> None:
+        async with served(fake_stepper()) as server:
+            assert await health_code(server) == await reflection_code(server) == "OK"
+
+    async def test_a_file_that_changes(self, tokens: Path) -> None:
+        access = open_access(options(tokens=tokens))
+        async with served(fake_stepper(), access=access) as server:
+            assert await code_of(server.stub.Generate(REQUEST, **bearer(MAIL))) == "OK"
+            tokens.write_text(f"search {SEARCH}\nshop shop-token-0123456789\n")
+            change(access)
+            assert await code_of(server.stub.Generate(REQUEST, **bearer(MAIL))) == "UNAUTHENTICATED"
+            assert await code_of(server.stub.Generate(REQUEST, **bearer("shop-token-0123456789"))) == "OK"
+
+    async def test_a_stream_ends_when_its_token_is_taken_away(self, tokens: Path) -> None:
+        access = open_access(options(tokens=tokens))
+        async with served(fake_stepper(), access=access) as server:
+            stream = server.stub.GenerateBatch(**bearer(MAIL))
+            await stream.write(REQUEST)
+            assert (await stream.read()).response.hypotheses
+            tokens.write_text(f"search {SEARCH}\n")
+            change(access)
+            await stream.write(REQUEST)
+            assert await code_of(stream.read()) == "UNAUTHENTICATED"
+
+    async def test_the_server_looks_by_itself(self, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("attendant.server.access.access.LOOK_SECONDS", 0.01)
+        access = open_access(options(tokens=tokens))
+        with access.following_files():
+            tokens.write_text(f"shop {SEARCH}\n")
+            assert access.tokens is not None
+            give_up = time.monotonic() + 20
+            while access.tokens.value.name_of(f"Bearer {SEARCH}") != "shop":
+                assert time.monotonic() < give_up
+                await asyncio.sleep(0.01)
+
+
+async def health_code(server: Served, **call: Any) -> str:
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    return await code_of(stub.Check(health_pb2.HealthCheckRequest(), **call))
+
+
+async def watch_code(server: Served, **call: Any) -> str:
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    watching = stub.Watch(health_pb2.HealthCheckRequest(), **call)
+    try:
+        return await code_of(watching.read())
+    finally:
+        watching.cancel()
+
+
+async def reflection_code(server: Served, **call: Any) -> str:
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    asked = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), **call)
+    return await code_of(asked.read())
+
+
+class TestCertificates:
+    @pytest.fixture
+    def server_files(self, authority: Authority) -> dict[str, Path]:
+        certificate, key = authority.issue("server")
+        return {"tls_certificate": certificate, "tls_key": key}
+
+    async def test_only_tls_is_spoken(self, authority: Authority, server_files: dict[str, Path]) -> None:
+        async with served(fake_stepper(), access=open_access(options(**server_files))) as server:
+            assert await ask(server.target, authority) == "OK"
+            assert await ask(server.target, new_authority(authority.folder / "other")) == "UNAVAILABLE"
+            assert await code_of(server.stub.Generate(REQUEST)) == "UNAVAILABLE"
+
+    async def test_a_client_needs_a_certificate_of_the_authority(
+        self, authority: Authority, server_files: dict[str, Path], tmp_path: Path
+    ) -> None:
+        clients = new_authority(tmp_path / "clients")
+        access = open_access(options(**server_files, tls_client_ca=clients.certificate))
+        async with served(fake_stepper(), access=access) as server:
+            assert await ask(server.target, authority, clients.issue("search", "search.example")) == "OK"
+            assert await ask(server.target, authority) == "UNAVAILABLE"
+            assert await ask(server.target, authority, authority.issue("search", "search.example")) == "UNAVAILABLE"
+
+    async def test_new_files_are_taken_and_broken_ones_are_not(
+        self, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "attendant.server.access")
+        newer = new_authority(tmp_path / "newer")
+        certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+        put(authority.issue("server"), (certificate, key))
+        access = open_access(options(tls_certificate=certificate, tls_key=key))
+        async with served(fake_stepper(), access=access) as server:
+            assert await ask(server.target, authority) == "OK"
+            good, other = newer.issue("server"), newer.issue("other")
+            put((good[0], other[1]), (certificate, key))
+            change(access)
+            assert await ask(server.target, authority) == "OK", "a key that does not belong to it"
+            assert [record.getMessage() for record in caplog.records] == ["not reloaded"]
+            put(good, (certificate, key))
+            change(access)
+            assert await ask(server.target, newer) == "OK"
+            assert await ask(server.target, authority) == "UNAVAILABLE"
+            assert caplog.records[-1].getMessage() == "reloaded"
+
+    async def test_a_connection_outlives_the_certificate_that_it_began_with(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        certificate, key = authority.issue("server")
+        access = open_access(options(tls_certificate=certificate, tls_key=key))
+        async with (
+            served(fake_stepper(), access=access) as server,
+            channel_to(server.target, authority) as channel,
+        ):
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+            assert await code_of(stub.Generate(REQUEST)) == "OK"
+            put(new_authority(tmp_path / "newer").issue("server"), (certificate, key))
+            change(access)
+            assert await code_of(stub.Generate(REQUEST)) == "OK"
+
+    def test_options_that_need_each_other(self, server_files: dict[str, Path], authority: Authority) -> None:
+        for given, message in (
+            ({"tls_key": server_files["tls_key"]}, r"^--tls-certificate and --tls-key need each other"),
+            ({"tls_certificate": server_files["tls_certificate"]}, r"^--tls-certificate and --tls-key need each other"),
+            ({"tls_client_ca": authority.certificate}, r"^--tls-client-ca needs --tls-certificate and --tls-key: "),
+            ({"health": "closed"}, r"^--health is 'closed', but there are no credentials to ask for; add --tokens$"),
+            ({"reflection": "closed"}, r"^--reflection is 'closed', but there are no credentials"),
+        ):
+            with pytest.raises(UserError, match=message):
+                open_access(options(**given))
+
+
+def channel_to(target: str, authority: Authority, client: tuple[Path, Path] | None = None) -> grpc.aio.Channel:
+    certificate, key = (None, None) if client is None else (file.read_bytes() for file in client)
+    return grpc.aio.secure_channel(
+        target, grpc.ssl_channel_credentials(authority.certificate.read_bytes(), key, certificate)
+    )
+
+
+async def ask(target: str, authority: Authority, client: tuple[Path, Path] | None = None) -> str:
+    """How a call on a connection of its own ends."""
+    async with channel_to(target, authority, client) as channel:
+        return await code_of(seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(REQUEST, timeout=20))
+
+
+class TestWhoCalls:
+    async def test_by_address_token_or_certificate(
+        self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "attendant.server.servicers")
+        certificate, key = authority.issue("server")
+        tls = {"tls_certificate": certificate, "tls_key": key}
+        metrics = ""
+        for access, call in (
+            (Access(), {}),
+            (open_access(options(tokens=tokens)), bearer(SEARCH)),
+            (open_access(options(**tls, tls_client_ca=authority.certificate)), {}),
+            (open_access(options(**tls, tls_client_ca=authority.certificate, tokens=tokens)), bearer(MAIL)),
+        ):
+            async with served(fake_stepper(), access=access) as server:
+                if access.certificates is None:
+                    channel = grpc.aio.insecure_channel(server.target)
+                else:
+                    channel = channel_to(server.target, authority, authority.issue("shop", "shop.example"))
+                async with channel:
+                    stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+                    await stub.Generate(REQUEST, **call)
+                    assert [answer async for answer in stub.GenerateBatch(iter([REQUEST]), **call)]
+                metrics += generate_latest(server.metrics.registry).decode()
+        by_address, by_token, by_certificate, by_both = [
+            {vars(record)["client"] for record in caplog.records[2 * n : 2 * n + 2]} for n in range(4)
+        ]
+        assert (by_address, by_token, by_both) == ({"127.0.0.1"}, {"search"}, {"mail"})
+        (subject,) = by_certificate
+        assert "CN=shop" in subject
+        for name in ("127.0.0.1", "mail", "CN=shop"):
+            assert name not in metrics, "labels come from closed sets"
+
+
+class TestRates:
+    async def test_a_request_too_many_is_refused_with_when_to_come_again(self) -> None:
+        access = replace(Access(), rates=Rates(requests_per_second=2))
+        async with served(fake_stepper(), access=access) as server:
+            codes = [await code_of(server.stub.Generate(REQUEST)) for _ in range(4)]
+            assert codes[:2] == ["OK", "OK"] and codes[3] == "RESOURCE_EXHAUSTED"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await server.stub.Score(messages.ScoreRequest())
+            error = caught.value
+            assert "you ask faster than this server lets one client" in (error.details() or "")
+            (detail,) = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]
+            retry = error_details_pb2.RetryInfo()
+            assert detail.Unpack(retry)
+            assert 0 < retry.retry_delay.ToMilliseconds() <= 500
+            pushback = dict(error.trailing_metadata())["grpc-retry-pushback-ms"]
+            assert 0 < int(pushback) <= 500
+            assert server.sample("attendant_rejected_total", model="fake", reason="rate_limited") >= 2
+            assert await health_code(server) == "OK", "health is nobody's request"
+
+    async def test_bytes_count_too(self) -> None:
+        access = replace(Access(), rates=Rates(bytes_per_second=0.1 * REQUEST_BYTES))
+        async with served(fake_stepper(), access=access) as server:
+            codes = [await code_of(server.stub.Generate(REQUEST)) for _ in range(2)]
+            assert codes == ["OK", "RESOURCE_EXHAUSTED"]
+
+    async def test_each_client_has_its_own(self, tokens: Path) -> None:
+        access = replace(open_access(options(tokens=tokens)), rates=Rates(requests_per_second=0.001))
+        async with served(fake_stepper(), access=access) as server:
+            for token, code in ((SEARCH, "OK"), (SEARCH, "RESOURCE_EXHAUSTED"), (MAIL, "OK")):
+                assert await code_of(server.stub.Generate(REQUEST, **bearer(token))) == code
+
+    async def test_a_stream_is_read_at_the_clients_rate(self) -> None:
+        access = replace(Access(), rates=Rates(requests_per_second=20))
+        async with served(fake_stepper(), access=access) as server:
+            began = time.monotonic()
+            answers = [answer async for answer in server.stub.GenerateBatch(iter([REQUEST] * 30))]
+            assert [answer.WhichOneof("result") for answer in answers] == ["response"] * 30, "none is refused"
+            assert time.monotonic() - began > 0.3, "21 at once, then 20 a second"
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "warned"),
+    [
+        ("127.0.0.1", "", []),
+        ("::1", "", []),
+        ("localhost", "", []),
+        ("0.0.0.0", "", ["unencrypted", "open"]),
+        ("model.example", "tokens", ["unencrypted"]),
+        ("::", "tls", ["open"]),
+        ("0.0.0.0", "tls tokens", []),
+        ("0.0.0.0", "tls clients", []),
+    ],
+)
+def test_what_the_log_says_of_a_port_that_others_reach(
+    host: str, given: str, warned: list[str], tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue("server")
+    access = open_access(
+        options(
+            tokens=tokens if "tokens" in given else None,
+            tls_certificate=certificate if "tls" in given else None,
+            tls_key=key if "tls" in given else None,
+            tls_client_ca=authority.certificate if "clients" in given else None,
+        )
+    )
+    access.warn_of_strangers(host)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == warned

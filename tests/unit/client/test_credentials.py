@@ -1,0 +1,167 @@
+"""How the client connects: encrypted unless the server is on this machine, and as whom."""
+
+import os
+from pathlib import Path
+
+import grpc
+import pytest
+
+from attendant_client import AttendantClient, TlsFailed, Unavailable
+from attendant_client.channel import is_this_machine
+from attendant_client.command import main
+from tests.certificates import Authority, new_authority
+from tests.unit.client.fake_server import Served, served
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ATTENDANT_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return new_authority(tmp_path / "authority")
+
+
+def credentials(authority: Authority, *names: str, clients: Authority | None = None) -> grpc.ServerCredentials:
+    certificate, key = (file.read_bytes() for file in authority.issue("server", *(names or ("localhost",))))
+    roots = None if clients is None else clients.certificate.read_bytes()
+    return grpc.ssl_server_credentials([(key, certificate)], roots, clients is not None)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["localhost", "localhost:50051", "LOCALHOST:1", "127.0.0.1:50051", "127.8.9.1:1", "[::1]:50051", "::1",
+     "unix:/run/a.sock", "unix:///run/a.sock", "unix-abstract:a", "dns:localhost:1", "dns:///localhost:50051",
+     "ipv4:127.0.0.1:1,127.0.0.2:1", "ipv6:[::1]:1", "ipv6:%5B::1%5D:1"],
+)  # fmt: skip
+def test_targets_on_this_machine(target: str) -> None:
+    assert is_this_machine(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["models.example:50051", "10.0.0.1:50051", "[2001:db8::1]:1", "localhost.example:1", "127.0.0.1.example:1",
+     "dns:///models.example:1", "dns://localhost/models.example:1", "ipv4:127.0.0.1:1,10.0.0.1:1", "attendant", "",
+     "0.0.0.0:50051"],
+)  # fmt: skip
+def test_targets_that_may_be_elsewhere(target: str) -> None:
+    assert not is_this_machine(target)
+
+
+async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AttendantClient(server.target) as client:
+        await client.generate("a")
+    # The same server, as if it were elsewhere: nothing is sent to it in the clear.
+    monkeypatch.setattr("attendant_client.channel.is_this_machine", lambda target: False)
+    async with AttendantClient(server.target, token="secret") as client:
+        with pytest.raises(TlsFailed, match=r"^the server does not speak TLS$"):
+            await client.generate("b")
+    async with AttendantClient(server.target, tls=False) as client:
+        await client.generate("c")
+    assert [request.text for request in server.seq2seq.requests] == ["a", "c"]
+
+
+async def test_a_server_that_asks_for_a_certificate(authority: Authority, tmp_path: Path) -> None:
+    clients = new_authority(tmp_path / "clients")
+    certificate, key = (file.read_bytes() for file in clients.issue("search", "search.example"))
+    roots = authority.certificate.read_bytes()
+    with served(credentials(authority, clients=clients)) as secure:
+        async with AttendantClient(
+            secure.target, root_certificates=roots, client_certificate=certificate, client_key=key
+        ) as client:
+            assert (await client.generate("a")).best.text == "A"
+        async with AttendantClient(secure.target, root_certificates=roots) as client:
+            with pytest.raises(Unavailable):
+                await client.generate("a")
+        async with AttendantClient(
+            secure.target, root_certificates=roots, client_certificate=certificate, client_key=b"no key"
+        ) as client:
+            with pytest.raises(TlsFailed, match="can't be used: not PEM, or not a pair"):
+                await client.generate("a")
+
+
+async def test_arguments_that_exclude_or_need_each_other() -> None:
+    with pytest.raises(ValueError, match="client_certificate and client_key need each other"):
+        AttendantClient(client_key=b"")
+    with pytest.raises(ValueError, match="tls=False excludes certificates"):
+        AttendantClient(tls=False, root_certificates=b"PEM")
+
+
+def test_the_command_by_options_and_by_the_environment(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clients = new_authority(tmp_path / "clients")
+    certificate, key = clients.issue("search", "search.example")
+    (tmp_path / "token").write_text("from-a-file\n")
+    given = {
+        "target": "",
+        "root-certificates": str(authority.certificate),
+        "client-certificate": str(certificate),
+        "client-key": str(key),
+        "server-name": "models.example",
+        "token-file": str(tmp_path / "token"),
+    }
+    with served(credentials(authority, "models.example", clients=clients)) as secure:
+        given["target"] = secure.target
+        assert main(["generate", "a", *(f"--{name}={value}" for name, value in given.items())]) == 0
+        for name, value in given.items():
+            monkeypatch.setenv("ATTENDANT_" + name.replace("-", "_").upper(), value)
+        monkeypatch.setenv("ATTENDANT_TOKEN", "from-the-environment")
+        assert main(["generate", "b"]) == 0
+        monkeypatch.delenv("ATTENDANT_TOKEN_FILE")
+        assert main(["generate", "c"]) == 0
+        sent = [metadata["authorization"] for metadata in secure.seq2seq.metadata]
+        assert sent == ["Bearer from-a-file", "Bearer from-a-file", "Bearer from-the-environment"]
+    assert capsys.readouterr() == ("A\nB\nC\n", "")
+
+
+def test_what_the_command_says_of_a_server_that_it_can_not_trust(
+    server: Served, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roots = f"--root-certificates={authority.certificate}"
+    other = f"--root-certificates={new_authority(tmp_path / 'other').certificate}"
+
+    def said(*arguments: str) -> str:
+        assert main(["health", *arguments]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert "the server does not speak TLS); --tls and --insecure say" in said("--target", server.target, "--tls")
+    with served(credentials(authority, "localhost")) as secure:
+        assert "is not from an authority that is trusted here" in said("--target", secure.target, other)
+        assert "it may speak TLS, or ask for a client's certificate" in said("--target", secure.target, "--insecure")
+        assert "is for another name" in said("--target", secure.target, roots, "--server-name=models.example")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
+        (["--client-key", __file__], "--client-certificate and --client-key need each other"),
+        (["--insecure", "--root-certificates", __file__], "--insecure excludes --tls, certificates and --server-name"),
+        (["--token-file", "/nowhere"], "--token-file: '/nowhere' can't be read: No such file or directory"),
+        (["--token-file", "/dev/null"], "--token-file: '/dev/null' does not hold one line of printable ASCII"),
+        (["--token-file", __file__], "does not hold one line of printable ASCII"),
+    ],
+)
+def test_wrong_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["health", *arguments])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_help_shows_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("secret-in-a-file")
+    monkeypatch.setenv("ATTENDANT_TOKEN", "secret-in-a-variable")
+    monkeypatch.setenv("ATTENDANT_TOKEN_FILE", str(tmp_path / "token"))
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    assert "secret" not in capsys.readouterr().out

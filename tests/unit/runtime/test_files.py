@@ -1,0 +1,80 @@
+"""Files and folders appear whole or not at all, and what refuses them is told in a line."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import CantWrite, new_file, new_folder, told_of, write_json, write_text
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text() if path.is_file() else "" for path in folder.rglob("*")
+    }
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old\n")
+    with pytest.raises(RuntimeError), new_file(path) as file:
+        file.write("new")
+        raise RuntimeError
+    assert tree(tmp_path) == {"file": "old\n"}
+    write_json(path, {"b": 1, "a": "é"})
+    assert tree(tmp_path) == {"file": '{\n  "a": "é",\n  "b": 1\n}\n'}
+
+
+def test_a_folder_appears_whole_with_the_folders_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "deeper" / "folder"
+    with pytest.raises(RuntimeError), new_folder(path) as folder:
+        (folder / "file").write_text("new")
+        raise RuntimeError
+    assert tree(tmp_path) == {}
+    with new_folder(path) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("new")
+        assert not path.exists()
+    assert tree(path) == {"inner": "", "inner/file": "new"}
+    assert stat.S_IMODE(path.stat().st_mode) & 0o055 == 0o055 & ~os.umask(os.umask(0o022))
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "place: can't be written: No space left on device: make room, or name another place"),
+        (errno.EROFS, "place: can't be written: Read-only file system: name a place that you may write to"),
+        (errno.EIO, "place: can't be written: Input/output error"),
+    ],
+)
+def test_a_refusal_is_a_line(number: int, said: str) -> None:
+    with pytest.raises(CantWrite) as refusal, told_of(Path("place")):
+        raise OSError(number, "words")
+    assert str(refusal.value) == said and refusal.value.number == number
+
+
+@pytest.mark.parametrize("raised", [FileNotFoundError(errno.ENOENT, "words"), ValueError(), UserError("mine")])
+def test_other_faults_stay_what_they_are(raised: Exception) -> None:
+    with pytest.raises(type(raised)) as found, told_of(Path("place")):
+        raise raised
+    assert found.value is raised
+
+
+def broken_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, broken_link])
+def test_what_stands_at_a_files_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "place")
+    if make is Path.mkdir:
+        with pytest.raises(CantWrite, match="place: can't be written: Is a directory"):
+            write_text(tmp_path / "place", "new")
+        assert tree(tmp_path) == {"place": ""}
+    else:
+        write_text(tmp_path / "place", "new")
+        assert tree(tmp_path) == {"place": "new"}

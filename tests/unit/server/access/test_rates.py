@@ -1,0 +1,75 @@
+"""What each client may ask for, on a clock that only the test moves."""
+
+from attendant.server.access.rates import Rates
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def num_taken(rates: Rates, clock: Clock, *, seconds: float, client: str = "a", num_bytes: int = 1) -> int:
+    """How many of a thousand requests, evenly over so many seconds, are let in."""
+    let_in = 0
+    for _ in range(1000):
+        let_in += rates.take(client, num_bytes) == 0
+        clock.now += seconds / 1000
+    return let_in
+
+
+def test_requests_are_let_in_at_the_clients_rate() -> None:
+    clock = Clock()
+    rates = Rates(requests_per_second=20, clock=clock)
+    assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "a second's worth at once"
+    assert 199 <= num_taken(rates, clock, seconds=10) <= 201
+    clock.now += 1000
+    assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "what was not asked for is not saved up"
+
+
+def test_a_rate_below_one_a_second() -> None:
+    clock = Clock()
+    assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11
+
+
+def test_whoever_waits_as_long_as_told_is_let_in() -> None:
+    clock = Clock()
+    rates = Rates(requests_per_second=3, bytes_per_second=1000, clock=clock)
+    for _ in range(50):
+        wait = rates.take("a", 700)
+        clock.now += wait
+        assert wait == 0 or rates.take("a", 700) == 0
+
+
+def test_a_large_request_is_let_in_whole_and_waited_for_afterwards() -> None:
+    clock = Clock()
+    rates = Rates(bytes_per_second=1000, clock=clock)
+    assert rates.take("a", 5000) == 0
+    assert rates.take("a", 1) == 4.0
+    assert 95 <= num_taken(rates, clock, seconds=100, num_bytes=1000) <= 97, "after four seconds"
+
+
+def test_clients_do_not_share_their_rates() -> None:
+    clock = Clock()
+    rates = Rates(requests_per_second=5, clock=clock)
+    num_taken(rates, clock, seconds=0, client="a")
+    assert rates.take("a", 1) > 0
+    assert rates.take("b", 1) == 0
+
+
+def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
+    clock = Clock()
+    rates = Rates(requests_per_second=5, max_clients=8, clock=clock)
+    num_taken(rates, clock, seconds=0, client="a")
+    for number in range(1000):
+        rates.take("a", 1)
+        rates.take(f"stranger {number}", 1)
+        assert len(rates) <= 8
+    assert rates.take("a", 1) > 0
+
+
+def test_without_limits_no_accounts_are_kept() -> None:
+    rates = Rates()
+    assert not any(rates.take("a", 10**9) for _ in range(1000)) and len(rates) == 0

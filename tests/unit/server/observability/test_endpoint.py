@@ -1,0 +1,147 @@
+"""/metrics as Prometheus and others ask for it, and what it costs however many ask."""
+
+import asyncio
+import gzip
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from attendant.server.observability.endpoint import http_app
+from attendant.server.observability.pages import Form, Pages
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("a", "Of a.", ["x"], registry=registry).labels('"\n').inc()
+    Histogram("b_seconds", "Of b.", registry=registry).observe(0.1)
+    return registry
+
+
+async def get(app: Any, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body, without a socket."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": given, "root_path": ""}
+    await app(scope, receive, send)
+    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+@pytest.mark.parametrize("accept_encoding", ["", "gzip", "br;q=1.0, GZIP;q=0.5"])
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "",
+        "*/*",
+        PROMETHEUS,
+        "application/openmetrics-text",
+        "application/openmetrics-text; version=0.0.1",
+        "text/plain;version=1.0.0;escaping=dots",
+        "text/plain, application/openmetrics-text;version=1.0.0",
+    ],
+)
+async def test_a_page_is_what_the_library_itself_would_send(
+    registry: CollectorRegistry, accept: str, accept_encoding: str
+) -> None:
+    encode, content_type = choose_encoder(accept)
+    app = http_app(registry, lambda: True)
+    status, headers, body = await get(app, "/metrics", accept=accept, accept_encoding=accept_encoding)
+    assert (status, headers["content-type"]) == (200, content_type)
+    assert headers.get("content-encoding", "") == ("gzip" if accept_encoding else "")
+    assert (gzip.decompress(body) if accept_encoding else body) == encode(registry)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["1.0.0001", "x", "9" * 1000, "1.0.0;version=2"])
+async def test_no_word_of_a_request_comes_back_or_breaks_it(registry: CollectorRegistry, version: str) -> None:
+    app = http_app(registry, lambda: True)
+    for media_type in ("application/openmetrics-text", "text/plain"):
+        status, headers, _ = await get(app, "/metrics", accept=f"{media_type};version={version};escaping={version}")
+        assert status == 200
+        assert headers["content-type"] in {
+            PLAIN,
+            *(choose_encoder(f"{media_type};version={v}")[1] for v in ("", "1.0.0")),
+        }
+
+
+async def test_health(registry: CollectorRegistry) -> None:
+    serving = False
+    app = http_app(registry, lambda: serving)
+    assert (await get(app, "/healthz"))[0] == 200
+    assert (await get(app, "/readyz"))[::2] == (503, b"not serving\n")
+    serving = True
+    assert (await get(app, "/readyz"))[0] == 200
+    assert [(await get(app, path))[0] for path in ("/", "/metrics/", "//x/metrics")] == [404, 404, 404]
+    assert [(await get(app, "/metrics", method))[0] for method in ("POST", "DELETE")] == [405, 405]
+
+
+class Slow:
+    """A collector of many families, each of which takes a while."""
+
+    def __init__(self) -> None:
+        self.num_pages = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.num_pages += 1
+        for number in range(10):
+            time.sleep(0.001)
+            yield GaugeMetricFamily(f"slow_{number}", "Of slow.", value=self.num_pages)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+
+@pytest.fixture
+def slow() -> tuple[Slow, Pages]:
+    registry, collector = CollectorRegistry(), Slow()
+    registry.register(collector)  # type: ignore[arg-type]
+    return collector, Pages(registry)
+
+
+async def test_all_who_wait_get_the_same_page(slow: tuple[Slow, Pages]) -> None:
+    collector, pages = slow
+    form = Form.asked_for("", "")
+    asked = [asyncio.create_task(pages.page(form)) for _ in range(100)]
+    asked[0].cancel()
+    found = await asyncio.gather(*asked[1:])
+    assert collector.num_pages == 1 and len(set(found)) == 1
+    assert b" 2.0" in await pages.page(form), "never older than the question"
+
+
+async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, Pages]) -> None:
+    """Others ask in a loop; the event loop turns between families, and rests after each page."""
+    collector, pages = slow
+    forms = [Form.asked_for(accept, encoding) for accept in ("", PROMETHEUS) for encoding in ("", "gzip")]
+
+    async def scrape(form: Form) -> None:
+        while True:
+            await pages.page(form)
+
+    scraping = [asyncio.create_task(scrape(form)) for form in forms for _ in range(10)]
+    turns, began = 0, time.monotonic()
+    while collector.num_pages < 6:
+        turns += 1
+        await asyncio.sleep(0.001)
+    # Five pages were rendered in full, at 10 ms or more each, and followed by nine times as much rest.
+    assert time.monotonic() - began >= 5 * 0.1 and turns >= 50
+    for task in scraping:
+        task.cancel()
+    await asyncio.gather(*scraping, return_exceptions=True)

@@ -1,0 +1,212 @@
+"""The HTTP port against clients that connect and do less, or more, than they should."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from attendant.runtime.errors import UserError
+from attendant.server.process import http
+from attendant.server.process.http import http_server
+from tests.serving import eventually
+
+BIG = b"x" * 50_000_000
+GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+class Application:
+    """Answers at once, never, largely or wrongly."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    async def quick(self, request: Request) -> Response:
+        return PlainTextResponse("quick")
+
+    async def never(self, request: Request) -> Response:
+        self.waiting += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def big(self, request: Request) -> Response:
+        return Response(BIG)
+
+    async def wrong(self, request: Request) -> Response:
+        raise ValueError("inner\nwords")
+
+
+@pytest.fixture
+def application() -> Application:
+    return Application()
+
+
+@asynccontextmanager
+async def serving(application: Application) -> AsyncIterator[Connect]:
+    paths = ("quick", "never", "big", "wrong")
+    app = Starlette(routes=[Route(f"/{path}", getattr(application, path)) for path in paths])
+    writers = []
+    async with http_server(app, "127.0.0.1", 0) as port:
+
+        async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            return reader, writer
+
+        try:
+            yield connect
+        finally:
+            for writer in writers:
+                writer.close()
+
+
+async def ask(connect: Connect, path: bytes) -> bytes:
+    """The status line of an answer."""
+    reader, writer = await connect()
+    writer.write(GET % path)
+    return await reader.readline()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the server closes, which it does within seconds."""
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+async def test_several_requests_on_one_connection(application: Application) -> None:
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        writer.write(3 * (GET % b"/quick"))
+        for _ in range(3):
+            assert (await reader.readuntil(b"quick")).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("piece", [b"", b"GET /quick HTTP/1.1\r\nHost: x\r\n", GET % b"/quick"])
+async def test_a_connection_that_brings_no_whole_request_ends(
+    application: Application, piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first request and after one alike."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        writer.write(piece)
+        await ended(reader)
+
+
+async def test_a_head_that_trickles_ends(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        end = asyncio.create_task(ended(reader))
+        async with asyncio.timeout(10):
+            while not end.done():
+                writer.write(b"G")
+                await asyncio.sleep(0.02)
+        assert end.result() == b""
+
+
+async def test_an_application_that_works_is_waited_for(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.1)
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        writer.write(GET % b"/never")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await reader.read(1)
+
+
+async def test_a_reader_that_stops_ends(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "WRITE_SECONDS", 0.2)
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        writer.write(GET % b"/big")
+        await reader.readline()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await ended(reader)) < len(BIG)
+
+
+async def test_a_newcomer_takes_the_place_of_the_longest_idle(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+    async with serving(application) as connect:
+        working, writer = await connect()
+        writer.write(GET % b"/never")
+        await eventually(lambda: application.waiting == 1)
+        idle = [await connect() for _ in range(20)]
+        assert await ask(connect, b"/quick") == b"HTTP/1.1 200 OK\r\n"
+        for reader, _ in idle[:-2]:
+            assert await ended(reader) == b""
+        for reader, writer in idle[-2:]:
+            writer.write(GET % b"/quick")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        assert not working.at_eof()
+
+
+async def test_where_all_connections_work_a_newcomer_is_refused(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    async with serving(application) as connect:
+        for _ in range(2):
+            _, writer = await connect()
+            writer.write(GET % b"/never")
+        await eventually(lambda: application.waiting == 2)
+        reader, _ = await connect()
+        assert await ended(reader) == b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00 a TLS hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * http.MAX_HEAD_BYTES,
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: \x0b\r\n\r\n",
+        b"\n" * 100_000,
+    ],
+)
+async def test_what_is_no_request_is_refused_and_not_logged(
+    application: Application, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with serving(application) as connect:
+            reader, writer = await connect()
+            writer.write(sent)
+            assert (await ended(reader)).partition(b"\r\n")[0] in (b"HTTP/1.1 400 Bad Request", b"")
+            assert await ask(connect, b"/nothing") == b"HTTP/1.1 404 Not Found\r\n"
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+async def test_a_fault_of_the_application_is_an_answer_and_one_record(
+    application: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(application) as connect:
+        assert await ask(connect, b"/wrong") == b"HTTP/1.1 500 Internal Server Error\r\n"
+    (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert record.exc_info is not None
+
+
+async def test_a_port_that_can_not_be_had() -> None:
+    app: Any = Application()
+    async with http_server(app, "127.0.0.1", 0) as port:
+        with pytest.raises(UserError, match=rf"^--metrics-port: can't listen on 127\.0\.0\.1:{port}: Address already"):
+            async with http_server(app, "127.0.0.1", port):
+                pass
+    with pytest.raises(UserError, match=r"^--metrics-port: can't listen on \[2001:db8::1\]:1: "):
+        async with http_server(app, "2001:db8::1", 1):
+            pass
