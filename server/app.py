@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.server.config import ServerConfig
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import StepStats
@@ -108,9 +109,15 @@ async def start_model(
     rendered = metrics.of_model(manifest.name)
     runner = EngineRunner(
         make_host(on_step=rendered.stepped),
-        max_waiting=config.max_waiting,
+        limits=DoorLimits(
+            max_waiting=config.max_waiting,
+            max_wait_seconds=config.max_wait_seconds,
+            max_client_requests=config.max_client_requests,
+            max_client_rows=config.max_client_rows,
+        ),
         max_bulk=BULK_PER_ROW * max_rows,
         on_death=lifecycle.engine_died,
+        on_prediction=rendered.predicted,
     )
     rendered.watch(runner, rows_limit=max_rows, version=manifest.version, precision=precision, provider=config.provider)
     await runner.start()

@@ -110,7 +110,20 @@ class ServerConfig:
     max_waiting: int = _option(
         1024,
         _whole("REQUESTS"),
-        "interactive requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
+        "interactive requests per model that may wait for rows, from one client as many as there is room left; one more "
+        "is refused with RESOURCE_EXHAUSTED",
+    )
+    max_wait_seconds: float = _option(
+        30.0, SOME_SECONDS, "an interactive request that is expected to wait longer for rows is refused likewise"
+    )
+    max_client_requests: int | None = _option(
+        None,
+        _whole("REQUESTS"),
+        "interactive requests per model that one client may have in flight; one more is refused likewise",
+        "as many as it likes: clients take turns",
+    )
+    max_client_rows: int | None = _option(
+        None, _whole("ROWS"), "the same, in rows", "as many as it likes: clients take turns"
     )
     bulk_seconds: float | None = _option(
         None,

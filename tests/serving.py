@@ -30,6 +30,7 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
@@ -134,9 +135,10 @@ def serve_fake(
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024), SPECIAL_IDS)
     runner = EngineRunner(
         EngineThread(bundle.manifest.name, engine, on_step=rendered.stepped),
-        max_waiting=max_waiting,
+        limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
         max_bulk=max_bulk,
         on_death=on_death,
+        on_prediction=rendered.predicted,
     )
     rendered.watch(
         runner,

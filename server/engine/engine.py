@@ -18,6 +18,7 @@ from attendant.server.engine.request import (
     Result,
     StepResult,
     StepStats,
+    out_of_time,
 )
 from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
@@ -92,16 +93,15 @@ class Engine:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
         finished: list[Ending[int]] = []
-        # Bulk work makes one call into the model per round: an interactive request need not wait for two.
-        if running.batch.num_rows and not (admitted and priority is Priority.BULK):
+        # Other work makes one call into the model per round: an interactive request need not wait for two.
+        if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
             report = running.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
             finished = report.finished
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
-            if priority is Priority.BULK:
-                self.scheduler.note_bulk_step(sum(report.seconds.values()), num_rows)
+            self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
         self.scheduler.note_round(priority, self._clock() - began)
         if num_rows:
             self._answer(running, finished, outcomes)
@@ -118,19 +118,21 @@ class Engine:
             running = _Running(request, began, ended, joined.num_steps, joined.num_row_steps)
             self._running[request.key] = running
             joined.newcomers.append(running)
-        if priority is Priority.BULK:
-            num_positions = len(admitted) * max(width_of(request) for request in admitted)
-            self.scheduler.note_bulk_encoding(ended - began, num_positions)
+        num_positions = len(admitted) * max([width_of(request) for request in admitted])
+        self.scheduler.note_encoding(priority, ended - began, num_positions)
         return ended - began
 
     def _drop(self, now: float, outcomes: Outcomes) -> int:
         """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
-        expired = self.scheduler.expired(now)
-        if not expired and not self._cancelled:
+        missed, expired = self.scheduler.missed(now), self.scheduler.expired(now)
+        if not missed and not expired and not self._cancelled:
             return 0
         gone: dict[int, AttendantError] = {key: DeadlineExceeded() for key in expired}
         gone |= {key: Cancelled() for key in self._cancelled}
         self._cancelled.clear()
+        for key in missed:
+            if (request := self.scheduler.remove(key)) is not None:
+                outcomes.append((key, out_of_time(request, now)))
         for key, error in gone.items():
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)

@@ -3,11 +3,23 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import EngineRequest, Outcomes, Priority
+from attendant.server.engine.throughput import Pace
 
 
 class EngineHost(Protocol):
-    """Takes requests, tells how they ended. All methods are called from one event loop, and none of them blocks."""
+    """Takes requests, tells how they ended. All methods are called from one event loop, and none of them blocks.
+
+    Attributes:
+        num_engines: that share the queue.
+        max_rows: of each, that may be stepped together.
+        pace: of one engine.
+    """
+
+    num_engines: int
+    max_rows: int
+    pace: Pace
 
     async def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
         """Begins; from the event loop in which both functions will be called.
@@ -34,8 +46,8 @@ class EngineHost(Protocol):
     def num_rows(self) -> int:
         """Live hypotheses of all of them."""
 
-    def expected_seconds(self, num_requests: int) -> float:
-        """How long so many take to be answered, estimated from recent throughput; 0 until something was answered."""
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        """What waits before a request of so many expected rows x steps of this client."""
 
     async def stop(self, timeout_seconds: float) -> None:
         """Ends after the step under way, and leaves what is still in without an outcome."""

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
 from attendant.server.engine.host import EngineHost
-from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
-from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
-
-MIN_RETRY_SECONDS = 0.05
+from attendant.server.engine.request import Outcome, Outcomes, Priority
+from attendant.server.errors import Draining, EngineDead
 
 
 class EngineRunner:
@@ -29,26 +28,29 @@ class EngineRunner:
         self,
         host: EngineHost,
         *,
-        max_waiting: int,
+        limits: DoorLimits,
         max_bulk: int,
         on_death: Callable[[], None],
+        on_prediction: Callable[[Prediction], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes over a host that has not been started.
 
         Args:
-            max_waiting: interactive requests that may wait; one more is refused.
+            limits: of what is let in.
             max_bulk: bulk requests that may be in, waiting or running.
             on_death: called once, after a step has failed and every request was told.
+            on_prediction: called with what was expected of an interactive request, when it has been answered or given
+                up.
             clock: the engine's own.
         """
         self._host = host
-        self._max_waiting = max_waiting
+        self._door = Door(host, limits, on_prediction)
         self._on_death = on_death
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
-        self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
+        self._in: dict[int, tuple[asyncio.Future[Outcome], Entry]] = {}
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
     async def start(self) -> None:
@@ -61,33 +63,33 @@ class EngineRunner:
         options: DecodingOptions,
         timeout_seconds: float | None,
         priority: Priority = Priority.INTERACTIVE,
+        client: str = "",
     ) -> asyncio.Future[Outcome]:
         """Takes a request in.
 
         Args:
             options: of no more rows than the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
-            priority: whoever submits a bulk request has acquired `bulk_room` for it.
+            priority: interactive or bulk; whoever submits a bulk request has acquired `bulk_room` for it.
+            client: who asks; clients share the engine.
 
         Returns:
             A future of the outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining
-            QueueFull, DeadlineTooShort: of an interactive request.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of an interactive request.
         """
         if self._dead:
             raise EngineDead
         if self._draining:
             raise Draining
-        if priority is Priority.INTERACTIVE:
-            self._refuse_if_overloaded(timeout_seconds)
-        now = self._clock()
-        deadline = None if timeout_seconds is None else now + timeout_seconds
-        request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
-        outcome = self._outcomes[request.key] = asyncio.get_running_loop().create_future()
-        outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
-        self._host.submit(request)
+        key, now = next(self._keys), self._clock()
+        entry = self._door.enter(key, source_ids, options, priority, client, now, timeout_seconds)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._in[key] = outcome, entry
+        outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
+        self._host.submit(entry.request)
         return outcome
 
     @property
@@ -109,8 +111,8 @@ class EngineRunner:
 
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
-        while self._outcomes:
-            await asyncio.wait(self._outcomes.values())
+        while self._in:
+            await asyncio.wait([outcome for outcome, _ in self._in.values()])
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
@@ -118,29 +120,25 @@ class EngineRunner:
         """Ends the engine after its step; requests that are still in are told that the server is going."""
         self._draining = True
         await self._host.stop(timeout_seconds)
-        self._tell([(key, Draining()) for key in self._outcomes])
-
-    def _refuse_if_overloaded(self, timeout_seconds: float | None) -> None:
-        num_waiting = self._host.num_waiting(Priority.INTERACTIVE)
-        expected = self._host.expected_seconds(num_waiting)
-        if num_waiting >= self._max_waiting:
-            raise QueueFull(self._max_waiting, max(expected / 2, MIN_RETRY_SECONDS))
-        # The estimate is rough: only a deadline that is out of reach by far is refused for it.
-        if timeout_seconds is not None and (timeout_seconds <= 0 or 2 * timeout_seconds < expected):
-            raise DeadlineTooShort(timeout_seconds, max(expected, MIN_RETRY_SECONDS))
+        self._tell([(key, Draining()) for key in self._in])
 
     def _tell(self, outcomes: Outcomes) -> None:
+        now = self._clock()
         for key, outcome in outcomes:
-            future = self._outcomes.pop(key, None)
-            # None, or done: cancelled meanwhile, and nobody waits.
-            if future is not None and not future.done():
+            waiting = self._in.pop(key, None)
+            if waiting is None:  # cancelled meanwhile, and nobody waits
+                continue
+            future, entry = waiting
+            self._door.leave(entry, outcome, now)
+            if not future.done():
                 future.set_result(outcome)
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
-        if outcome.cancelled() and self._outcomes.pop(key, None) is not None:
+        if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
+            self._door.leave(waiting[1], None, self._clock())
             self._host.cancel(key)
 
     def _die(self) -> None:
         self._dead = True
-        self._tell([(key, EngineDead()) for key in self._outcomes])
+        self._tell([(key, EngineDead()) for key in self._in])
         self._on_death()

@@ -7,13 +7,13 @@ outcomes by one `call_soon_threadsafe` per step. With nothing to do the thread s
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats
-from attendant.server.engine.throughput import ThroughputEstimate
+from attendant.server.engine.throughput import Pace
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +27,15 @@ class EngineThread:
         engine: Engine,
         *,
         on_step: Callable[[StepStats], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes over an engine: from `start` on, only the thread touches it.
 
         Args:
             on_step: called on the engine's thread with each step's stats.
-            clock: the engine's own.
         """
         self._engine = engine
         self._on_step = on_step
-        self._clock = clock
-        self._throughput = ThroughputEstimate()
+        self.num_engines, self.max_rows, self.pace = 1, engine.scheduler.budget.max_rows, Pace()
         self._wake = threading.Condition()
         self._inbox: list[EngineRequest] = []
         self._cancelled: list[int] = []
@@ -76,8 +73,11 @@ class EngineThread:
     def num_rows(self) -> int:
         return self._engine.num_rows
 
-    def expected_seconds(self, num_requests: int) -> float:
-        return self._throughput.expected_seconds(num_requests)
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        with self._wake:
+            arriving = [one.work for one in self._inbox if one.priority is priority and one.client == client]
+            queued = self._engine.scheduler.ahead(priority, client, work)
+        return Ahead(queued.work + sum(arriving), queued.num_own + len(arriving))
 
     async def stop(self, timeout_seconds: float) -> None:
         with self._wake:
@@ -89,12 +89,10 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while self._empty_inbox():
-                began = self._clock()
                 result = self._engine.step()
                 if result.outcomes:
                     self._call(partial(self._on_outcomes, result.outcomes))
-                if result.stats.priority is Priority.INTERACTIVE:
-                    self._throughput.note(self._clock() - began, len(result.outcomes))
+                self.pace.note(result.stats)
                 self._on_step(result.stats)
         except Exception:
             log.exception("a step failed: every request in flight is refused and the server ends")

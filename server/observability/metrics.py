@@ -22,6 +22,7 @@ from prometheus_client import (
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
+from attendant.server.engine.door import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
 
@@ -29,6 +30,7 @@ REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 RATIO_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+PREDICTION_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0, 4.0, 10.0)
 LENGTH_RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 PHASES = ("admit", "encode", "step", "search", "select")
@@ -59,6 +61,10 @@ HISTOGRAMS = {
         "Share of the source that the best hypothesis's attention left out: mean over positions of 1 less the sum of "
         "their weights, at least 0; of requests that asked for attention.",
         RATIO_BUCKETS,
+    ),
+    "prediction_ratio": (
+        "Seconds that an interactive request took until its answer, over those that were expected when it was let in.",
+        PREDICTION_BUCKETS,
     ),
     "length_ratio": ("Target tokens of the best hypothesis over source tokens.", LENGTH_RATIO_BUCKETS),
 }
@@ -113,6 +119,12 @@ class Metrics:
         self.rejected = counter(
             "rejected", "Requests that were refused, by why: see server/errors.py.", ("model", "reason")
         )
+        self.mispredicted = counter(
+            "mispredicted",
+            "Interactive requests that were let in and then took longer than was expected, by what: time (not answered "
+            "before its deadline), steps (more than twice as many).",
+            ("model", "what"),
+        )
         self.bundle_info = gauge(
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
@@ -137,6 +149,7 @@ class ModelMetrics:
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
         self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
+        self._count_mispredicted = {what: metrics.mispredicted.labels(model, what).inc for what in ("time", "steps")}
         self._bundle_info = partial(metrics.bundle_info.labels, model)
 
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
@@ -160,6 +173,16 @@ class ModelMetrics:
             self._count["steps"](1)
             self._observe["step_rows"](stats.num_rows)
             self._observe["batch_efficiency_ratio"](stats.useful_cells / stats.computed_cells)
+
+    def predicted(self, prediction: Prediction) -> None:
+        """An interactive request has ended, and what was expected of it can be looked at."""
+        if prediction.late:
+            self._count_mispredicted["time"]()
+            return
+        if prediction.steps > 2 * prediction.expected_steps:
+            self._count_mispredicted["steps"]()
+        if prediction.expected_seconds:
+            self._observe["prediction_ratio"](prediction.seconds / prediction.expected_seconds)
 
     def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
         """A request was answered.

@@ -16,6 +16,7 @@ from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import Draining, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
+from attendant.server.servicers.clients import client_of
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.requests import ParsedRequest, read_generate
@@ -122,7 +123,7 @@ class BatchStream:
         item.parsed = read_generate(item.request, model)
         await model.runner.bulk_room.acquire()
         item.has_room = True
-        item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
+        item.submitted = item.parsed.submit(self._context.time_remaining(), client_of(self._context), Priority.BULK)
         item.submitted.add_done_callback(partial(self._told, item))
 
     def _told(self, item: _Item, submitted: asyncio.Future[Outcome]) -> None:

@@ -28,10 +28,10 @@ class ParsedRequest:
     options: DecodingOptions
 
     def submit(
-        self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+        self, timeout_seconds: float | None, client: str, priority: Priority = Priority.INTERACTIVE
     ) -> asyncio.Future[Outcome]:
         """See EngineRunner.submit."""
-        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority)
+        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority, client)
 
     def scored(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.

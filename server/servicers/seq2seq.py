@@ -11,6 +11,7 @@ from attendant.server.errors import NotBuilt
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
+from attendant.server.servicers.clients import client_of
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
 from attendant.server.servicers.requests import read_generate, read_score
@@ -36,7 +37,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
             parsed = read_generate(request, self._catalogue.find(request.model))
-            result = parsed.generated(await parsed.submit(context.time_remaining()))
+            result = parsed.generated(await parsed.submit(context.time_remaining(), client_of(context)))
             return messages.GenerateResponse(**generate_fields(request, parsed, result))
 
     async def GenerateStream(  # noqa: N802
@@ -57,7 +58,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
             parsed = read_score(request, self._catalogue.find(request.model))
-            result = parsed.scored(await parsed.submit(context.time_remaining()))
+            result = parsed.scored(await parsed.submit(context.time_remaining(), client_of(context)))
             return score_response(request, parsed, result)
 
     async def ListModels(  # noqa: N802

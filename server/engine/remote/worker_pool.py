@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.remote.frames import Frames, framed
 from attendant.server.engine.remote.messages import Commands, Report
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats
-from attendant.server.engine.throughput import ThroughputEstimate
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats, out_of_time
+from attendant.server.engine.throughput import Pace
 
 log = logging.getLogger(__name__)
 
@@ -20,18 +22,25 @@ class WorkerPool:
     """Several engines of one model, an `EngineHost`: each answers at the other end of a socket."""
 
     def __init__(
-        self, connections: Sequence[socket.socket], *, max_rows: int, on_step: Callable[[StepStats], None]
+        self,
+        connections: Sequence[socket.socket],
+        *,
+        max_rows: int,
+        on_step: Callable[[StepStats], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes over connections to workers that are ready.
 
         Args:
             max_rows: of each worker.
             on_step: called in the event loop with each step's stats.
+            clock: the engines' own.
         """
+        self.num_engines, self.max_rows, self.pace = len(connections), max_rows, Pace()
         self._connections = connections
         self._on_step = on_step
+        self._clock = clock
         self._dispatcher = Dispatcher(len(connections), max_rows)
-        self._throughput = ThroughputEstimate()
         self._links: list[_Link] = []
         self._stopping = False
         self._on_outcomes: Callable[[Outcomes], None]
@@ -53,8 +62,7 @@ class WorkerPool:
             self._links[worker].next_commands().cancelled.append(key)
 
     def num_waiting(self, priority: Priority) -> int:
-        here = self._dispatcher.num_waiting if priority is Priority.INTERACTIVE else 0
-        return here + sum(link.report.num_waiting[priority] for link in self._links)
+        return self._dispatcher.num_waiting(priority) + sum(link.report.num_waiting[priority] for link in self._links)
 
     @property
     def num_running(self) -> int:
@@ -64,8 +72,8 @@ class WorkerPool:
     def num_rows(self) -> int:
         return sum(link.report.num_rows for link in self._links)
 
-    def expected_seconds(self, num_requests: int) -> float:
-        return self._throughput.expected_seconds(num_requests) / len(self._connections)
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        return self._dispatcher.ahead(priority, client, work)
 
     async def stop(self, timeout_seconds: float) -> None:
         """Hangs up: each worker ends after its step."""
@@ -78,18 +86,14 @@ class WorkerPool:
             self._links[worker].next_commands().requests.append(request)
 
     def _on_report(self, report: Report) -> None:
-        ended = [key for key, _ in report.outcomes]
-        num_interactive = sum(map(self._dispatcher.is_interactive, ended))
-        # First of all, so that the worker does not wait.
-        self._send(self._dispatcher.ended(ended))
-        self._on_outcomes(report.outcomes)
-        seconds = 0.0
+        now = self._clock()
+        missed = [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
+        # Before anything else, so that the worker does not wait.
+        self._send(self._dispatcher.ended([key for key, _ in report.outcomes]))
+        self._on_outcomes([*report.outcomes, *missed])
         for stats in report.stats:
+            self.pace.note(stats)
             self._on_step(stats)
-            if stats.priority is Priority.INTERACTIVE:
-                seconds += sum(stats.phase_seconds.values())
-        if seconds:
-            self._throughput.note(seconds, num_interactive)
 
     def _on_lost(self) -> None:
         if not self._stopping:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Priority, Result, StepStats
@@ -40,7 +41,7 @@ async def running(
     stats: list[StepStats] = []
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
     host = EngineThread("test", engine, on_step=stats.append)
-    runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
+    runner = EngineRunner(host, limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0), max_bulk=4, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
@@ -84,7 +85,7 @@ async def test_one_wake_up_per_step_whatever_its_outcomes(monkeypatch: pytest.Mo
 
 async def test_a_full_queue_refuses_at_the_door() -> None:
     stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1, max_waiting=2) as (runner, _):
+    async with running(stepper, max_rows=1, max_waiting=4) as (runner, _):
         tasks = [ask(runner)]
         await stepper.arrival()
         tasks += [ask(runner), ask(runner)]

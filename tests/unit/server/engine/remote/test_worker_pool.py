@@ -10,6 +10,7 @@ import pytest
 
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
@@ -43,7 +44,7 @@ async def running(
         thread.start()
     stats: list[StepStats] = []
     host = WorkerPool([ours for ours, _ in pairs], max_rows=max_rows, on_step=stats.append)
-    runner = EngineRunner(host, max_waiting=10, max_bulk=20, on_death=on_death)
+    runner = EngineRunner(host, limits=DoorLimits(max_waiting=10, max_wait_seconds=60.0), max_bulk=20, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
