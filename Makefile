@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow bench bench-peers lint types format protos constraints docker-lint clean
+.PHONY: help setup demo serve test test-slow reliability bench bench-peers lint types format protos constraints docker-lint clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,13 +42,16 @@ serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for anothe
 	@test -d $(BUNDLE) || { echo "serve: there is no $(BUNDLE); make demo builds bundles/g2p-cmudict-small" >&2; exit 2; }
 	@exec $(BIN)/python -m server $(BUNDLE)
 
-test: setup ## Lint, types, and the tests without `slow` and `cuda`
+test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliability`
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -m 'not slow and not cuda'
+	@$(BIN)/python -m pytest -m 'not slow and not cuda and not reliability'
 
 test-slow: setup ## What needs long, the network, apt or a GPU
 	@$(BIN)/python -m pytest -m 'slow or cuda'
+
+reliability: setup ## Attack a server over loopback at full size, into benchmarks/results/reliability.md
+	@$(BIN)/python -m pytest -m reliability tests/faults
 
 bench: setup ## Measure decoding and serving on this machine, which should do nothing else (half an hour)
 	@$(BIN)/python -m benchmarks

@@ -7,12 +7,8 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -21,7 +17,6 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, FileEntry
@@ -32,20 +27,14 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.bundles import tiny_bundle
+from tests.server_process import ROOT, Running, command, server
 
-ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
-
-
-def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
-    return [sys.executable, "-m", "server", *arguments], environment
 
 
 def refused(*arguments: str) -> list[str]:
@@ -55,39 +44,6 @@ def refused(*arguments: str) -> list[str]:
     assert run.returncode == 2, run.stderr
     assert run.stdout == "" and "Traceback" not in run.stderr
     return [one for one in run.stderr.splitlines() if not one.startswith("time=")]
-
-
-@dataclass(frozen=True)
-class Running:
-    process: "subprocess.Popen[str]"
-    line: str
-    target: str
-    metrics_port: int
-
-    def metrics(self) -> dict[str, float]:
-        """Sample name and labels, as exposed, to value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
-            families = text_string_to_metric_families(response.read().decode())
-            return {
-                f"{sample.name}{json.dumps(sample.labels, sort_keys=True) if sample.labels else ''}": sample.value
-                for family in families
-                for sample in family.samples
-            }
-
-
-@contextmanager
-def server(*arguments: str) -> Iterator[Running]:
-    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1")
-    with subprocess.Popen(line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            said = process.stdout.readline()
-            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)$", said)
-            assert found, said
-            yield Running(process, said, found[1], int(found[2]))
-        finally:
-            if process.poll() is None:
-                process.kill()
 
 
 @pytest.fixture(scope="module")

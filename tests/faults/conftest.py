@@ -1,0 +1,54 @@
+"""Attacks on a real server over loopback, and the figures that they give.
+
+Each fault has a test that fails without the mechanism against it. It has a small size, which `make test` runs and which
+asserts what is deterministic (bounded counts, codes, answers; never speed), and, where a figure was asked for, a full
+size marked `reliability`, which `make reliability` runs. `docs/reliability.md` has a section per subject.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.faults.figures import Bound, Figures
+from tests.server_process import ROOT, Running, server
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+Start = Callable[..., AbstractContextManager[Running]]
+"""Starts a server over the tiny bundle with these options: `with start("--max-rows", "8") as running`."""
+
+
+class Figure(Protocol):
+    """Records a figure of a full-size test, and fails the test where the figure is out of its bound."""
+
+    def __call__(self, name: str, measured: float, bound: Bound, unit: str) -> None: ...
+
+
+@pytest.fixture
+def start(tiny_bundle_path: Path) -> Start:
+    return partial(server, str(tiny_bundle_path))
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[Figures]:
+    found = Figures()
+    yield found
+    found.write(RESULTS)
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest, figures: Figures) -> Figure:
+    """`figure(name, measured, at_most(64), "MiB")`: its subject is the first line of the module's docstring."""
+    subject = request.module.__doc__.splitlines()[0].rstrip(".")
+    recorded = request.node.get_closest_marker("reliability") is not None
+
+    def record(name: str, measured: float, bound: Bound, unit: str) -> None:
+        if recorded:
+            figures.add(subject, name, measured, bound, unit)
+        assert bound.holds(measured), f"{name}: {measured:g} {unit}, must be {bound}"
+
+    return record

@@ -1,0 +1,59 @@
+"""What the fault tests measure at full size: kept from run to run, and shown as a page."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.harness.pages import shown, write_page
+from benchmarks.harness.results import Cell, Measured, Part, Results, this_machine
+
+COMMAND = "make reliability"
+TITLE = "Reliability"
+ABOUT = """What attacks, overload and faults do to a server, measured by the tests in `tests/faults` at full size. What
+each attack is, and what holds it, stands in [docs/reliability.md](../../docs/reliability.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a figure must be: at most, or at least, so much."""
+
+    side: Literal["at most", "at least"]
+    value: float
+
+    def holds(self, measured: float) -> bool:
+        return measured <= self.value if self.side == "at most" else measured >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.side} {shown(self.value)}"
+
+
+def at_most(value: float) -> Bound:
+    return Bound("at most", value)
+
+
+def at_least(value: float) -> Bound:
+    return Bound("at least", value)
+
+
+class Figures:
+    """Those of one run, by the subject that they belong to."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, list[Cell]]] = defaultdict(dict)
+        self._machine = this_machine()
+
+    def add(self, subject: str, name: str, measured: float, bound: Bound, unit: str) -> None:
+        self._rows[subject][name] = [name, measured, str(bound), unit]
+
+    def write(self, folder: Path) -> None:
+        """Puts them in the place of those of an earlier run; others stay."""
+        if not self._rows:
+            return
+        results = Results(folder / "reliability.json")
+        for subject, rows in self._rows.items():
+            before = results.parts.get(subject)
+            kept: dict[str, list[Cell]] = {str(row[0]): row for row in before.part.rows} if before else {}
+            part = Part(columns=["", "measured", "must be", "unit"], rows=list((kept | rows).values()))
+            results.add(subject, Measured(title=subject, about="", command=COMMAND, machine=self._machine, part=part))
+        write_page(folder / "reliability.md", TITLE, ABOUT, results.parts)

@@ -1,0 +1,73 @@
+"""A well-behaved client beside an attack: what becomes of its calls, and how long they take."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+
+
+@dataclass
+class Witness:
+    """What it has seen.
+
+    Attributes:
+        codes: names of the statuses of its calls, and how often each.
+        seconds: that each call took.
+    """
+
+    codes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def num_calls(self) -> int:
+        return self.codes.total()
+
+    def quantile(self, share: float) -> float:
+        """Of the seconds."""
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def witness(
+    target: str,
+    request: messages.GenerateRequest | None = None,
+    *,
+    pause_seconds: float = 0.02,
+    timeout_seconds: float | None = 20.0,
+) -> Iterator[Witness]:
+    """Asks one call after another from a thread of its own, without retries, until the context ends.
+
+    Where latencies matter, let the attacker run in another process: this thread shares the interpreter with the test.
+    """
+    asked = request or messages.GenerateRequest(text="badge")
+    seen, ending = Witness(), threading.Event()
+
+    def ask() -> None:
+        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(target, options) as channel:
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+            while not ending.wait(pause_seconds):
+                began = time.monotonic()
+                try:
+                    stub.Generate(asked, timeout=timeout_seconds)
+                    code = "OK"
+                except grpc.RpcError as error:
+                    code = error.code().name
+                seen.seconds.append(time.monotonic() - began)
+                seen.codes[code] += 1
+
+    thread = threading.Thread(target=ask, name="witness")
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ending.set()
+        thread.join()

@@ -1,0 +1,109 @@
+"""`python -m server` in a process of its own: started, watched from outside, ended."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.harness.process import resident_bytes, tree
+
+ROOT = Path(__file__).parents[1]
+MEBIBYTE = 2**20
+MAX_LOG_BYTES_READ = 1 << 24
+LAST_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that serves.
+
+    Attributes:
+        line: which says so.
+        target: where gRPC is served.
+    """
+
+    process: "subprocess.Popen[str]"
+    line: str
+    target: str
+    metrics_port: int
+    log_file: IO[bytes]
+
+    def metrics(self) -> dict[str, float]:
+        """Sample name and labels, as exposed, to value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+            return {
+                f"{sample.name}{json.dumps(sample.labels, sort_keys=True) if sample.labels else ''}": sample.value
+                for family in families
+                for sample in family.samples
+            }
+
+    def resident_mebibytes(self) -> float:
+        """Of the server and its workers."""
+        return resident_bytes(tree(self.process.pid)) / MEBIBYTE
+
+    def num_descriptors(self) -> int:
+        return psutil.Process(self.process.pid).num_fds()
+
+    def num_threads(self) -> int:
+        return psutil.Process(self.process.pid).num_threads()
+
+    def num_connections(self) -> int:
+        """Established ones, to all of its ports."""
+        connections = psutil.Process(self.process.pid).net_connections("tcp")
+        return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
+
+    def log(self) -> str:
+        """What it has written to standard error so far, the first 16 MiB of it."""
+        # Not sought: the position of a shared file is where the server writes on.
+        return os.pread(self.log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="surrogateescape")
+
+    def num_log_bytes(self) -> int:
+        return os.fstat(self.log_file.fileno()).st_size
+
+
+def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """A server's command line, and the environment to run it in."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
+    return [sys.executable, "-m", "server", *arguments], environment
+
+
+@contextmanager
+def server(*arguments: str) -> Iterator[Running]:
+    """Starts a server on free ports, one thread for its graphs; it is killed in the end if it still runs.
+
+    Where a test fails meanwhile, the end of the server's log is printed.
+    """
+    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1")
+    with (
+        tempfile.TemporaryFile() as log_file,
+        subprocess.Popen(
+            line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=log_file, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)$", said)
+            assert found, said + os.pread(log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="replace")
+            running = Running(process, said, found[1], int(found[2]), log_file)
+            try:
+                yield running
+            except BaseException:
+                print(running.log()[-LAST_CHARACTERS:])
+                raise
+        finally:
+            if process.poll() is None:
+                process.kill()
