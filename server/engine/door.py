@@ -1,4 +1,4 @@
-"""Who is let in: what a request will cost and when it would be answered, estimated before anything is spent on it. Pure.
+"""Who is let in: what a request will cost and when it would be answered, estimated before it costs anything. Pure.
 
 A request that can't be answered before its deadline is refused at once, and so is one whose turn would come later than
 is useful. Who is let in is told by when it must have begun; the queues drop what has not.

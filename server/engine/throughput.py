@@ -26,7 +26,11 @@ class Pace:
         """A round of the engine. Bulk work has calls of another size, and does not count."""
         if stats.priority is Priority.BULK:
             return
-        seconds, encode, rows = sum(stats.phase_seconds.values()), stats.phase_seconds.get("encode", 0.0), stats.num_rows
+        seconds, encode, rows = (
+            sum(stats.phase_seconds.values()),
+            stats.phase_seconds.get("encode", 0.0),
+            stats.num_rows,
+        )
         kept = max(0.0, 1.0 - seconds / MEMORY_SECONDS)
         self._encode_seconds = self._encode_seconds * kept + encode
         self._encodings = self._encodings * kept + (encode > 0)

@@ -36,7 +36,7 @@ class _Client:
         num_taken: of this client, since it began to wait.
     """
 
-    credit: float
+    credit: float = 0.0
     requests: OrderedDict[int, tuple[EngineRequest, int]] = field(default_factory=OrderedDict)
     work: float = 0.0
     num_taken: int = 0
@@ -68,13 +68,14 @@ class FairQueue:
 
     def add(self, request: EngineRequest) -> None:
         client = self._clients.get(request.client)
-        if client is None:
-            # Behind the others, and able to pay when its turn comes.
-            client = self._clients[request.client] = _Client(request.work)
+        if is_new := client is None:
+            client = self._clients[request.client] = _Client()
         client.requests[request.key] = request, client.num_taken + len(client.requests)
         client.work += request.work
         self.work += request.work
         self._client_of[request.key] = request.client
+        if is_new:
+            client.credit = self._quantum()
         if request.start_by is not None:
             self._starts.add(request.start_by, request.key, len(self))
 
@@ -110,8 +111,10 @@ class FairQueue:
         return _oldest(next(iter(self._clients.values())))
 
     def in_order(self) -> Iterator[tuple[EngineRequest, int]]:
-        """The requests in the order in which their turns come, each with how many later ones of its client's were
-        taken before it. To be read before anything is taken or added."""
+        """The requests in the order of their turns, each with how many later ones of its client's were taken before it.
+
+        As far as can be foreseen: what is taken or added changes it, and ends the iteration.
+        """
         if not self._clients:
             return
         self._turn_to_who_can_pay()
@@ -134,8 +137,10 @@ class FairQueue:
         return self._starts.reached(now)
 
     def ahead(self, client: str, work: float) -> Ahead:
-        """What is taken before a request of this client that comes now: its own that wait, and of every other client as
-        much work, or all that it has."""
+        """What is taken before a request of this client that comes now.
+
+        That is all of its own that wait, and of every other client as much work, or what it has.
+        """
         mine = self._clients.get(client)
         own = 0.0 if mine is None else mine.work
         # A list at once: the engine may take requests on its thread meanwhile.

@@ -2,9 +2,9 @@
 
 Interactive, heavy and bulk requests have a queue each, with the whole budget, and are stepped apart: a round of the
 engine belongs to one priority. So an interactive request is admitted at the next step however much other work there is,
-and its steps take no longer for it. While interactive work runs, the other rows pause with their state kept. Fair shares
-of the time keep them from starving: heavy requests get that of their clients among all that ask, bulk work a tenth. A
-round of theirs is one call into the model, no longer than an interactive request may be made to wait for it.
+and its steps take no longer for it. While interactive work runs, the other rows pause with their state kept. Shares of
+the time keep them from starving: heavy requests get that of their clients among all clients, bulk work a tenth. A round
+of theirs is one call into the model, no longer than an interactive request may be made to wait for it.
 """
 
 import math
@@ -174,4 +174,4 @@ class Scheduler:
         return None
 
     def _has(self, key: int) -> bool:
-        return any([key in queue for queue in self._queues.values()])
+        return any(key in queue for queue in self._queues.values())

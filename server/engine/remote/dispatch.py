@@ -19,13 +19,13 @@ class Dispatcher:
     def __init__(self, num_workers: int, max_rows: int) -> None:
         """`max_rows`: of each priority but bulk, of each worker."""
         self._max_rows = max_rows
-        self._waiting = {priority: FairQueue() for priority in Priority if priority is not Priority.BULK}
+        self._waiting = {priority: FairQueue() for priority in Priority}
         self._given: dict[int, tuple[EngineRequest, int]] = {}
         self._rows = {priority: [0] * num_workers for priority in Priority}
 
     def num_waiting(self, priority: Priority) -> int:
         """Requests that no worker has room for."""
-        return len(self._waiting.get(priority, ()))
+        return len(self._waiting[priority])
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """What waits before a request of so many expected rows x steps of this client."""
@@ -40,7 +40,7 @@ class Dispatcher:
 
     def cancel(self, key: int) -> int | None:
         """Nobody waits for this request any more; returns the worker that is to be told, if one has it."""
-        if any([queue.remove(key) for queue in self._waiting.values()]) or key not in self._given:
+        if any(queue.remove(key) for queue in self._waiting.values()) or key not in self._given:
             return None
         return self._given[key][1]
 

@@ -19,6 +19,7 @@ from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import GatedStepper, answered, eventually
 
 LONG = DecodingOptions(min_length=30, max_length=30)
+STEP_OF_A_SECOND = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {"step": 1.0})
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
@@ -41,7 +42,9 @@ async def running(
     stats: list[StepStats] = []
     engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
     host = EngineThread("test", engine, on_step=stats.append)
-    runner = EngineRunner(host, limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0), max_bulk=4, on_death=on_death)
+    runner = EngineRunner(
+        host, limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0), max_bulk=4, on_death=on_death
+    )
     await runner.start()
     try:
         yield runner, stats
@@ -111,7 +114,7 @@ async def test_a_deadline_that_has_passed_is_not_started() -> None:
 async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
-        runner._host._throughput.note(10.0, 1)
+        runner._host.pace.note(STEP_OF_A_SECOND)
         task = ask(runner)
         await stepper.arrival()
         other = ask(runner)

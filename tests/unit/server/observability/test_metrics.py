@@ -42,6 +42,8 @@ CONTRACT = {
     "batch_efficiency_ratio": {"model"},
     "requests_total": {"model", "method", "code"},
     "rejected_total": {"model", "reason"},
+    "mispredicted_total": {"model", "what"},
+    "prediction_ratio": {"model"},
     "cancelled_rows_total": {"model"},
     "source_tokens_total": {"model"},
     "target_tokens_total": {"model"},

@@ -1,13 +1,14 @@
 """Who gets which request, on plain values."""
 
 import random
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.request import EngineRequest, Priority
-from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
+from tests.unit.server.engine.queueing.test_scheduler import BULK, HEAVY, INTERACTIVE, request
 
 
 def given_to(sent: list[tuple[int, EngineRequest]]) -> list[tuple[int, int]]:
@@ -27,10 +28,10 @@ def test_one_queue_for_all_and_whoever_has_room_takes_the_next() -> None:
     desk = Dispatcher(2, max_rows=1)
     for key in range(5):
         desk.add(request(key))
-    assert desk.num_waiting == 3
+    assert desk.num_waiting(INTERACTIVE) == 3
     assert given_to(desk.ended([1])) == [(1, 2)]
     assert given_to(desk.ended([2, 0])) == [(0, 3), (1, 4)]
-    assert desk.num_waiting == 0
+    assert desk.num_waiting(INTERACTIVE) == 0
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:
@@ -46,10 +47,31 @@ def test_cancelling() -> None:
     for key in range(3):
         desk.add(request(key))
     assert desk.cancel(1) == 1, "that worker is to be told, and will say that it has ended"
-    assert desk.cancel(2) is None and desk.num_waiting == 0
+    assert desk.cancel(2) is None and desk.num_waiting(INTERACTIVE) == 0
     assert desk.cancel(2) is None
     assert desk.ended([1]) == []
     assert desk.cancel(1) is None
+
+
+def test_clients_take_turns() -> None:
+    desk = Dispatcher(1, max_rows=1)
+    desk.add(request(0, client="flood"))
+    for key in range(1, 6):
+        desk.add(request(key, client="flood"))
+    desk.add(request(6, client="other"))
+    order = []
+    for _ in range(5):
+        ((_, sent),) = desk.ended([order[-1] if order else 0])
+        order.append(sent.key)
+    assert order.index(6) <= 1
+
+
+def test_what_comes_too_late_is_taken_out() -> None:
+    desk = Dispatcher(1, max_rows=1)
+    for key, start_by in enumerate((1.0, 2.0, 5.0)):
+        desk.add(request(key, start_by=start_by))
+    assert [one.key for one in desk.missed(3.0)] == [1], "0 has been given to a worker"
+    assert given_to(desk.ended([0])) == [(0, 2)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -58,15 +80,15 @@ def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int,
     rng = random.Random(seed)
     desk = Dispatcher(num_workers, max_rows)
     running: dict[int, tuple[int, EngineRequest]] = {}
-    order: list[int] = []
+    order: dict[Priority, list[int]] = {INTERACTIVE: [], HEAVY: []}
 
     def note(sent: list[tuple[int, EngineRequest]]) -> None:
         for worker, one in sent:
             running[one.key] = worker, one
-            if one.priority is INTERACTIVE:
-                order.append(one.key)
-        for worker in range(num_workers):
-            mine = (one for at, one in running.values() if at == worker and one.priority is INTERACTIVE)
+            if one.priority is not BULK:
+                order[one.priority].append(one.key)
+        for worker, priority in product(range(num_workers), (INTERACTIVE, HEAVY)):
+            mine = (one for at, one in running.values() if at == worker and one.priority is priority)
             assert sum(one.max_rows for one in mine) <= max_rows
 
     for key in range(100):
@@ -79,4 +101,4 @@ def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int,
         gone = min(running)
         del running[gone]
         note(desk.ended([gone]))
-    assert order == sorted(order) and desk.num_waiting == 0
+    assert all(keys == sorted(keys) for keys in order.values()) and desk.num_waiting(INTERACTIVE) == 0

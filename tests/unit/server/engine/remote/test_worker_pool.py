@@ -44,7 +44,9 @@ async def running(
         thread.start()
     stats: list[StepStats] = []
     host = WorkerPool([ours for ours, _ in pairs], max_rows=max_rows, on_step=stats.append)
-    runner = EngineRunner(host, limits=DoorLimits(max_waiting=10, max_wait_seconds=60.0), max_bulk=20, on_death=on_death)
+    runner = EngineRunner(
+        host, limits=DoorLimits(max_waiting=10, max_wait_seconds=60.0), max_bulk=20, on_death=on_death
+    )
     await runner.start()
     try:
         yield runner, stats
@@ -98,7 +100,7 @@ async def test_bulk_and_interactive_by_the_same_door() -> None:
             ask_bulk(runner, (4, 5, 3), LONG, told)
         assert isinstance((await ended(ask(runner)))[0], Result)
         await eventually(lambda: len(told) == 12)
-        assert {one.priority for one in stats} == set(Priority)
+        assert {one.priority for one in stats} >= {Priority.INTERACTIVE, Priority.BULK}
 
 
 async def test_the_queue_is_the_servers() -> None:
