@@ -110,8 +110,8 @@ class ServerConfig:
     max_waiting: int = _option(
         1024,
         _whole("REQUESTS"),
-        "interactive requests per model that may wait for rows, of one client as many as there is room left; one more is "
-        "refused with RESOURCE_EXHAUSTED",
+        "interactive requests per model that may wait for rows, of one client as many as there is room left for; one "
+        "more is refused with RESOURCE_EXHAUSTED",
     )
     max_wait_seconds: float = _option(
         30.0, SOME_SECONDS, "an interactive request that is expected to wait longer for rows is refused likewise"
