@@ -25,16 +25,16 @@ LIGHT_ROWS = 16
 """Rows that a client may have in flight before its requests count as heavy: a step with so many more rows takes little
 longer for the requests of others beside them."""
 
-FILL = 0.7
-"""The part of its deadline that a request may be expected to wait: estimates are rough."""
+FILL = 0.5
+"""The part of what its deadline leaves that a request may be expected to wait: waits vary, and estimates are rough."""
 
 GENEROSITY = 2.0
 """A request that nobody is in the way of is tried if its deadline leaves it this part of the expected time."""
 
-MEMORY = 128
+MEMORY = 64
 """Answers that a correction is made of, about."""
 
-MIN_CORRECTION, MAX_CORRECTION = 0.5, 4.0
+MAX_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +92,18 @@ class _Client:
 
 
 class _Correction:
-    """What the answers took, over what was expected: whatever the estimate knows nothing of is in it."""
+    """What answers take over what was expected of them: whatever the estimate knows nothing of is in it.
+
+    Attributes:
+        factor: a moving average; no answer counts for more than MAX_FACTOR, nor for less than its inverse.
+    """
 
     def __init__(self) -> None:
-        self._expected = self._taken = 0.0
-
-    @property
-    def factor(self) -> float:
-        if not self._expected:
-            return 1.0
-        return min(max(self._taken / self._expected, MIN_CORRECTION), MAX_CORRECTION)
+        self.factor = 1.0
 
     def note(self, expected: float, taken: float) -> None:
-        kept = 1 - 1 / MEMORY
-        self._expected, self._taken = self._expected * kept + expected, self._taken * kept + taken
+        ratio = min(max(taken / expected, 1 / MAX_FACTOR), MAX_FACTOR)
+        self.factor += (ratio - self.factor) / MEMORY
 
 
 class Door:
@@ -162,7 +160,7 @@ class Door:
             request = request._replace(priority=Priority.HEAVY)
         ahead = host.ahead(request.priority, request.client, request.work)
         correction = self._corrections[request.priority].factor
-        waiting = host.pace.work_seconds(ahead.work, host.max_rows) / host.num_engines
+        waiting = host.pace.seconds(ahead.work, ahead.num_requests, host.max_rows) / host.num_engines
         decoding = self._decoding_seconds(request)
         wait, service = waiting * correction, decoding * correction
         self._check_client(mine, request, wait + service)

@@ -77,7 +77,8 @@ class EngineThread:
         with self._wake:
             arriving = [one.work for one in self._inbox if one.priority is priority and one.client == client]
             queued = self._engine.scheduler.ahead(priority, client, work)
-        return Ahead(queued.work + sum(arriving), queued.num_own + len(arriving))
+        num = len(arriving)
+        return Ahead(queued.work + sum(arriving), queued.num_requests + num, queued.num_own + num)
 
     async def stop(self, timeout_seconds: float) -> None:
         with self._wake:

@@ -19,7 +19,7 @@ class Pace:
     def __init__(self) -> None:
         # Sums over recent steps.
         self._steps = self._rows = self._rows_squared = self._seconds = self._row_seconds = 0.0
-        self._encode_seconds = self._encodings = 0.0
+        self._encode_seconds = self._encodings = self._encoded = 0.0
         self.peak_rows = 1.0
 
     def note(self, stats: StepStats) -> None:
@@ -33,7 +33,8 @@ class Pace:
         )
         kept = max(0.0, 1.0 - seconds / MEMORY_SECONDS)
         self._encode_seconds = self._encode_seconds * kept + encode
-        self._encodings = self._encodings * kept + (encode > 0)
+        self._encodings = self._encodings * kept + (stats.num_encoded > 0)
+        self._encoded = self._encoded * kept + stats.num_encoded
         step = seconds - encode
         self._steps = self._steps * kept + (rows > 0)
         self._rows = self._rows * kept + rows
@@ -56,18 +57,17 @@ class Pace:
         # A line through the mean; a step that is larger than any takes no less than a step that was seen.
         return max(mean_seconds + slope * (num_rows - mean_rows), 0.0)
 
-    def work_seconds(self, work: float, max_rows: int) -> float:
-        """Of so many rows x steps, with as many rows together as there have been lately, encoding included.
+    def seconds(self, work: float, num_requests: float, max_rows: int) -> float:
+        """Of so many rows x steps of so many requests, with as many rows together as there have been lately.
 
         Args:
             max_rows: that may be stepped together.
         """
-        if not self._rows:
-            return 0.0
         rows = min(max_rows, 2 * self.peak_rows)
-        return work * (self.step_seconds(rows) / rows + self._encode_seconds / self._rows)
+        encoding = num_requests * self._encode_seconds / self._encoded if self._encoded else 0.0
+        return work * self.step_seconds(rows) / rows + encoding
 
     @property
     def encode_seconds(self) -> float:
-        """Of an encoding; 0 as long as there was none."""
+        """Of an encoding, of however many requests; 0 as long as there was none."""
         return self._encode_seconds / self._encodings if self._encodings else 0.0

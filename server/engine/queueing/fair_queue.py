@@ -19,10 +19,12 @@ class Ahead(NamedTuple):
 
     Attributes:
         work: expected rows x steps that will be admitted before it.
+        num_requests: that these are, about.
         num_own: requests of its own client that wait.
     """
 
     work: float
+    num_requests: float
     num_own: int
 
 
@@ -142,10 +144,15 @@ class FairQueue:
         That is all of its own that wait, and of every other client as much work, or what it has.
         """
         mine = self._clients.get(client)
-        own = 0.0 if mine is None else mine.work
+        work_ahead, num_own = (0.0, 0) if mine is None else (mine.work, len(mine.requests))
+        turn, num_ahead = work_ahead + work, float(num_own)
         # A list at once: the engine may take requests on its thread meanwhile.
-        others = [min(one.work, own + work) for one in list(self._clients.values()) if one is not mine]
-        return Ahead(own + sum(others), 0 if mine is None else len(mine.requests))
+        for other in list(self._clients.values()):
+            if other is not mine and other.work:
+                part = min(1.0, turn / other.work)
+                work_ahead += part * other.work
+                num_ahead += part * len(other.requests)
+        return Ahead(work_ahead, num_ahead, num_own)
 
     def _quantum(self) -> float:
         """What a turn earns: the mean work of those that wait, so that most are paid for in one turn."""

@@ -34,7 +34,7 @@ class MadeUpHost:
         self.work, self.waiting, self.own = 0.0, 0, 0
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        return Ahead(self.work, self.own)
+        return Ahead(self.work, 0, self.own)
 
     def num_waiting(self, priority: Priority) -> int:
         return self.waiting if priority is Priority.INTERACTIVE else 0

@@ -8,13 +8,13 @@ from attendant.server.engine.throughput import Pace
 
 def step(rows: int, seconds: float, encode: float = 0.0, priority: Priority = Priority.INTERACTIVE) -> StepStats:
     phases = {"admit": 0.0, "step": seconds} | ({"encode": encode} if encode else {})
-    return StepStats(priority, rows, int(encode > 0), 0, rows, rows, phases)
+    return StepStats(priority, rows, 2 * (encode > 0), 0, rows, rows, phases)
 
 
 def test_nothing_is_expected_of_an_engine_that_has_done_nothing() -> None:
     pace = Pace()
     pace.note(step(0, 0.0))
-    assert pace.step_seconds(8) == pace.work_seconds(100, 8) == pace.encode_seconds == 0
+    assert pace.step_seconds(8) == pace.seconds(100, 5, 8) == pace.encode_seconds == 0
 
 
 def test_a_fixed_time_and_a_time_per_row() -> None:
@@ -24,8 +24,8 @@ def test_a_fixed_time_and_a_time_per_row() -> None:
         pace.note(step(rows, 0.001 + 0.0001 * rows))
     assert pace.step_seconds(1) == pytest.approx(0.0011)
     assert pace.step_seconds(256) == pytest.approx(0.0266), "larger than any that was seen"
-    assert pace.work_seconds(1600, 256) == pytest.approx(100 * 0.0026), "in steps of twice what was seen"
-    assert pace.work_seconds(1600, 4) == pytest.approx(400 * 0.0014)
+    assert pace.seconds(1600, 5, 256) == pytest.approx(100 * 0.0026), "in steps of twice what was seen"
+    assert pace.seconds(1600, 5, 4) == pytest.approx(400 * 0.0014)
 
 
 def test_steps_of_one_size_say_nothing_of_others() -> None:
@@ -38,10 +38,10 @@ def test_steps_of_one_size_say_nothing_of_others() -> None:
 def test_encodings_are_part_of_the_work() -> None:
     pace = Pace()
     for _ in range(10):
-        pace.note(step(0, 0.0, encode=0.01))
+        pace.note(step(0, 0.0, encode=0.02))
         pace.note(step(10, 0.01))
-    assert pace.encode_seconds == pytest.approx(0.01)
-    assert pace.work_seconds(100, 10) == pytest.approx(0.2, rel=0.01)
+    assert pace.encode_seconds == pytest.approx(0.02)
+    assert pace.seconds(100, 4, 10) == pytest.approx(0.1 + 0.04), "two requests in each"
 
 
 def test_bulk_work_does_not_count_and_the_long_past_fades() -> None:

@@ -103,9 +103,9 @@ def test_removing(key: int) -> None:
 
 def test_what_is_ahead() -> None:
     queue = queue_of(*(request(key, "flood", rows=10) for key in range(10)), request(20, "other", rows=3))
-    assert queue.ahead("flood", 10) == (103, 10), "all of its own, and all of the other's"
-    assert queue.ahead("other", 2) == (3 + 5, 1), "its own, and as much of the flood's"
-    assert queue.ahead("new", 4) == (4 + 3, 0)
+    assert queue.ahead("flood", 10) == (103, 11, 10), "all of its own, and all of the other's"
+    assert queue.ahead("other", 2) == (3 + 5, 1.5, 1), "its own, and as much of the flood's"
+    assert queue.ahead("new", 4) == (4 + 3, 1.4, 0)
 
 
 def test_those_that_had_to_begin() -> None:
