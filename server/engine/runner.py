@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -10,7 +11,11 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
 from attendant.server.engine.host import EngineHost
 from attendant.server.engine.request import Outcome, Outcomes, Priority
-from attendant.server.errors import Draining, EngineDead
+from attendant.server.errors import AttendantError, Draining, EngineDead
+
+TOLD_AT_ONCE = 8
+"""Heavy and bulk outcomes that are told in one turn of the event loop: each makes an answer to be written, and the
+calls of others should not wait for hundreds of them."""
 
 
 class EngineRunner:
@@ -51,6 +56,8 @@ class EngineRunner:
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._in: dict[int, tuple[asyncio.Future[Outcome], Entry]] = {}
+        self._untold: deque[tuple[int, Outcome]] = deque()
+        self._is_telling = False
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
     async def start(self) -> None:
@@ -120,16 +127,39 @@ class EngineRunner:
         """Ends the engine after its step; requests that are still in are told that the server is going."""
         self._draining = True
         await self._host.stop(timeout_seconds)
-        self._tell([(key, Draining()) for key in self._in])
+        self._tell_all(Draining())
 
     def _tell(self, outcomes: Outcomes) -> None:
-        now = self._clock()
+        """Tells interactive outcomes now, and the others after them, some in each turn of the event loop."""
         for key, outcome in outcomes:
-            waiting = self._in.pop(key, None)
+            waiting = self._in.get(key)
             if waiting is None:  # cancelled meanwhile, and nobody waits
                 continue
+            if waiting[1].request.priority is Priority.INTERACTIVE:
+                self._tell_one(key, outcome)
+            else:
+                self._untold.append((key, outcome))
+        if self._untold and not self._is_telling:
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
+            self._tell_one(*self._untold.popleft())
+        self._is_telling = bool(self._untold)
+        if self._is_telling:
+            asyncio.get_running_loop().call_soon(self._tell_some)
+
+    def _tell_all(self, error: AttendantError) -> None:
+        """Tells everybody how it ended, or this where it has not."""
+        while self._untold:
+            self._tell_one(*self._untold.popleft())
+        for key in list(self._in):
+            self._tell_one(key, error)
+
+    def _tell_one(self, key: int, outcome: Outcome) -> None:
+        if (waiting := self._in.pop(key, None)) is not None:
             future, entry = waiting
-            self._door.leave(entry, outcome, now)
+            self._door.leave(entry, outcome, self._clock())
             if not future.done():
                 future.set_result(outcome)
 
@@ -140,5 +170,5 @@ class EngineRunner:
 
     def _die(self) -> None:
         self._dead = True
-        self._tell([(key, EngineDead()) for key in self._in])
+        self._tell_all(EngineDead())
         self._on_death()

@@ -8,13 +8,15 @@ class FairShare:
     covers one. Credit is only kept while both have work: time that nobody else wanted is not charged for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_seconds: float = 0.0) -> None:
+        """`patience_seconds`: credit that the other needs beyond its round: bursts that are shorter have no break."""
+        self._patience_seconds = patience_seconds
         self._credit_seconds = 0.0
         self._last_seconds = 0.0
 
     def is_turn(self) -> bool:
         """Whether a round that both want is the other's."""
-        return self._credit_seconds > 0 and self._credit_seconds >= self._last_seconds
+        return self._credit_seconds > 0 and self._credit_seconds >= self._patience_seconds + self._last_seconds
 
     def note(self, seconds: float, *, first: bool, contended: bool, share: float) -> None:
         """A round took so long.

@@ -26,6 +26,9 @@ INITIAL_POSITIONS = 128
 HEAVY_PART = 4.0
 """A call for heavy requests may take this many times as long as one for bulk work: somebody waits for them."""
 
+HEAVY_PATIENCE = 8
+"""Calls that heavy requests give up before they take their share: small requests of others are not interrupted."""
+
 MIN_FREE_PART = 4
 """Bulk requests join when 1/4 of their rows is free: encoding several together costs less than one by one."""
 
@@ -87,7 +90,9 @@ class Scheduler:
         self.budget = budget
         self._lanes = {priority: _Lane(budget.call_seconds(priority)) for priority in Priority}
         self._queues = {priority: lane.queue for priority, lane in self._lanes.items()}
-        self._bulk_share, self._heavy_share = FairShare(), FairShare()
+        seconds = budget.call_seconds(Priority.HEAVY)
+        self._bulk_share = FairShare()
+        self._heavy_share = FairShare(HEAVY_PATIENCE * seconds if seconds < math.inf else 0.0)
         self._deadlines = Moments(self._has)
 
     def num_waiting(self, priority: Priority) -> int:
