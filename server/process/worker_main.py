@@ -4,6 +4,7 @@ It has no gRPC, no metrics and no signals of its own: its life is the connection
 """
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -21,12 +22,16 @@ log = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
 
+NICENESS = 5
+"""Beside the server's own process, which refuses, and passes answers on: where processors are short it goes first."""
+
 
 def main(descriptor: int) -> int:
     """The whole life of a worker; returns its exit status."""
     # A terminal sends them to the workers too. The server decides when to end, and then closes the connection.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
     with socket.socket(fileno=descriptor) as connection:
         try:
             _serve(connection)

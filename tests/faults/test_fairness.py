@@ -32,8 +32,8 @@ def small(word: str, beam_size: int = 1) -> messages.GenerateRequest:
 
 WORDS = "phoneme", "badge", "banana", "cat", "sequence", "onnx"
 FLOODS = {
-    "beam 32": ([small(word, 32) for word in ("internationalization", "refrigerator")], 200),
-    "256 greedy calls at a time": ([small("internationalization" * 2), small("a")], 256),
+    "200 calls of beam 32": ([small(word, 32) for word in ("internationalization", "refrigerator")], 200),
+    "64 greedy calls": ([small("internationalization" * 2), small("a")], 64),
 }
 
 

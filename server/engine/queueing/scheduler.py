@@ -23,10 +23,10 @@ BULK_SHARE = 0.1
 INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
-HEAVY_PART = 4.0
+HEAVY_PART = 8.0
 """A call for heavy requests may take this many times as long as one for bulk work: somebody waits for them."""
 
-HEAVY_PATIENCE = 8
+HEAVY_PATIENCE = 4
 """Calls that heavy requests give up before they take their share: small requests of others are not interrupted."""
 
 MIN_FREE_PART = 4
