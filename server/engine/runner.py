@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.host import EngineHost
+from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
 from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
 
@@ -15,7 +15,7 @@ MIN_RETRY_SECONDS = 0.05
 
 
 class EngineRunner:
-    """One model's engine, seen from the event loop that `start` was awaited in.
+    """One model's engines, seen from the event loop that `start` was awaited in.
 
     Every request is a future of its outcome, whoever asked: who has one request awaits it, who has many adds a
     callback. Cancelling the future cancels the request, and its rows are free within a step.
@@ -27,24 +27,27 @@ class EngineRunner:
 
     def __init__(
         self,
-        host: EngineHost,
+        pool: WorkerPool,
         *,
         max_waiting: int,
         max_bulk: int,
         on_death: Callable[[], None],
+        on_available: Callable[[bool], None] = lambda available: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over a host that has not been started.
+        """Takes over engines that have not been started.
 
         Args:
             max_waiting: interactive requests that may wait; one more is refused.
             max_bulk: bulk requests that may be in, waiting or running.
-            on_death: called once, after a step has failed and every request was told.
-            clock: the engine's own.
+            on_death: called once, after the engines have failed for good and every request was told.
+            on_available: see WorkerPool.start.
+            clock: the engines' own.
         """
-        self._host = host
+        self._pool = pool
         self._max_waiting = max_waiting
         self._on_death = on_death
+        self._on_available = on_available
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
@@ -52,8 +55,12 @@ class EngineRunner:
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
     async def start(self) -> None:
-        """Starts the engine; from the event loop that will await it."""
-        await self._host.start(self._tell, self._die)
+        """Starts the engines; from the event loop that will await them.
+
+        Raises:
+            UserError, RuntimeError: see WorkerPool.start.
+        """
+        await self._pool.start(self._tell, self._die, self._on_available)
 
     def submit(
         self,
@@ -87,21 +94,21 @@ class EngineRunner:
         request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
         outcome = self._outcomes[request.key] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
-        self._host.submit(request)
+        self._pool.submit(request)
         return outcome
 
     @property
     def num_waiting(self) -> int:
         """Of all priorities."""
-        return sum(map(self._host.num_waiting, Priority))
+        return sum(map(self._pool.num_waiting, Priority))
 
     @property
     def num_running(self) -> int:
-        return self._host.num_running
+        return self._pool.num_running
 
     @property
     def num_rows(self) -> int:
-        return self._host.num_rows
+        return self._pool.num_rows
 
     def drain(self) -> None:
         """Lets nobody in any more; what is in goes on."""
@@ -114,15 +121,15 @@ class EngineRunner:
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
-    async def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the engine after its step; requests that are still in are told that the server is going."""
+    def stop(self) -> None:
+        """Ends the engines after their step; requests that are still in are told that the server is going."""
         self._draining = True
-        await self._host.stop(timeout_seconds)
+        self._pool.stop()
         self._tell([(key, Draining()) for key in self._outcomes])
 
     def _refuse_if_overloaded(self, timeout_seconds: float | None) -> None:
-        num_waiting = self._host.num_waiting(Priority.INTERACTIVE)
-        expected = self._host.expected_seconds(num_waiting)
+        num_waiting = self._pool.num_waiting(Priority.INTERACTIVE)
+        expected = self._pool.expected_seconds(num_waiting)
         if num_waiting >= self._max_waiting:
             raise QueueFull(self._max_waiting, max(expected / 2, MIN_RETRY_SECONDS))
         # The estimate is rough: only a deadline that is out of reach by far is refused for it.
@@ -138,7 +145,7 @@ class EngineRunner:
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and self._outcomes.pop(key, None) is not None:
-            self._host.cancel(key)
+            self._pool.cancel(key)
 
     def _die(self) -> None:
         self._dead = True

@@ -22,6 +22,7 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.EngineDead(),
     errors.NotBuilt("GenerateStream"),
     errors.InternalError(),
+    errors.PoisonedRequest(),
 ]
 CODES = {
     "InvalidArgument": "INVALID_ARGUMENT",
@@ -35,6 +36,7 @@ CODES = {
     "EngineDead": "UNAVAILABLE",
     "NotBuilt": "UNIMPLEMENTED",
     "InternalError": "INTERNAL",
+    "PoisonedRequest": "INTERNAL",
 }
 
 
