@@ -95,7 +95,19 @@ class ServerConfig:
     workers: int = _option(
         1,
         _whole("PROCESSES"),
-        "engines per model behind one queue, each in a process of its own where there are several",
+        "engines per model behind one queue, each in a process of its own",
+    )
+    hang_seconds: float = _option(
+        5.0,
+        SOME_SECONDS,
+        "an engine that has work and says nothing for so long, and for five times what its calls take, hangs: the "
+        "server ends with status 1",
+    )
+    max_restarts: int = _option(
+        10,
+        _whole("RESTARTS", 0),
+        "per model and ten minutes: how often an engine whose process died is started again; once more, and the "
+        "server ends with status 1",
     )
     max_rows: int = _option(
         256,

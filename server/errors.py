@@ -14,8 +14,9 @@ AttendantError
 |-- Unavailable           UNAVAILABLE
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
-|   `-- EngineDead                             engine_dead         a step failed; the process ends
+|   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
+|-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
@@ -195,7 +196,16 @@ class NotBuilt(AttendantError):
         super().__init__(f"{method} is not available in this version of the server")
 
 
+IN_THE_LOG = "internal error; the server's log has it under this request's id"
+
+
+class PoisonedRequest(AttendantError):
+    code = "INTERNAL"
+    reason = "poisoned"
+    default_message = IN_THE_LOG
+
+
 class InternalError(AttendantError):
     code = "INTERNAL"
     reason = "internal"
-    default_message = "internal error; the server's log has it under this request's id"
+    default_message = IN_THE_LOG

@@ -6,12 +6,13 @@ is useful. Who is let in is told by when it must have begun; the queues drop wha
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.host import EngineHost
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.queueing.lengths import Lengths
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
+from attendant.server.engine.throughput import Pace
 from attendant.server.errors import (
     ClientLimit,
     DeadlineExceeded,
@@ -106,12 +107,32 @@ class _Correction:
         self.factor += (ratio - self.factor) / MEMORY
 
 
+class Engines(Protocol):
+    """What a door has to know of the engines behind it.
+
+    Attributes:
+        num_engines: that share the queue.
+        max_rows: of each, that may be stepped together.
+        pace: of one engine.
+    """
+
+    num_engines: int
+    max_rows: int
+    pace: Pace
+
+    def num_waiting(self, priority: Priority) -> int:
+        """Requests of that priority that have no rows yet."""
+
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        """What waits before a request of so many expected rows x steps of this client."""
+
+
 class Door:
     """A model's: it knows what is in, and what that was expected to take."""
 
-    def __init__(self, host: EngineHost, limits: DoorLimits, on_prediction: Callable[[Prediction], None]) -> None:
+    def __init__(self, engines: Engines, limits: DoorLimits, on_prediction: Callable[[Prediction], None]) -> None:
         """`on_prediction`: called with what became of each interactive request that was answered, or came too late."""
-        self._host = host
+        self._engines = engines
         self._limits = limits
         self._on_prediction = on_prediction
         self._lengths = Lengths()
@@ -154,17 +175,17 @@ class Door:
             self._learn(entry, now - request.submitted, 0, late=True)
 
     def _admitted(self, request: EngineRequest) -> Entry:
-        limits, host = self._limits, self._host
+        limits, engines = self._limits, self._engines
         mine = self._clients.get(request.client, _Client())
         if mine.num_rows + request.max_rows > LIGHT_ROWS:
             request = request._replace(priority=Priority.HEAVY)
-        ahead = host.ahead(request.priority, request.client, request.work)
+        ahead = engines.ahead(request.priority, request.client, request.work)
         correction = self._corrections[request.priority].factor
-        waiting = host.pace.seconds(ahead.work, ahead.num_requests, host.max_rows) / host.num_engines
+        waiting = engines.pace.seconds(ahead.work, ahead.num_requests, engines.max_rows) / engines.num_engines
         decoding = self._decoding_seconds(request)
         wait, service = waiting * correction, decoding * correction
         self._check_client(mine, request, wait + service)
-        num_waiting = host.num_waiting(Priority.INTERACTIVE) + host.num_waiting(Priority.HEAVY)
+        num_waiting = engines.num_waiting(Priority.INTERACTIVE) + engines.num_waiting(Priority.HEAVY)
         if num_waiting + ahead.num_own >= limits.max_waiting:
             raise QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))
         if wait > limits.max_wait_seconds:
@@ -193,9 +214,9 @@ class Door:
 
     def _decoding_seconds(self, request: EngineRequest) -> float:
         """Of encoding and stepping, beside those that are in."""
-        host, pace = self._host, self._host.pace
-        beside = self._rows[request.priority] / host.num_engines
-        rows = min(host.max_rows, beside + request.max_rows, pace.peak_rows + request.max_rows)
+        engines, pace = self._engines, self._engines.pace
+        beside = self._rows[request.priority] / engines.num_engines
+        rows = min(engines.max_rows, beside + request.max_rows, pace.peak_rows + request.max_rows)
         return pace.encode_seconds + request.expected_steps * pace.step_seconds(rows)
 
     def _learn(self, entry: Entry, seconds: float, steps: int, *, late: bool) -> None:

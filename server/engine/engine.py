@@ -1,7 +1,7 @@
 """One round of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attendant.runtime.bundle.manifest import SpecialIds
@@ -55,14 +55,22 @@ class Engine:
         special_ids: SpecialIds,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
+        on_batch: Callable[[Iterable[int]], None] = lambda keys: None,
     ) -> None:
-        """`scheduler` makes the admission policy: another one than the server's, for measurements of it."""
+        """An engine without requests.
+
+        Args:
+            scheduler: makes the admission policy: another one than the server's, for measurements of it.
+            on_batch: called with the keys of the requests that are computed from now on, just before they are.
+        """
         self.scheduler = scheduler(budget)
         self._clock = clock
         # Stepped apart: rows that pause cost nothing, and keep their state.
         self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
+        self._on_batch = on_batch
+        self._stepped = Priority.INTERACTIVE
 
     @property
     def has_work(self) -> bool:
@@ -88,6 +96,10 @@ class Engine:
         priority = self.scheduler.next_priority()
         running = self._batches[priority]
         admitted = self.scheduler.admit(priority)
+        if admitted or priority is not self._stepped:
+            self._stepped = priority
+            keys = [key for key, one in self._running.items() if one.request.priority is priority]
+            self._on_batch(keys + [request.key for request in admitted])
         phases = {"admit": self._clock() - began}
         if admitted:
             phases["encode"] = self._join(admitted, priority)

@@ -9,7 +9,7 @@ from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
-from attendant.server.engine.host import EngineHost
+from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import Outcome, Outcomes, Priority
 from attendant.server.errors import AttendantError, Draining, EngineDead
 
@@ -19,7 +19,7 @@ calls of others should not wait for hundreds of them."""
 
 
 class EngineRunner:
-    """One model's engine, seen from the event loop that `start` was awaited in.
+    """One model's engines, seen from the event loop that `start` was awaited in.
 
     Every request is a future of its outcome, whoever asked: who has one request awaits it, who has many adds a
     callback. Cancelling the future cancels the request, and its rows are free within a step.
@@ -31,27 +31,30 @@ class EngineRunner:
 
     def __init__(
         self,
-        host: EngineHost,
+        pool: WorkerPool,
         *,
         limits: DoorLimits,
         max_bulk: int,
         on_death: Callable[[], None],
-        on_prediction: Callable[[Prediction], None] = lambda _: None,
+        on_available: Callable[[bool], None] = lambda available: None,
+        on_prediction: Callable[[Prediction], None] = lambda prediction: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over a host that has not been started.
+        """Takes over engines that have not been started.
 
         Args:
             limits: of what is let in.
             max_bulk: bulk requests that may be in, waiting or running.
-            on_death: called once, after a step has failed and every request was told.
+            on_death: called once, after the engines have failed for good and every request was told.
+            on_available: see WorkerPool.start.
             on_prediction: called with what was expected of an interactive request, when it has been answered or given
                 up.
-            clock: the engine's own.
+            clock: the engines' own.
         """
-        self._host = host
-        self._door = Door(host, limits, on_prediction)
+        self._pool = pool
+        self._door = Door(pool, limits, on_prediction)
         self._on_death = on_death
+        self._on_available = on_available
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
@@ -61,8 +64,12 @@ class EngineRunner:
         self.bulk_room = asyncio.Semaphore(max_bulk)
 
     async def start(self) -> None:
-        """Starts the engine; from the event loop that will await it."""
-        await self._host.start(self._tell, self._die)
+        """Starts the engines; from the event loop that will await them.
+
+        Raises:
+            UserError, RuntimeError: see WorkerPool.start.
+        """
+        await self._pool.start(self._tell, self._die, self._on_available)
 
     def submit(
         self,
@@ -96,21 +103,21 @@ class EngineRunner:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._in[key] = outcome, entry
         outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
-        self._host.submit(entry.request)
+        self._pool.submit(entry.request)
         return outcome
 
     @property
     def num_waiting(self) -> int:
         """Of all priorities."""
-        return sum(map(self._host.num_waiting, Priority))
+        return sum(map(self._pool.num_waiting, Priority))
 
     @property
     def num_running(self) -> int:
-        return self._host.num_running
+        return self._pool.num_running
 
     @property
     def num_rows(self) -> int:
-        return self._host.num_rows
+        return self._pool.num_rows
 
     def drain(self) -> None:
         """Lets nobody in any more; what is in goes on."""
@@ -123,10 +130,10 @@ class EngineRunner:
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
-    async def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the engine after its step; requests that are still in are told that the server is going."""
+    def stop(self) -> None:
+        """Ends the engines after their step; requests that are still in are told that the server is going."""
         self._draining = True
-        await self._host.stop(timeout_seconds)
+        self._pool.stop()
         self._tell_all(Draining())
 
     def _tell(self, outcomes: Outcomes) -> None:
@@ -166,7 +173,7 @@ class EngineRunner:
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
             self._door.leave(waiting[1], None, self._clock())
-            self._host.cancel(key)
+            self._pool.cancel(key)
 
     def _die(self) -> None:
         self._dead = True

@@ -74,6 +74,7 @@ COUNTERS = {
     "target_tokens": "Target tokens of all hypotheses that were returned.",
     "steps": "Decoder steps.",
     "unknown_tokens": "Source tokens of answered requests that were not in the vocabulary.",
+    "engine_restarts": "Engines that were started again because their process died.",
     "hit_max_length": "Requests whose best hypothesis was cut at its maximum length.",
 }
 GAUGES = {
@@ -81,7 +82,7 @@ GAUGES = {
     "requests_running": "Requests that have rows.",
     "rows_running": "Rows (live hypotheses) now.",
     "rows_limit": "Rows that may be stepped together: --max-rows.",
-    "ready": "1 where the model is served: loaded, not draining, not dead.",
+    "ready": "1 where the model is served: loaded, with an engine that takes requests, not draining.",
 }
 
 
@@ -163,8 +164,12 @@ class ModelMetrics:
     def set_ready(self, ready: bool) -> None:
         self._gauges["ready"].set(int(ready))
 
+    def restarted(self) -> None:
+        """An engine whose process died is started again."""
+        self._count["engine_restarts"](1)
+
     def stepped(self, stats: StepStats) -> None:
-        """A round of the engine; called on its thread."""
+        """A round of an engine."""
         for phase, seconds in stats.phase_seconds.items():
             self._observe_phase[phase](seconds)
         if stats.cancelled_rows:

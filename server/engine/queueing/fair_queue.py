@@ -69,8 +69,10 @@ class FairQueue:
         return list(self._clients)
 
     def add(self, request: EngineRequest) -> None:
+        """Puts a request behind those of its client, and a client that had none behind the others."""
         client = self._clients.get(request.client)
-        if is_new := client is None:
+        is_new = client is None
+        if client is None:
             client = self._clients[request.client] = _Client()
         client.requests[request.key] = request, client.num_taken + len(client.requests)
         client.work += request.work
@@ -80,6 +82,15 @@ class FairQueue:
             client.credit = self._quantum()
         if request.start_by is not None:
             self._starts.add(request.start_by, request.key, len(self))
+
+    def put_back(self, request: EngineRequest) -> None:
+        """Puts a request that was taken, and not decoded, before all others; its client does not pay for it."""
+        self.add(request)
+        client = self._clients[request.client]
+        client.requests[request.key] = request, client.num_taken
+        client.requests.move_to_end(request.key, last=False)
+        client.credit += request.work
+        self._clients.move_to_end(request.client, last=False)
 
     def remove(self, key: int) -> EngineRequest | None:
         """Takes a request out that nobody waits for any more. None: not here."""

@@ -3,8 +3,11 @@
 There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
 the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
 answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
-the fewest of their rows: it can choose among them, and need not ask for more.
+the fewest of their rows: it can choose among them, and need not ask for more. While no worker is open, everything
+waits.
 """
+
+from collections.abc import Iterable
 
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
 from attendant.server.engine.request import EngineRequest, Priority
@@ -14,14 +17,19 @@ Given = list[tuple[int, EngineRequest]]
 
 
 class Dispatcher:
-    """The queues, and what each worker has been given."""
+    """The queues, and how many rows each worker has been given."""
 
     def __init__(self, num_workers: int, max_rows: int) -> None:
-        """`max_rows`: of each priority but bulk, of each worker."""
+        """No worker is open yet; `max_rows`: of each priority but bulk, of each worker."""
         self._max_rows = max_rows
+        self._open: list[int] = []
         self._waiting = {priority: FairQueue() for priority in Priority}
-        self._given: dict[int, tuple[EngineRequest, int]] = {}
         self._rows = {priority: [0] * num_workers for priority in Priority}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any worker is."""
+        return bool(self._open)
 
     def num_waiting(self, priority: Priority) -> int:
         """Requests that no worker has room for."""
@@ -30,19 +38,6 @@ class Dispatcher:
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """What waits before a request of so many expected rows x steps of this client."""
         return self._waiting[priority].ahead(client, work)
-
-    def add(self, request: EngineRequest) -> Given:
-        """Takes a request in; returns what is to be sent now."""
-        if request.priority is Priority.BULK:
-            return [(self._give(request), request)]
-        self._waiting[request.priority].add(request)
-        return self._next()
-
-    def cancel(self, key: int) -> int | None:
-        """Nobody waits for this request any more; returns the worker that is to be told, if one has it."""
-        if any(queue.remove(key) for queue in self._waiting.values()) or key not in self._given:
-            return None
-        return self._given[key][1]
 
     def missed(self, now: float) -> list[EngineRequest]:
         """Takes out those that wait and can't be answered before their deadlines any more."""
@@ -53,25 +48,60 @@ class Dispatcher:
             if (request := queue.remove(key)) is not None
         ]
 
-    def ended(self, keys: list[int]) -> Given:
-        """Requests have ended; returns what is to be sent in their place."""
-        for key in keys:
-            request, worker = self._given.pop(key)
+    def open(self, worker: int) -> Given:
+        """A worker takes requests from now on; returns what is to be sent now."""
+        self._open.append(worker)
+        return self._next()
+
+    def close(self, worker: int) -> None:
+        """A worker is given nothing more, and what it had counts no longer."""
+        if worker in self._open:
+            self._open.remove(worker)
+        for rows in self._rows.values():
+            rows[worker] = 0
+
+    def add(self, request: EngineRequest) -> Given:
+        """Takes a request in; returns what is to be sent now."""
+        self._waiting[request.priority].add(request)
+        return self._next()
+
+    def take_back(self, requests: Iterable[EngineRequest]) -> Given:
+        """Takes in again, before all others, what a closed worker had; returns the same."""
+        for request in sorted(requests, key=lambda one: one.key, reverse=True):
+            self._waiting[request.priority].put_back(request)
+        return self._next()
+
+    def cancel(self, key: int) -> bool:
+        """Nobody waits for this request any more; False: it does not wait here."""
+        return any(queue.remove(key) is not None for queue in self._waiting.values())
+
+    def ended(self, worker: int, requests: Iterable[EngineRequest]) -> Given:
+        """Requests that the worker had have ended; returns what is to be sent in their place."""
+        for request in requests:
             self._rows[request.priority][worker] -= request.max_rows
         return self._next()
+
+    def clear(self) -> None:
+        """Nothing waits any more: there will be no worker for it."""
+        self._waiting = {priority: FairQueue() for priority in Priority}
 
     def _next(self) -> Given:
         sent: Given = []
         for priority, queue in self._waiting.items():
             # The request whose turn it is is waited for until it fits, so that it does not starve behind smaller ones.
-            while (request := queue.first()) and min(self._rows[priority]) + request.max_rows <= self._max_rows:
+            while self._open and (request := queue.first()) is not None and self._has_room(priority, request.max_rows):
                 queue.take(request.key)
                 sent.append((self._give(request), request))
         return sent
 
+    def _has_room(self, priority: Priority, num_rows: int) -> bool:
+        if priority is Priority.BULK:
+            return True
+        rows = self._rows[priority]
+        return min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+
     def _give(self, request: EngineRequest) -> int:
         rows = self._rows[request.priority]
-        worker = rows.index(min(rows))
+        worker = min(self._open, key=rows.__getitem__)
         rows[worker] += request.max_rows
-        self._given[request.key] = request, worker
         return worker

@@ -25,6 +25,7 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.EngineDead(),
     errors.NotBuilt("GenerateStream"),
     errors.InternalError(),
+    errors.PoisonedRequest(),
 ]
 CODES = {
     "InvalidArgument": "INVALID_ARGUMENT",
@@ -41,6 +42,7 @@ CODES = {
     "EngineDead": "UNAVAILABLE",
     "NotBuilt": "UNIMPLEMENTED",
     "InternalError": "INTERNAL",
+    "PoisonedRequest": "INTERNAL",
 }
 
 

@@ -57,6 +57,7 @@ CONTRACT = {
     "attention_entropy_ratio": {"model"},
     "coverage_deficit_ratio": {"model"},
     "unknown_tokens_total": {"model"},
+    "engine_restarts_total": {"model"},
     "hit_max_length_total": {"model"},
     "length_ratio": {"model"},
 }

@@ -108,6 +108,15 @@ def test_what_is_ahead() -> None:
     assert queue.ahead("new", 4) == (4 + 3, 1.4, 0)
 
 
+def test_what_is_put_back_is_next_and_costs_nothing() -> None:
+    queue = queue_of(*(request(key, "a", rows=3) for key in range(3)), request(10, "b"), request(11, "b"))
+    taken = [take(queue) for _ in range(5)]
+    for one in reversed(taken):
+        queue.put_back(one)
+    assert [take(queue).key for _ in range(5)] == [one.key for one in taken]
+    assert queue.work == 0
+
+
 def test_those_that_had_to_begin() -> None:
     queue = queue_of(*(request(key, start_by=start_by) for key, start_by in enumerate((3.0, 1.0, None, 2.0))))
     queue.remove(3)
