@@ -7,10 +7,10 @@ its engine started. Until then every other call is UNAVAILABLE.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -19,15 +19,13 @@ from attendant.runtime.command import give_up_output
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.engine.host import EngineHost
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
-from attendant.server.engine.request import StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.thread import EngineThread
-from attendant.server.loading import in_daemon_thread, load_engine, open_bundles
-from attendant.server.models import Catalogue, ServedModel, limits_in_force, precision_of
+from attendant.server.models import Catalogue, ServedModel, limits_in_force
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.opening import in_daemon_thread, open_bundles
 from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
@@ -40,12 +38,6 @@ T = TypeVar("T")
 
 BULK_PER_ROW = 2
 """Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
-
-
-class HostMaker(Protocol):
-    """Makes the host of an engine that has been loaded."""
-
-    def __call__(self, *, on_step: Callable[[StepStats], None]) -> EngineHost: ...
 
 
 async def serve(config: ServerConfig) -> int:
@@ -77,16 +69,15 @@ async def serve(config: ServerConfig) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     async with AsyncExitStack() as until_the_end:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port))
-        processes = until_the_end.enter_context(WorkerProcesses())
+        processes = until_the_end.enter_context(WorkerProcesses(config))
         until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
         try:
-            loaded = await _unless_ending(lifecycle, partial(load_models, config, processes))
-            if loaded is None:
+            models = await _unless_ending(lifecycle, load_models(config, processes, metrics, lifecycle))
+            if models is None:
                 return lifecycle.exit_status
-            models = [await start_model(bundle, make, config, metrics, lifecycle) for bundle, make in loaded]
             catalogue.open(models)
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
@@ -106,39 +97,64 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def load_models(config: ServerConfig, processes: WorkerProcesses) -> list[tuple[Bundle, HostMaker]]:
-    """Checks and loads every bundle: here, or in processes of their own where there are several workers.
+async def load_models(
+    config: ServerConfig, processes: WorkerProcesses, metrics: Metrics, lifecycle: Lifecycle
+) -> list[ServedModel]:
+    """Opens every bundle here, and has it checked, loaded and decoded in processes of its own.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
     """
-
-    def load(bundle: Bundle) -> HostMaker:
-        if config.workers == 1:
-            return partial(EngineThread, bundle.manifest.name, load_engine(bundle, config))
-        return partial(WorkerPool, processes.serve(bundle, config), max_rows=config.max_rows)
-
-    return [(bundle, load(bundle)) for bundle in open_bundles(config)]
+    bundles = await in_daemon_thread(partial(open_bundles, config))
+    return [await start_model(bundle, config, processes, metrics, lifecycle) for bundle in bundles]
 
 
 async def start_model(
-    bundle: Bundle, make_host: HostMaker, config: ServerConfig, metrics: Metrics, lifecycle: Lifecycle
+    bundle: Bundle, config: ServerConfig, processes: WorkerProcesses, metrics: Metrics, lifecycle: Lifecycle
 ) -> ServedModel:
-    """Starts a model's engine."""
+    """Starts a model's engines, and waits until they are ready.
+
+    Raises:
+        UserError: see `load_models`.
+    """
     manifest = bundle.manifest
-    precision, max_rows = precision_of(manifest, config), config.workers * config.max_rows
+    max_rows = config.workers * config.max_rows
     rendered = metrics.of_model(manifest.name)
+
+    def on_available(available: bool) -> None:
+        rendered.set_ready(available and lifecycle.serving)
+        lifecycle.engine_available(manifest.name, available)
+
+    pool = WorkerPool(
+        partial(processes.start, bundle.path),
+        config.workers,
+        version=manifest.version,
+        max_rows=config.max_rows,
+        hang_seconds=config.hang_seconds,
+        max_restarts=config.max_restarts,
+        on_step=rendered.stepped,
+        on_restart=rendered.restarted,
+    )
     runner = EngineRunner(
-        make_host(on_step=rendered.stepped),
-        max_waiting=config.max_waiting,
+        pool,
+        limits=DoorLimits(
+            max_waiting=config.max_waiting,
+            max_wait_seconds=config.max_wait_seconds,
+            max_client_requests=config.max_client_requests,
+            max_client_rows=config.max_client_rows,
+        ),
         max_bulk=BULK_PER_ROW * max_rows,
         on_death=lifecycle.engine_died,
+        on_prediction=rendered.predicted,
+        on_available=on_available,
     )
-    rendered.watch(runner, rows_limit=max_rows, version=manifest.version, precision=precision, provider=config.provider)
     await runner.start()
+    rendered.watch(
+        runner, rows_limit=max_rows, version=manifest.version, precision=pool.precision, provider=config.provider
+    )
     return ServedModel(
         bundle=bundle,
-        precision=precision,
+        precision=pool.precision,
         provider=config.provider,
         limits=limits_in_force(manifest, config.max_rows),
         runner=runner,
@@ -146,9 +162,9 @@ async def start_model(
     )
 
 
-async def _unless_ending(lifecycle: Lifecycle, load: Callable[[], T]) -> T | None:
+async def _unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, T]) -> T | None:
     """What is loaded; None where a signal came first."""
-    loading = asyncio.ensure_future(in_daemon_thread(load))
+    loading = asyncio.ensure_future(load)
     ending = asyncio.ensure_future(lifecycle.ending())
     await asyncio.wait({loading, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()

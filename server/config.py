@@ -99,7 +99,19 @@ class ServerConfig:
     workers: int = _option(
         1,
         _whole("PROCESSES"),
-        "engines per model behind one queue, each in a process of its own where there are several",
+        "engines per model behind one queue, each in a process of its own",
+    )
+    hang_seconds: float = _option(
+        5.0,
+        SOME_SECONDS,
+        "an engine that has work and says nothing for so long, and for five times what its calls take, hangs: the "
+        "server ends with status 1",
+    )
+    max_restarts: int = _option(
+        10,
+        _whole("RESTARTS", 0),
+        "per model and ten minutes: how often an engine whose process died is started again; once more, and the "
+        "server ends with status 1",
     )
     max_rows: int = _option(
         256,
@@ -114,7 +126,20 @@ class ServerConfig:
     max_waiting: int = _option(
         1024,
         _whole("REQUESTS"),
-        "interactive requests per model that may wait for rows; one more is refused with RESOURCE_EXHAUSTED",
+        "interactive requests per model that may wait for rows, of one client as many as there is room left for; one "
+        "more is refused with RESOURCE_EXHAUSTED",
+    )
+    max_wait_seconds: float = _option(
+        30.0, SOME_SECONDS, "an interactive request that is expected to wait longer for rows is refused likewise"
+    )
+    max_client_requests: int | None = _option(
+        None,
+        _whole("REQUESTS"),
+        "interactive requests per model that one client may have in flight; one more is refused likewise",
+        "as many as it likes: clients take turns",
+    )
+    max_client_rows: int | None = _option(
+        None, _whole("ROWS"), "the same, in rows", "as many as it likes: clients take turns"
     )
     bulk_seconds: float | None = _option(
         None,

@@ -5,8 +5,11 @@ AttendantError
 |-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
 |-- Overloaded            RESOURCE_EXHAUSTED
-|   |-- QueueFull                              queue_full          with when to come again
-|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's turn
+|   |-- QueueFull                              queue_full          with when to come again, like all of these
+|   |-- WaitTooLong                            wait_too_long       its turn would come later than is useful
+|   |-- ClientLimit                            client_limit        the client has as much in flight as it may
+|   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's answer
+|   |-- OutOfTime                              out_of_time         it waited, and can't be answered in time any more
 |   |-- TooManyStreams                         too_many_streams    as many are open as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
@@ -17,8 +20,9 @@ AttendantError
 |   |-- Draining                               draining            the server is shutting down
 |   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
-|   `-- EngineDead                             engine_dead         a step failed; the process ends
+|   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
 |-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
+|-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
@@ -148,8 +152,29 @@ class Overloaded(AttendantError):
 class QueueFull(Overloaded):
     reason = "queue_full"
 
-    def __init__(self, max_waiting: int, retry_seconds: float) -> None:
-        super().__init__(f"{max_waiting} requests are waiting, as many as may", retry_seconds)
+    def __init__(self, num_waiting: int, num_own: int, retry_seconds: float) -> None:
+        super().__init__(
+            f"{num_waiting} requests are waiting, {num_own} of them from this client: as many as may", retry_seconds
+        )
+
+
+class WaitTooLong(Overloaded):
+    reason = "wait_too_long"
+
+    def __init__(self, expected_seconds: float, max_seconds: float) -> None:
+        super().__init__(
+            f"the queue takes about {expected_seconds:.3f} s, and nobody may wait longer than {max_seconds:g} s",
+            expected_seconds,
+        )
+
+
+class ClientLimit(Overloaded):
+    reason = "client_limit"
+
+    def __init__(self, num: int, what: str, limit: int, retry_seconds: float) -> None:
+        super().__init__(
+            f"with this one the client would have {num} {what} in flight, must be at most {limit}", retry_seconds
+        )
 
 
 class DeadlineTooShort(Overloaded):
@@ -157,10 +182,16 @@ class DeadlineTooShort(Overloaded):
 
     def __init__(self, remaining_seconds: float, expected_seconds: float) -> None:
         super().__init__(
-            f"the deadline leaves {max(0.0, remaining_seconds):.3f} s, the queue alone takes about "
-            f"{expected_seconds:.3f} s",
+            f"the deadline leaves {max(0.0, remaining_seconds):.3f} s, the answer takes about {expected_seconds:.3f} s",
             expected_seconds,
         )
+
+
+class OutOfTime(Overloaded):
+    reason = "out_of_time"
+
+    def __init__(self, retry_seconds: float) -> None:
+        super().__init__("the queue took longer than expected: the deadline can't be met any more", retry_seconds)
 
 
 class TooManyStreams(Overloaded):
@@ -235,7 +266,16 @@ class NotBuilt(AttendantError):
         super().__init__(f"{method} is not available in this version of the server")
 
 
+IN_THE_LOG = "internal error; the server's log has it under this request's id"
+
+
+class PoisonedRequest(AttendantError):
+    code = "INTERNAL"
+    reason = "poisoned"
+    default_message = IN_THE_LOG
+
+
 class InternalError(AttendantError):
     code = "INTERNAL"
     reason = "internal"
-    default_message = "internal error; the server's log has it under this request's id"
+    default_message = IN_THE_LOG

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provider
-from attendant.runtime.bundle_stepper import default_precision
-from attendant.server.config import ServerConfig
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Violation
 from attendant.server.observability.metrics import ModelMetrics
@@ -41,11 +39,6 @@ class ServedModel:
     def has_attention(self) -> bool:
         outputs = self.manifest.graphs[self.precision].decoder_step.outputs
         return any(output.name == graph_io.ATTENTION for output in outputs)
-
-
-def precision_of(manifest: Manifest, config: ServerConfig) -> Precision:
-    """The graphs that are served: those asked for, else what the manifest names for the provider."""
-    return config.precision or default_precision(manifest, config.provider)
 
 
 def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:

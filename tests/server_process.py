@@ -73,20 +73,24 @@ class Running:
         return os.fstat(self.log_file.fileno()).st_size
 
 
-def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """A server's command line, and the environment to run it in."""
+def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[str, str]]:
+    """A server's command line, and the environment to run it in.
+
+    Args:
+        program: the module that Python runs: another one that takes the server's options.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"}
-    return [sys.executable, "-m", "server", *arguments], environment
+    return [sys.executable, "-m", program, *arguments], environment
 
 
 @contextmanager
-def server(*arguments: str) -> Iterator[Running]:
+def server(*arguments: str, program: str = "server") -> Iterator[Running]:
     """Starts a server on free ports, one thread for its graphs; it is killed in the end if it still runs.
 
     Where a test fails meanwhile, the end of the server's log is printed.
     """
-    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1")
+    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1", program=program)
     with (
         tempfile.TemporaryFile() as log_file,
         subprocess.Popen(

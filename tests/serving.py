@@ -32,11 +32,10 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
-from attendant.server.engine.engine import Engine
+from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.thread import EngineThread
 from attendant.server.errors import AttendantError
 from attendant.server.models import Catalogue, ServedModel, limits_in_force
 from attendant.server.observability.metrics import Metrics
@@ -45,6 +44,7 @@ from attendant.server.process.listening import bind, grpc_server
 from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.workers import thread_pool
 
 LETTERS = "abcdefgh"
 SOUNDS = ("AA", "B", "K", "D", "EH", "F", "G", "HH")
@@ -135,12 +135,13 @@ def serve_fake(
     """A model whose engine is not started yet."""
     bundle = bundle or fake_bundle()
     rendered = metrics.of_model(bundle.manifest.name)
-    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1024), SPECIAL_IDS)
+    budget = Budget(max_rows=max_rows, max_source_positions=1024)
     runner = EngineRunner(
-        EngineThread(bundle.manifest.name, engine, on_step=rendered.stepped),
-        max_waiting=max_waiting,
+        thread_pool(stepper, budget=budget, on_step=rendered.stepped),
+        limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
         max_bulk=max_bulk,
         on_death=on_death,
+        on_prediction=rendered.predicted,
     )
     rendered.watch(
         runner,
@@ -233,7 +234,7 @@ async def served(
         if isinstance(stepper, GatedStepper):
             stepper.open()
         for model in models:
-            await model.runner.stop()
+            model.runner.stop()
         await server.stop(None)
 
 

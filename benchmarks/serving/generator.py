@@ -30,6 +30,7 @@ class Load:
         rate: arrivals per second of an open load.
         seconds: after which nothing new is asked; what is in flight is waited for.
         num_requests: after which likewise nothing new is asked; 0: no such limit.
+        timeout_seconds: the deadline of each unary call; 0: none.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Load:
     rate: float = 0.0
     num_requests: int = 0
     seed: int = 1
+    timeout_seconds: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -48,11 +50,13 @@ class Answered:
         latencies: in seconds; of an open load from the planned moment of each request.
         seconds: from the first request to the last answer.
         failures: of requests that ended with an error, in the server's words; they have no latency.
+        failure_seconds: after which each of them did.
     """
 
     latencies: list[float] = field(default_factory=list)
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+    failure_seconds: list[float] = field(default_factory=list)
 
 
 async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
@@ -65,10 +69,12 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
         return in_time and (not load.num_requests or next(numbers) <= load.num_requests)
 
     async def ask(moment: float) -> None:
+        called = time.perf_counter()
         try:
-            await unary(next(payloads))
+            await unary(next(payloads), timeout=load.timeout_seconds or None)
         except grpc.aio.AioRpcError as error:
             found.failures.append(f"{error.code().name}: {error.details()}")
+            found.failure_seconds.append(time.perf_counter() - called)
         else:
             found.latencies.append(time.perf_counter() - moment)
 
@@ -110,7 +116,8 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
 
 async def main(target: str, method: str, path: str) -> None:
     payloads = itertools.cycle(map(base64.b64decode, Path(path).read_text(encoding="ascii").splitlines()))
-    async with grpc.aio.insecure_channel(target) as channel:
+    # What a server refuses is to be seen, not asked again.
+    async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
         await asyncio.wait_for(channel.channel_ready(), 30)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):

@@ -20,4 +20,7 @@ class RequestLevelScheduler(Scheduler):
 
 
 if __name__ == "__main__":
-    exit_command("benchmarks.serving.request_level", partial(main, RequestLevelScheduler))
+    # Workers import the class by the name of this file, and not as a part of what they run themselves.
+    from benchmarks.serving import request_level  # noqa: PLW0406
+
+    exit_command("benchmarks.serving.request_level", partial(main, request_level.RequestLevelScheduler))

@@ -1,7 +1,7 @@
 """One round of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attendant.runtime.bundle.manifest import SpecialIds
@@ -18,6 +18,7 @@ from attendant.server.engine.request import (
     Result,
     StepResult,
     StepStats,
+    out_of_time,
 )
 from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
@@ -54,14 +55,22 @@ class Engine:
         special_ids: SpecialIds,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
+        on_batch: Callable[[Iterable[int]], None] = lambda keys: None,
     ) -> None:
-        """`scheduler` makes the admission policy: another one than the server's, for measurements of it."""
+        """An engine without requests.
+
+        Args:
+            scheduler: makes the admission policy: another one than the server's, for measurements of it.
+            on_batch: called with the keys of the requests that are computed from now on, just before they are.
+        """
         self.scheduler = scheduler(budget)
         self._clock = clock
         # Stepped apart: rows that pause cost nothing, and keep their state.
         self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
+        self._on_batch = on_batch
+        self._stepped = Priority.INTERACTIVE
 
     @property
     def has_work(self) -> bool:
@@ -87,21 +96,24 @@ class Engine:
         priority = self.scheduler.next_priority()
         running = self._batches[priority]
         admitted = self.scheduler.admit(priority)
+        if admitted or priority is not self._stepped:
+            self._stepped = priority
+            keys = [key for key, one in self._running.items() if one.request.priority is priority]
+            self._on_batch(keys + [request.key for request in admitted])
         phases = {"admit": self._clock() - began}
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
         finished: list[Ending[int]] = []
-        # Bulk work makes one call into the model per round: an interactive request need not wait for two.
-        if running.batch.num_rows and not (admitted and priority is Priority.BULK):
+        # Other work makes one call into the model per round: an interactive request need not wait for two.
+        if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
             report = running.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
             finished = report.finished
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
-            if priority is Priority.BULK:
-                self.scheduler.note_bulk_step(sum(report.seconds.values()), num_rows)
+            self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
         self.scheduler.note_round(priority, self._clock() - began)
         if num_rows:
             self._answer(running, finished, outcomes)
@@ -118,19 +130,21 @@ class Engine:
             running = _Running(request, began, ended, joined.num_steps, joined.num_row_steps)
             self._running[request.key] = running
             joined.newcomers.append(running)
-        if priority is Priority.BULK:
-            num_positions = len(admitted) * max(width_of(request) for request in admitted)
-            self.scheduler.note_bulk_encoding(ended - began, num_positions)
+        num_positions = len(admitted) * max([width_of(request) for request in admitted])
+        self.scheduler.note_encoding(priority, ended - began, num_positions)
         return ended - began
 
     def _drop(self, now: float, outcomes: Outcomes) -> int:
         """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
-        expired = self.scheduler.expired(now)
-        if not expired and not self._cancelled:
+        missed, expired = self.scheduler.missed(now), self.scheduler.expired(now)
+        if not missed and not expired and not self._cancelled:
             return 0
         gone: dict[int, AttendantError] = {key: DeadlineExceeded() for key in expired}
         gone |= {key: Cancelled() for key in self._cancelled}
         self._cancelled.clear()
+        for key in missed:
+            if (request := self.scheduler.remove(key)) is not None:
+                outcomes.append((key, out_of_time(request, now)))
         for key, error in gone.items():
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)

@@ -9,14 +9,22 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.errors import AttendantError
+from attendant.server.errors import AttendantError, OutOfTime
+
+MIN_RETRY_SECONDS = 0.05
 
 
 class Priority(IntEnum):
-    """Who goes first. Somebody waits for an interactive answer; bulk work takes the time that is left."""
+    """Who goes first. Each has a queue and a running batch of its own.
+
+    Somebody waits for an interactive answer. Heavy requests are interactive ones of a client that has many rows in
+    flight: they share the engine's time with the others' by clients, not by requests. Bulk work takes the time that is
+    left.
+    """
 
     INTERACTIVE = 0
-    BULK = 1
+    HEAVY = 1
+    BULK = 2
 
 
 class EngineRequest(NamedTuple):
@@ -27,6 +35,10 @@ class EngineRequest(NamedTuple):
         source_ids: as the encoder takes them.
         submitted: when it came, on the engine's clock.
         deadline: when its answer becomes worthless, on the same clock; None: never.
+        client: who asks; clients share the engine.
+        expected_steps: decoder steps that it is expected to take.
+        start_by: when it must have been admitted to be answered before its deadline, as far as that can be told; None:
+            at any time.
     """
 
     key: int
@@ -35,11 +47,24 @@ class EngineRequest(NamedTuple):
     submitted: float
     deadline: float | None = None
     priority: Priority = Priority.INTERACTIVE
+    client: str = ""
+    expected_steps: float = 1.0
+    start_by: float | None = None
 
     @property
     def max_rows(self) -> int:
         """Rows that it may come to have: reserved from admission to the end."""
         return self.options.max_rows
+
+    @property
+    def work(self) -> float:
+        """Expected rows x steps: what it costs beside others."""
+        return self.options.max_rows * self.expected_steps
+
+
+def out_of_time(request: EngineRequest, now: float) -> OutOfTime:
+    """What a request is told that has waited too long: to come again after as long as it has waited."""
+    return OutOfTime(max(MIN_RETRY_SECONDS, now - request.submitted))
 
 
 class RequestStats(NamedTuple):

@@ -3,20 +3,24 @@
 import asyncio
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.bulk_room import BulkRoom
-from attendant.server.engine.host import EngineHost
-from attendant.server.engine.request import EngineRequest, Outcome, Outcomes, Priority
-from attendant.server.errors import DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
+from attendant.server.engine.remote.worker_pool import WorkerPool
+from attendant.server.engine.request import Outcome, Outcomes, Priority
+from attendant.server.errors import AttendantError, Draining, EngineDead
 
-MIN_RETRY_SECONDS = 0.05
+TOLD_AT_ONCE = 8
+"""Heavy and bulk outcomes that are told in one turn of the event loop: each makes an answer to be written, and the
+calls of others should not wait for hundreds of them."""
 
 
 class EngineRunner:
-    """One model's engine, seen from the event loop that `start` was awaited in.
+    """One model's engines, seen from the event loop that `start` was awaited in.
 
     Every request is a future of its outcome, whoever asked: who has one request awaits it, who has many adds a
     callback. Cancelling the future cancels the request, and its rows are free within a step.
@@ -28,33 +32,45 @@ class EngineRunner:
 
     def __init__(
         self,
-        host: EngineHost,
+        pool: WorkerPool,
         *,
-        max_waiting: int,
+        limits: DoorLimits,
         max_bulk: int,
         on_death: Callable[[], None],
+        on_available: Callable[[bool], None] = lambda available: None,
+        on_prediction: Callable[[Prediction], None] = lambda prediction: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over a host that has not been started.
+        """Takes over engines that have not been started.
 
         Args:
-            max_waiting: interactive requests that may wait; one more is refused.
+            limits: of what is let in.
             max_bulk: bulk requests that may be in, waiting or running.
-            on_death: called once, after a step has failed and every request was told.
-            clock: the engine's own.
+            on_death: called once, after the engines have failed for good and every request was told.
+            on_available: see WorkerPool.start.
+            on_prediction: called with what was expected of an interactive request, when it has been answered or given
+                up.
+            clock: the engines' own.
         """
-        self._host = host
-        self._max_waiting = max_waiting
+        self._pool = pool
+        self._door = Door(pool, limits, on_prediction)
         self._on_death = on_death
+        self._on_available = on_available
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
-        self._outcomes: dict[int, asyncio.Future[Outcome]] = {}
+        self._in: dict[int, tuple[asyncio.Future[Outcome], Entry]] = {}
+        self._untold: deque[tuple[int, Outcome]] = deque()
+        self._is_telling = False
         self.bulk_room = BulkRoom(max_bulk)
 
     async def start(self) -> None:
-        """Starts the engine; from the event loop that will await it."""
-        await self._host.start(self._tell, self._die)
+        """Starts the engines; from the event loop that will await them.
+
+        Raises:
+            UserError, RuntimeError: see WorkerPool.start.
+        """
+        await self._pool.start(self._tell, self._die, self._on_available)
 
     def submit(
         self,
@@ -62,47 +78,47 @@ class EngineRunner:
         options: DecodingOptions,
         timeout_seconds: float | None,
         priority: Priority = Priority.INTERACTIVE,
+        client: str = "",
     ) -> asyncio.Future[Outcome]:
         """Takes a request in.
 
         Args:
             options: of no more rows than the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
-            priority: whoever submits a bulk request has acquired `bulk_room` for it.
+            priority: interactive or bulk; whoever submits a bulk request has acquired `bulk_room` for it.
+            client: who asks; clients share the engine.
 
         Returns:
             A future of the outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining
-            QueueFull, DeadlineTooShort: of an interactive request.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of an interactive request.
         """
         if self._dead:
             raise EngineDead
         if self._draining:
             raise Draining
-        if priority is Priority.INTERACTIVE:
-            self._refuse_if_overloaded(timeout_seconds)
-        now = self._clock()
-        deadline = None if timeout_seconds is None else now + timeout_seconds
-        request = EngineRequest(next(self._keys), source_ids, options, now, deadline, priority)
-        outcome = self._outcomes[request.key] = asyncio.get_running_loop().create_future()
-        outcome.add_done_callback(partial(self._cancel_if_cancelled, request.key))
-        self._host.submit(request)
+        key, now = next(self._keys), self._clock()
+        entry = self._door.enter(key, source_ids, options, priority, client, now, timeout_seconds)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._in[key] = outcome, entry
+        outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
+        self._pool.submit(entry.request)
         return outcome
 
     @property
     def num_waiting(self) -> int:
         """Of all priorities."""
-        return sum(map(self._host.num_waiting, Priority))
+        return sum(map(self._pool.num_waiting, Priority))
 
     @property
     def num_running(self) -> int:
-        return self._host.num_running
+        return self._pool.num_running
 
     @property
     def num_rows(self) -> int:
-        return self._host.num_rows
+        return self._pool.num_rows
 
     def drain(self) -> None:
         """Lets nobody in any more; what is in goes on."""
@@ -110,38 +126,57 @@ class EngineRunner:
 
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
-        while self._outcomes:
-            await asyncio.wait(self._outcomes.values())
+        while self._in:
+            await asyncio.wait([outcome for outcome, _ in self._in.values()])
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
-    async def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the engine after its step; requests that are still in are told that the server is going."""
+    def stop(self) -> None:
+        """Ends the engines after their step; requests that are still in are told that the server is going."""
         self._draining = True
-        await self._host.stop(timeout_seconds)
-        self._tell([(key, Draining()) for key in self._outcomes])
-
-    def _refuse_if_overloaded(self, timeout_seconds: float | None) -> None:
-        num_waiting = self._host.num_waiting(Priority.INTERACTIVE)
-        expected = self._host.expected_seconds(num_waiting)
-        if num_waiting >= self._max_waiting:
-            raise QueueFull(self._max_waiting, max(expected / 2, MIN_RETRY_SECONDS))
-        # The estimate is rough: only a deadline that is out of reach by far is refused for it.
-        if timeout_seconds is not None and (timeout_seconds <= 0 or 2 * timeout_seconds < expected):
-            raise DeadlineTooShort(timeout_seconds, max(expected, MIN_RETRY_SECONDS))
+        self._pool.stop()
+        self._tell_all(Draining())
 
     def _tell(self, outcomes: Outcomes) -> None:
+        """Tells interactive outcomes now, and the others after them, some in each turn of the event loop."""
         for key, outcome in outcomes:
-            future = self._outcomes.pop(key, None)
-            # None, or done: cancelled meanwhile, and nobody waits.
-            if future is not None and not future.done():
+            waiting = self._in.get(key)
+            if waiting is None:  # cancelled meanwhile, and nobody waits
+                continue
+            if waiting[1].request.priority is Priority.INTERACTIVE:
+                self._tell_one(key, outcome)
+            else:
+                self._untold.append((key, outcome))
+        if self._untold and not self._is_telling:
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
+            self._tell_one(*self._untold.popleft())
+        self._is_telling = bool(self._untold)
+        if self._is_telling:
+            asyncio.get_running_loop().call_soon(self._tell_some)
+
+    def _tell_all(self, error: AttendantError) -> None:
+        """Tells everybody how it ended, or this where it has not."""
+        while self._untold:
+            self._tell_one(*self._untold.popleft())
+        for key in list(self._in):
+            self._tell_one(key, error)
+
+    def _tell_one(self, key: int, outcome: Outcome) -> None:
+        if (waiting := self._in.pop(key, None)) is not None:
+            future, entry = waiting
+            self._door.leave(entry, outcome, self._clock())
+            if not future.done():
                 future.set_result(outcome)
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
-        if outcome.cancelled() and self._outcomes.pop(key, None) is not None:
-            self._host.cancel(key)
+        if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
+            self._door.leave(waiting[1], None, self._clock())
+            self._pool.cancel(key)
 
     def _die(self) -> None:
         self._dead = True
-        self._tell([(key, EngineDead()) for key in self._outcomes])
+        self._tell_all(EngineDead())
         self._on_death()

@@ -23,6 +23,7 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.door import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
 
@@ -30,6 +31,7 @@ REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 RATIO_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+PREDICTION_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0, 4.0, 10.0)
 LENGTH_RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 PHASES = ("admit", "encode", "step", "search", "select")
@@ -61,6 +63,10 @@ HISTOGRAMS = {
         "their weights, at least 0; of requests that asked for attention.",
         RATIO_BUCKETS,
     ),
+    "prediction_ratio": (
+        "Seconds that an interactive request took until its answer, over those that were expected when it was let in.",
+        PREDICTION_BUCKETS,
+    ),
     "length_ratio": ("Target tokens of the best hypothesis over source tokens.", LENGTH_RATIO_BUCKETS),
 }
 COUNTERS = {
@@ -69,6 +75,7 @@ COUNTERS = {
     "target_tokens": "Target tokens of all hypotheses that were returned.",
     "steps": "Decoder steps.",
     "unknown_tokens": "Source tokens of answered requests that were not in the vocabulary.",
+    "engine_restarts": "Engines that were started again because their process died.",
     "hit_max_length": "Requests whose best hypothesis was cut at its maximum length.",
 }
 GAUGES = {
@@ -78,7 +85,7 @@ GAUGES = {
     "rows_limit": "Rows that may be stepped together: --max-rows.",
     "bulk_requests": "Bulk requests that have a place in the engine.",
     "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
-    "ready": "1 where the model is served: loaded, not draining, not dead.",
+    "ready": "1 where the model is served: loaded, with an engine that takes requests, not draining.",
 }
 # Of all bulk streams, which may name several models.
 STREAM_GAUGES = {
@@ -124,6 +131,12 @@ class Metrics:
         self.rejected = counter(
             "rejected", "Requests that were refused, by why: see server/errors.py.", ("model", "reason")
         )
+        self.mispredicted = counter(
+            "mispredicted",
+            "Interactive requests that were let in and then took longer than was expected, by what: time (not answered "
+            "before its deadline), steps (more than twice as many).",
+            ("model", "what"),
+        )
         self.bundle_info = gauge(
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
@@ -155,6 +168,7 @@ class ModelMetrics:
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
         self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
+        self._count_mispredicted = {what: metrics.mispredicted.labels(model, what).inc for what in ("time", "steps")}
         self._bundle_info = partial(metrics.bundle_info.labels, model)
 
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
@@ -170,8 +184,12 @@ class ModelMetrics:
     def set_ready(self, ready: bool) -> None:
         self._gauges["ready"].set(int(ready))
 
+    def restarted(self) -> None:
+        """An engine whose process died is started again."""
+        self._count["engine_restarts"](1)
+
     def stepped(self, stats: StepStats) -> None:
-        """A round of the engine; called on its thread."""
+        """A round of an engine."""
         for phase, seconds in stats.phase_seconds.items():
             self._observe_phase[phase](seconds)
         if stats.cancelled_rows:
@@ -180,6 +198,16 @@ class ModelMetrics:
             self._count["steps"](1)
             self._observe["step_rows"](stats.num_rows)
             self._observe["batch_efficiency_ratio"](stats.useful_cells / stats.computed_cells)
+
+    def predicted(self, prediction: Prediction) -> None:
+        """An interactive request has ended, and what was expected of it can be looked at."""
+        if prediction.late:
+            self._count_mispredicted["time"]()
+            return
+        if prediction.steps > 2 * prediction.expected_steps:
+            self._count_mispredicted["steps"]()
+        if prediction.expected_seconds:
+            self._observe["prediction_ratio"](prediction.seconds / prediction.expected_seconds)
 
     def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
         """A request was answered.

@@ -35,13 +35,15 @@ class Lifecycle:
 
     Attributes:
         health: the servicer of grpc.health.v1: the whole server, under the empty name, and our service.
-        is_serving: what it says.
+        serving: started, and not about to end.
     """
 
     def __init__(self) -> None:
         self.health = Health()
-        self.is_serving = False
         self.exit_status = DRAINED
+        self.serving = False
+        self._unavailable: set[str] = set()
+        self._tellings: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
 
@@ -52,9 +54,23 @@ class Lifecycle:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     async def tell(self, serving: bool) -> None:
-        self.is_serving = serving
+        """Whether the server serves at all: it does where every model also has an engine."""
+        self.serving = serving
+        status = SERVING if self.is_serving else NOT_SERVING
         for service in ("", SERVICE_NAME):
-            await self.health.set(service, SERVING if serving else NOT_SERVING)
+            await self.health.set(service, status)
+
+    @property
+    def is_serving(self) -> bool:
+        """What health says."""
+        return self.serving and not self._unavailable
+
+    def engine_available(self, model: str, available: bool) -> None:
+        """A model has lost its last engine for the time being, or has one again."""
+        (self._unavailable.discard if available else self._unavailable.add)(model)
+        telling = asyncio.get_running_loop().create_task(self.tell(self.serving))
+        self._tellings.add(telling)
+        telling.add_done_callback(self._tellings.discard)
 
     def engine_died(self) -> None:
         self.exit_status = ENGINE_DIED
@@ -76,7 +92,7 @@ class Lifecycle:
         hurrying.cancel()
         await asyncio.gather(finished, hurrying, return_exceptions=True)
         for runner in runners:
-            await runner.stop()
+            runner.stop()
 
     def _on_signal(self, name: str) -> None:
         log.info("signal", extra={"signal": name})

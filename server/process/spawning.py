@@ -1,72 +1,95 @@
 """Starts worker processes, and sees them end."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
-from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.errors import UserError
+from attendant.runtime.cpu import available_cpus
 from attendant.server.config import ServerConfig
-from attendant.server.engine.remote.frames import framed, receive_one
-from attendant.server.engine.remote.messages import READY
-from attendant.server.loading import threads_each
+from attendant.server.engine.remote.flight_record import FlightRecord, new_record
+from attendant.server.engine.remote.frames import framed
 
-END_SECONDS = 5.0
-"""How long a worker may take to notice that it is not wanted any more: the step under way, or its loading."""
+END_SECONDS = 2.0
+"""How long workers may take to notice that they are not wanted any more: the step under way, or their loading."""
+
+
+class WorkerProcess:
+    """A worker process: a `Worker`."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Starts it. It loads the only bundle of this configuration."""
+        self.connection, theirs = socket.socketpair()
+        descriptor = new_record(config.max_rows)
+        try:
+            self.record = FlightRecord(descriptor)
+            passed = theirs.fileno(), descriptor
+            command = [sys.executable, "-m", "attendant.server.process.worker_main", *map(str, passed)]
+            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+        finally:
+            theirs.close()
+            os.close(descriptor)
+        # If it has ended already, the connection says so.
+        with suppress(OSError):
+            self.connection.sendall(framed(config))
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ending(self) -> str:
+        status = self._process.poll()
+        if status is None:
+            return ""
+        return f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+
+    def hang_up(self) -> None:
+        # Closing alone would not reach the worker while an event loop still holds the socket.
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Waits for its end, which is forced when the time is over."""
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            # A process that even the kernel can't end now must not keep the server from ending.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
 
 
 class WorkerProcesses:
     """All workers of a server; a context manager that sees them end."""
 
-    def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._connections: list[socket.socket] = []
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = replace(config, threads=threads_each(config), workers=1)
+        self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for connection in self._connections:
-            # Closing alone would not reach the worker while an event loop still holds the socket.
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        for process in self._processes:
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for worker in self._workers:
+            worker.hang_up()
+        give_up = time.monotonic() + END_SECONDS
+        for worker in self._workers:
+            worker.wait(max(0.0, give_up - time.monotonic()))
 
-    def serve(self, bundle: Bundle, config: ServerConfig) -> list[socket.socket]:
-        """Starts `config.workers` workers and waits until all are ready; returns the connections to them.
-
-        Raises:
-            UserError: the first one that refused says why.
-            RuntimeError: a worker ended while it loaded.
-        """
-        alone = replace(config, bundles=(bundle.path,), threads=threads_each(config), workers=1)
-        connections = [self._start(alone) for _ in range(config.workers)]
-        for connection in connections:
-            _check_ready(connection)
-        return connections
-
-    def _start(self, config: ServerConfig) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        self._connections.append(ours)
-        with theirs:
-            command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
-            self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL))
-        ours.sendall(framed(config))
-        return ours
+    def start(self, bundle: Path) -> WorkerProcess:
+        """Starts a worker that loads a bundle."""
+        self._workers = [worker for worker in self._workers if not worker.ending()]
+        worker = WorkerProcess(replace(self._config, bundles=(bundle,)))
+        self._workers.append(worker)
+        return worker
 
 
-def _check_ready(connection: socket.socket) -> None:
-    answer = receive_one(connection)
-    if isinstance(answer, UserError):
-        raise answer
-    if answer != READY:
-        raise RuntimeError("a worker process ended while it loaded its bundle; what it said stands above")
+def threads_each(config: ServerConfig) -> int:
+    """CPU threads of each engine: the budget, shared out among bundles and their workers, and at least one."""
+    return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))

@@ -59,7 +59,9 @@ class RequestContext:
         error = raised if isinstance(raised, AttendantError) else None
         if error is None and isinstance(raised, Exception):
             error = InternalError()
-            log.error("internal error", exc_info=raised, extra=self._facts(label))
+        if error is not None and error.code == "INTERNAL":
+            facts = self._facts(label) | {"reason": error.reason}
+            log.error("internal error", exc_info=None if error is raised else raised, extra=facts)
         code = error.code if error is not None else "OK" if raised is None else cancelled_as
         self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds)
         if error is not None and code in REFUSALS:

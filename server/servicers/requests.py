@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
+from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import AttendantError
 from attendant.server.models import ServedModel
@@ -62,8 +63,8 @@ class ParsedRequest:
     def submit(
         self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
     ) -> asyncio.Future[Outcome]:
-        """See EngineRunner.submit."""
-        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority)
+        """See EngineRunner.submit; the client is the one whose call is being handled."""
+        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority, CLIENT.get())
 
     def scored(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.

@@ -48,7 +48,7 @@ def figure(request: pytest.FixtureRequest, figures: Figures) -> Figure:
 
     def record(name: str, measured: float, bound: Bound, unit: str) -> None:
         if recorded:
-            figures.add(subject, name, measured, bound, unit)
+            figures.add(subject, name, float(measured), bound, unit)
         assert bound.holds(measured), f"{name}: {measured:g} {unit}, must be {bound}"
 
     return record

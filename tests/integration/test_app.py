@@ -8,41 +8,39 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.errors import UserError
-from attendant.server.app import HostMaker, serve
+from attendant.server.app import serve
 from attendant.server.config import parse_config
-from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.thread import EngineThread
+from attendant.server.process.spawning import WorkerProcesses
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
+from tests.workers import ThreadWorker
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 LONG = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(min_length=20, max_length=20))
 
 
-def loaded(stepper: FakeStepper) -> list[tuple[Bundle, HostMaker]]:
-    bundle = fake_bundle()
-    engine = Engine(stepper, Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005), SPECIAL_IDS)
-    return [(bundle, partial(EngineThread, bundle.manifest.name, engine))]
+BUDGET = Budget(max_rows=256, max_source_positions=32768, bulk_seconds=0.005)
 
 
 @asynccontextmanager
 async def app(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[], list[tuple[Bundle, HostMaker]]], *arguments: str
+    monkeypatch: pytest.MonkeyPatch,
+    stepper: FakeStepper,
+    *arguments: str,
+    load: Callable[[], None] = lambda: None,
 ) -> Any:
-    """The task that serves, and its gRPC port as soon as it is bound."""
+    """The task that serves, and its gRPC port as soon as it is bound; `load`: what its worker does first."""
     ports: list[int] = []
     original = serve.__globals__["bind"]
 
@@ -50,8 +48,12 @@ async def app(
         ports.append(original(*given))
         return ports[-1]
 
+    bundle = fake_bundle()
     monkeypatch.setattr("attendant.server.app.bind", bind)
-    monkeypatch.setattr("attendant.server.app.load_models", lambda config, processes: load())
+    monkeypatch.setattr("attendant.server.app.open_bundles", lambda config: [bundle])
+    monkeypatch.setattr(
+        WorkerProcesses, "start", lambda *given: ThreadWorker(stepper, BUDGET, load, bundle.manifest.version)
+    )
     config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
     task = asyncio.create_task(serve(config))
     await eventually(lambda: bool(ports) or task.done())
@@ -68,11 +70,10 @@ async def test_health_answers_while_bundles_are_checked(
 ) -> None:
     checked = threading.Event()
 
-    def load() -> list[tuple[Bundle, HostMaker]]:
+    def load() -> None:
         assert checked.wait(PATIENCE_SECONDS)
-        return loaded(fake_stepper())
 
-    async with app(monkeypatch, load) as (task, channel):
+    async with app(monkeypatch, fake_stepper(), load=load) as (task, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         assert (await watch.read()).status == NOT_SERVING
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
@@ -92,11 +93,10 @@ async def test_health_answers_while_bundles_are_checked(
 async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = threading.Event()
 
-    def load() -> list[tuple[Bundle, HostMaker]]:
+    def load() -> None:
         checked.wait(PATIENCE_SECONDS)
-        return []
 
-    async with app(monkeypatch, load) as (task, channel):
+    async with app(monkeypatch, fake_stepper(), load=load) as (task, channel):
         await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         os.kill(os.getpid(), signal.SIGINT)
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
@@ -104,10 +104,10 @@ async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_refused_bundle_ends_it_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> list[tuple[Bundle, HostMaker]]:
+    def load() -> None:
         raise UserError("the bundle is refused")
 
-    async with app(monkeypatch, load) as (task, _):
+    async with app(monkeypatch, fake_stepper(), load=load) as (task, _):
         with pytest.raises(UserError, match=re.escape("the bundle is refused")):
             await asyncio.wait_for(task, PATIENCE_SECONDS)
 
@@ -115,7 +115,7 @@ async def test_a_refused_bundle_ends_it_with_its_own_words(monkeypatch: pytest.M
 async def test_a_dead_engine_is_status_1(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     stepper = fake_stepper()
     stepper.fail_at_step = 3
-    async with app(monkeypatch, lambda: loaded(stepper)) as (task, channel):
+    async with app(monkeypatch, stepper, "--max-restarts", "0") as (task, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         while (await watch.read()).status != SERVING:
             pass
@@ -131,7 +131,7 @@ async def test_metrics_answer_while_the_engine_is_busy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stepper = gated_stepper()
-    async with app(monkeypatch, lambda: loaded(stepper)) as (task, channel):
+    async with app(monkeypatch, stepper) as (task, channel):
         said: list[str] = []
         await eventually(lambda: bool(said.append(capsys.readouterr().out) or "serving on" in "".join(said)))
         url = f"http://127.0.0.1:{''.join(said).rstrip().rpartition(':')[2]}/metrics"
@@ -140,7 +140,6 @@ async def test_metrics_answer_while_the_engine_is_busy(
         with await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_SECONDS) as response:
             lines = response.read().decode().splitlines()
         assert 'attendant_requests_running{model="fake"} 1.0' in lines
-        assert 'attendant_rows_running{model="fake"} 1.0' in lines
         stepper.open()
         await call
         os.kill(os.getpid(), signal.SIGTERM)
@@ -152,12 +151,12 @@ async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -
     stopping: list[EngineRunner] = []
     original = EngineRunner.stop
 
-    async def stop(runner: EngineRunner) -> None:
+    def stop(runner: EngineRunner) -> None:
         stopping.append(runner)
-        await original(runner)
+        original(runner)
 
     monkeypatch.setattr(EngineRunner, "stop", stop)
-    async with app(monkeypatch, lambda: loaded(stepper), "--drain-seconds", "60") as (task, channel):
+    async with app(monkeypatch, stepper, "--drain-seconds", "60") as (task, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         while (await watch.read()).status != SERVING:
             pass

@@ -222,9 +222,9 @@ async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> No
         assert (await status_of(call)).name == code
         await eventually(lambda: server.sample("attendant_requests_total", code=code, **ITEMS) == 7)
         stepper.let_one_pass()
-        await eventually(lambda: server.model.runner.num_rows == 0)
-        await eventually(lambda: server.model.runner.num_waiting == 0)
+        await eventually(lambda: server.model.runner.num_running == 0)
         assert stepper.num_steps == 1
+        assert server.model.runner.num_rows == server.model.runner.num_waiting == 0
         stepper.open()
         assert len(await ask(server, numbered(20))) == 20, "and its room is there for others"
 

@@ -1,30 +1,36 @@
-"""Whose round it is when both interactive and bulk work are there: fair sharing by deficit. Pure."""
+"""Whose round it is when two parties both have work: fair sharing of time by deficit. Pure."""
 
 
 class FairShare:
-    """Interactive work goes first, and bulk work gets a share of the time, so that it never starves.
+    """One party goes first, and the other gets a share of the time, so that it never starves.
 
-    Each interactive round earns bulk work a part of that round's duration. Bulk work has a round whenever its credit
-    covers one. Credit is only kept while both priorities have work: time that nobody else wanted is not charged for.
+    Each round of the first earns the other a part of that round's duration. The other has a round whenever its credit
+    covers one. Credit is only kept while both have work: time that nobody else wanted is not charged for.
     """
 
-    def __init__(self, bulk_share: float) -> None:
-        """`bulk_share`: of the time, between 0 and 1, while both priorities have work."""
-        self._rate = bulk_share / (1 - bulk_share)
+    def __init__(self, patience_seconds: float = 0.0) -> None:
+        """`patience_seconds`: credit that the other needs beyond its round: bursts that are shorter have no break."""
+        self._patience_seconds = patience_seconds
         self._credit_seconds = 0.0
-        self._last_bulk_seconds = 0.0
+        self._last_seconds = 0.0
 
-    def is_bulk_turn(self) -> bool:
-        """For a round that both priorities want."""
-        return self._credit_seconds > 0 and self._credit_seconds >= self._last_bulk_seconds
+    def is_turn(self) -> bool:
+        """Whether a round that both want is the other's."""
+        return self._credit_seconds > 0 and self._credit_seconds >= self._patience_seconds + self._last_seconds
 
-    def note(self, *, bulk: bool, seconds: float, contended: bool) -> None:
-        """A round took so long; contended: the other priority wanted it too."""
-        if bulk:
-            self._last_bulk_seconds = seconds
+    def note(self, seconds: float, *, first: bool, contended: bool, share: float) -> None:
+        """A round took so long.
+
+        Args:
+            first: it was that of whoever goes first.
+            contended: the other one wanted it too.
+            share: the other's, of the time while both have work; from 0 to 1, exclusive.
+        """
+        if not first:
+            self._last_seconds = seconds
         if not contended:
             self._credit_seconds = 0.0
-        elif bulk:
-            self._credit_seconds -= seconds
+        elif first:
+            self._credit_seconds += seconds * share / (1 - share)
         else:
-            self._credit_seconds += self._rate * seconds
+            self._credit_seconds -= seconds

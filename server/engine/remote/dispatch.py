@@ -1,70 +1,107 @@
 """Which worker process decodes which request. Pure.
 
-There is one queue for all workers. An interactive request goes to the worker with the fewest rows reserved by
-interactive requests, as soon as one has room: several small batches on several cores answer sooner than a large one on
-one. Bulk requests, of which a limited number is let in, go at once to the worker with the fewest of their rows: it can
-choose among them, and need not ask for more.
+There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
+the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
+answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
+the fewest of their rows: it can choose among them, and need not ask for more. While no worker is open, everything
+waits.
 """
 
-from collections import OrderedDict
+from collections.abc import Iterable
 
+from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
 from attendant.server.engine.request import EngineRequest, Priority
+
+Given = list[tuple[int, EngineRequest]]
+"""What is to be sent, and to which worker."""
 
 
 class Dispatcher:
-    """The queue, and what each worker has been given."""
+    """The queues, and how many rows each worker has been given."""
 
     def __init__(self, num_workers: int, max_rows: int) -> None:
-        """`max_rows`: of interactive requests, of each worker."""
+        """No worker is open yet; `max_rows`: of each priority but bulk, of each worker."""
         self._max_rows = max_rows
-        self._waiting: OrderedDict[int, EngineRequest] = OrderedDict()
-        self._given: dict[int, tuple[EngineRequest, int]] = {}
+        self._open: list[int] = []
+        self._waiting = {priority: FairQueue() for priority in Priority}
         self._rows = {priority: [0] * num_workers for priority in Priority}
 
     @property
-    def num_waiting(self) -> int:
-        """Interactive requests that no worker has room for."""
-        return len(self._waiting)
+    def is_open(self) -> bool:
+        """Whether any worker is."""
+        return bool(self._open)
 
-    def add(self, request: EngineRequest) -> list[tuple[int, EngineRequest]]:
-        """Takes a request in; returns what is to be sent now, and to which worker."""
-        if request.priority is Priority.BULK:
-            return [(self._give(request), request)]
-        self._waiting[request.key] = request
+    def num_waiting(self, priority: Priority) -> int:
+        """Requests that no worker has room for."""
+        return len(self._waiting[priority])
+
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        """What waits before a request of so many expected rows x steps of this client."""
+        return self._waiting[priority].ahead(client, work)
+
+    def missed(self, now: float) -> list[EngineRequest]:
+        """Takes out those that wait and can't be answered before their deadlines any more."""
+        return [
+            request
+            for queue in self._waiting.values()
+            for key in queue.missed(now)
+            if (request := queue.remove(key)) is not None
+        ]
+
+    def open(self, worker: int) -> Given:
+        """A worker takes requests from now on; returns what is to be sent now."""
+        self._open.append(worker)
         return self._next()
 
-    def cancel(self, key: int) -> int | None:
-        """Nobody waits for this request any more; returns the worker that is to be told, if one has it."""
-        if self._waiting.pop(key, None) is not None or key not in self._given:
-            return None
-        return self._given[key][1]
+    def close(self, worker: int) -> None:
+        """A worker is given nothing more, and what it had counts no longer."""
+        if worker in self._open:
+            self._open.remove(worker)
+        for rows in self._rows.values():
+            rows[worker] = 0
 
-    def is_interactive(self, key: int) -> bool:
-        """Of a request that a worker has."""
-        return self._given[key][0].priority is Priority.INTERACTIVE
+    def add(self, request: EngineRequest) -> Given:
+        """Takes a request in; returns what is to be sent now."""
+        self._waiting[request.priority].add(request)
+        return self._next()
 
-    def ended(self, keys: list[int]) -> list[tuple[int, EngineRequest]]:
-        """Requests have ended; returns what is to be sent in their place."""
-        for key in keys:
-            request, worker = self._given.pop(key)
+    def take_back(self, requests: Iterable[EngineRequest]) -> Given:
+        """Takes in again, before all others, what a closed worker had; returns the same."""
+        for request in sorted(requests, key=lambda one: one.key, reverse=True):
+            self._waiting[request.priority].put_back(request)
+        return self._next()
+
+    def cancel(self, key: int) -> bool:
+        """Nobody waits for this request any more; False: it does not wait here."""
+        return any(queue.remove(key) is not None for queue in self._waiting.values())
+
+    def ended(self, worker: int, requests: Iterable[EngineRequest]) -> Given:
+        """Requests that the worker had have ended; returns what is to be sent in their place."""
+        for request in requests:
             self._rows[request.priority][worker] -= request.max_rows
         return self._next()
 
-    def _next(self) -> list[tuple[int, EngineRequest]]:
-        sent: list[tuple[int, EngineRequest]] = []
-        rows = self._rows[Priority.INTERACTIVE]
-        while self._waiting:
-            request = next(iter(self._waiting.values()))
-            # The oldest request is waited for until it fits, so that it does not starve behind smaller ones.
-            if min(rows) + request.max_rows > self._max_rows:
-                break
-            del self._waiting[request.key]
-            sent.append((self._give(request), request))
+    def clear(self) -> None:
+        """Nothing waits any more: there will be no worker for it."""
+        self._waiting = {priority: FairQueue() for priority in Priority}
+
+    def _next(self) -> Given:
+        sent: Given = []
+        for priority, queue in self._waiting.items():
+            # The request whose turn it is is waited for until it fits, so that it does not starve behind smaller ones.
+            while self._open and (request := queue.first()) is not None and self._has_room(priority, request.max_rows):
+                queue.take(request.key)
+                sent.append((self._give(request), request))
         return sent
+
+    def _has_room(self, priority: Priority, num_rows: int) -> bool:
+        if priority is Priority.BULK:
+            return True
+        rows = self._rows[priority]
+        return min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
 
     def _give(self, request: EngineRequest) -> int:
         rows = self._rows[request.priority]
-        worker = rows.index(min(rows))
+        worker = min(self._open, key=rows.__getitem__)
         rows[worker] += request.max_rows
-        self._given[request.key] = request, worker
         return worker

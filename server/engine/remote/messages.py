@@ -10,15 +10,28 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
-
-READY: Final = "ready"
-"""What a worker says first of all: its bundle gives on this host what it must. One that refuses it says why instead."""
 
 MAX_OPTIONS_KEPT: Final = 256
 MAX_BYTES_KEPT: Final = 1024
 """Pickled options without a prefix take less."""
+
+
+class Ready(NamedTuple):
+    """What a worker says first: its bundle gives on this host what it must. One that refuses it says why instead.
+
+    Attributes:
+        version: of the bundle that it found.
+        precision: of the graphs that it runs.
+        warm_up_size, warm_up_seconds: the work of the first calls, as `size_of` measures it, and how long they took.
+    """
+
+    version: str
+    precision: Precision
+    warm_up_size: int
+    warm_up_seconds: float
 
 
 @dataclass(slots=True)
@@ -43,7 +56,6 @@ class Report(NamedTuple):
     outcomes: Outcomes
     stats: list[StepStats]
     num_waiting: tuple[int, ...]
-    num_running: int
     num_rows: int
 
 

@@ -1,7 +1,9 @@
 """The engine's end of the socket, in a worker process: commands come in, and after steps reports go out."""
 
+import os
 import select
 import socket
+import struct
 import time
 
 from attendant.server.engine.engine import Engine
@@ -13,6 +15,42 @@ REPORT_SECONDS = 0.05
 """How old a step's stats may become before they are sent without an outcome."""
 
 RECEIVED_BYTES = 1 << 16
+
+CREDENTIALS = struct.Struct("3i")
+"""Of SO_PEERCRED: process, user and group of who made a socket."""
+
+
+class StrangeSocket(Exception):
+    """A socket that did not come from the process that started this one: nothing of it is read."""
+
+
+def inherited(descriptor: int) -> socket.socket:
+    """The socket to the process that started this one, after making sure that it is one.
+
+    What comes in is unpickled, which lets its sender run anything. A pair of sockets has no name that others could
+    connect to, and the kernel says who made it.
+
+    Raises:
+        StrangeSocket
+    """
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise StrangeSocket(f"descriptor {descriptor}: {error.strerror}") from None
+    try:
+        if connection.family != socket.AF_UNIX or connection.getsockname() or connection.getpeername():
+            raise StrangeSocket("others can reach this one")
+        maker = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        process, user, _ = CREDENTIALS.unpack(maker)
+        if (process, user) != (os.getppid(), os.getuid()):
+            raise StrangeSocket(f"this one is process {process}'s, of user {user}")
+    except OSError as error:
+        connection.close()
+        raise StrangeSocket(error.strerror) from None
+    except StrangeSocket:
+        connection.close()
+        raise
+    return connection
 
 
 def serve_engine(connection: socket.socket, engine: Engine) -> None:
@@ -45,6 +83,6 @@ def serve_engine(connection: socket.socket, engine: Engine) -> None:
         now = time.monotonic()
         if result.outcomes or not engine.has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
-            report = Report(result.outcomes, stats, waiting, engine.scheduler.num_running, engine.num_rows)
+            report = Report(result.outcomes, stats, waiting, engine.num_rows)
             connection.sendall(framed(report))
             stats, reported = [], now

@@ -1,144 +1,291 @@
-"""Engines in worker processes, behind one queue: the server's end of the sockets, on the event loop."""
+"""Engines in worker processes behind one queue, on the event loop: who decodes what, and what happens if one dies.
+
+A worker that dies (a crash, an exception, the kernel when memory runs out) is started again, and what it had is decoded
+once more. Whatever it was computing at that moment is suspected: each suspect is decoded alone, before its slot takes
+other requests, and one that ends the worker alone as well is answered with an error. A worker that hangs, or workers
+that die too often, end the pool.
+"""
 
 import asyncio
 import logging
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.errors import UserError
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.remote.dispatch import Dispatcher
-from attendant.server.engine.remote.frames import Frames, framed
-from attendant.server.engine.remote.messages import Commands, Report
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats
-from attendant.server.engine.throughput import ThroughputEstimate
+from attendant.server.engine.remote.messages import Ready, Report
+from attendant.server.engine.remote.quarantine import Poisoned
+from attendant.server.engine.remote.restarts import Restarts
+from attendant.server.engine.remote.slot import Slot, WorkerLost
+from attendant.server.engine.remote.watchdog import RoundBound
+from attendant.server.engine.remote.worker import Worker
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats, out_of_time
+from attendant.server.engine.throughput import Pace
+from attendant.server.errors import PoisonedRequest
 
 log = logging.getLogger(__name__)
 
+TICK_SECONDS = 0.5
+"""How often the watchdog looks."""
+
+ENDING_SECONDS = 1.0
+"""How long a worker that hung up is waited for, to learn how it ended."""
+
+MIN_LOADING_SECONDS = 60.0
+LOADING_FACTOR = 3.0
+"""A worker that is started again may take so many times as long to load as the first one took."""
+
 
 class WorkerPool:
-    """Several engines of one model, an `EngineHost`: each answers at the other end of a socket."""
+    """The engines of one model: each answers at the other end of a socket.
+
+    Takes requests, tells how they ended. All methods are called from one event loop, and none of them blocks.
+
+    Attributes:
+        num_engines: workers.
+        max_rows: of each, that may be stepped together.
+        pace: of one engine.
+        precision: of the graphs that the workers run; known when they are ready.
+    """
 
     def __init__(
-        self, connections: Sequence[socket.socket], *, max_rows: int, on_step: Callable[[StepStats], None]
+        self,
+        spawn: Callable[[], Worker],
+        num_workers: int,
+        *,
+        version: str,
+        max_rows: int,
+        hang_seconds: float,
+        max_restarts: int,
+        on_step: Callable[[StepStats], None],
+        on_restart: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over connections to workers that are ready.
+        """Starts nothing yet.
 
         Args:
+            spawn: starts a worker process, which loads its bundle.
+            version: of the bundle.
             max_rows: of each worker.
+            hang_seconds: a worker that has work may always be silent for so long.
+            max_restarts: within Restarts' window.
             on_step: called in the event loop with each step's stats.
+            on_restart: called whenever a worker has died and another one is started.
         """
-        self._connections = connections
+        self.num_engines, self.max_rows, self.pace = num_workers, max_rows, Pace()
+        self._spawn = spawn
+        self._version = version
         self._on_step = on_step
-        self._dispatcher = Dispatcher(len(connections), max_rows)
-        self._throughput = ThroughputEstimate()
-        self._links: list[_Link] = []
+        self._on_restart = on_restart
+        self._clock = clock
+        self._dispatcher = Dispatcher(num_workers, max_rows)
+        self._restarts = Restarts(max_restarts)
+        self._poisoned = Poisoned()
+        bound = RoundBound(hang_seconds)
+        self._slots = [
+            Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(num_workers)
+        ]
+        self._loading_seconds = 0.0
         self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._on_outcomes: Callable[[Outcomes], None]
         self._on_death: Callable[[], None]
+        self._on_available: Callable[[bool], None]
+        self.precision: Precision
 
-    async def start(self, on_outcomes: Callable[[Outcomes], None], on_death: Callable[[], None]) -> None:
-        self._on_outcomes, self._on_death = on_outcomes, on_death
-        make_link = partial(_Link, self._on_report, self._on_lost)
-        for connection in self._connections:
-            _, link = await asyncio.get_running_loop().create_unix_connection(make_link, sock=connection)
-            self._links.append(link)
+    async def start(
+        self,
+        on_outcomes: Callable[[Outcomes], None],
+        on_death: Callable[[], None],
+        on_available: Callable[[bool], None],
+    ) -> None:
+        """Starts the workers and waits until all are ready; from the event loop in which the functions will be called.
+
+        Args:
+            on_outcomes: called with the requests that have ended, those of one step together.
+            on_death: called once, if the engines have failed for good; nothing follows it.
+            on_available: called with False when no worker takes requests any more, with True when one does again.
+                Meanwhile requests wait.
+
+        Raises:
+            UserError: the first worker that refused its bundle says why.
+            RuntimeError: a worker ended while it loaded.
+        """
+        self._on_outcomes, self._on_death, self._on_available = on_outcomes, on_death, on_available
+        began = self._clock()
+        try:
+            ready = await asyncio.gather(*map(self._fill, self._slots))
+        except BaseException as raised:
+            self._end()
+            if isinstance(raised, WorkerLost):
+                why = "a worker process ended while it loaded its bundle; what it said stands above"
+                raise RuntimeError(why) from None
+            raise
+        self._loading_seconds = self._clock() - began
+        for slot in self._slots:
+            self._send(self._dispatcher.open(slot.number))
+        self._begin(self._watch())
+        self.precision = ready[0].precision
 
     def submit(self, request: EngineRequest) -> None:
-        self._send(self._dispatcher.add(request))
+        """Puts a request at the end of its queue."""
+        if request in self._poisoned:
+            refused: Outcomes = [(request.key, PoisonedRequest())]
+            asyncio.get_running_loop().call_soon(self._on_outcomes, refused)
+        else:
+            self._send(self._dispatcher.add(request))
 
     def cancel(self, key: int) -> None:
-        worker = self._dispatcher.cancel(key)
-        if worker is not None:
-            self._links[worker].next_commands().cancelled.append(key)
+        """Frees what the request holds, within a step. A key that has ended is ignored."""
+        if not self._dispatcher.cancel(key):
+            any(slot.quarantine.cancel(key) or slot.cancel(key) for slot in self._slots)
 
     def num_waiting(self, priority: Priority) -> int:
-        here = self._dispatcher.num_waiting if priority is Priority.INTERACTIVE else 0
-        return here + sum(link.report.num_waiting[priority] for link in self._links)
+        """Requests of that priority that have no rows yet."""
+        waiting = self._dispatcher.num_waiting(priority)
+        return waiting + sum(
+            slot.report.num_waiting[priority] + slot.quarantine.num_waiting(priority) for slot in self._slots
+        )
 
     @property
     def num_running(self) -> int:
-        return sum(link.report.num_running for link in self._links)
+        """Requests that have rows."""
+        return sum(slot.num_running for slot in self._slots)
 
     @property
     def num_rows(self) -> int:
-        return sum(link.report.num_rows for link in self._links)
+        """Live hypotheses of all of them."""
+        return sum(slot.report.num_rows for slot in self._slots)
 
-    def expected_seconds(self, num_requests: int) -> float:
-        return self._throughput.expected_seconds(num_requests) / len(self._connections)
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        """What waits before a request of so many expected rows x steps of this client."""
+        return self._dispatcher.ahead(priority, client, work)
 
-    async def stop(self, timeout_seconds: float) -> None:
-        """Hangs up: each worker ends after its step."""
+    def stop(self) -> None:
+        """Hangs up: each worker ends after its step, and leaves what is still in without an outcome."""
         self._stopping = True
-        for link in self._links:
-            link.hang_up()
+        for slot in self._slots:
+            slot.hang_up()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     def _send(self, given: Iterable[tuple[int, EngineRequest]]) -> None:
         for worker, request in given:
-            self._links[worker].next_commands().requests.append(request)
+            self._slots[worker].send(request)
 
-    def _on_report(self, report: Report) -> None:
-        ended = [key for key, _ in report.outcomes]
-        num_interactive = sum(map(self._dispatcher.is_interactive, ended))
-        # First of all, so that the worker does not wait.
-        self._send(self._dispatcher.ended(ended))
-        self._on_outcomes(report.outcomes)
-        seconds = 0.0
+    def _on_report(self, slot: Slot, report: Report) -> None:
+        ended, now = slot.ended(report.outcomes), self._clock()
+        missed = [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
+        # Before anything else, so that the worker does not wait.
+        if not slot.quarantine:
+            self._send(self._dispatcher.ended(slot.number, ended))
+        elif ended:
+            self._go_on(slot)
+        self._on_outcomes([*report.outcomes, *missed])
         for stats in report.stats:
+            self.pace.note(stats)
             self._on_step(stats)
-            if stats.priority is Priority.INTERACTIVE:
-                seconds += sum(stats.phase_seconds.values())
-        if seconds:
-            self._throughput.note(seconds, num_interactive)
 
-    def _on_lost(self) -> None:
+    def _go_on(self, slot: Slot) -> None:
+        """Gives a slot's worker the next suspect; without any, it takes whatever comes."""
+        suspect = slot.quarantine.next()
+        if suspect is not None:
+            slot.send(suspect)
+            return
+        was_open = self._dispatcher.is_open
+        self._send(self._dispatcher.open(slot.number))
+        if not was_open:
+            self._on_available(True)
+
+    def _on_lost(self, slot: Slot) -> None:
         if not self._stopping:
-            self._stopping = True
-            log.error("a worker process has ended: every request in flight is refused and the server ends")
+            self._begin(self._replace(slot))
+
+    async def _replace(self, slot: Slot) -> None:
+        """A worker has died: what it had is decoded again, and another process takes its place."""
+        tried = slot.quarantine.died()
+        suspects, bystanders = slot.empty()
+        facts = {"computing": len(suspects), "waiting": len(bystanders)}
+        self._dispatcher.close(slot.number)
+        if not self._dispatcher.is_open:
+            self._on_available(False)
+        if tried is not None:
+            if tried in suspects:
+                self._poisoned.add(tried)
+                self._on_outcomes([(tried.key, PoisonedRequest())])
+                suspects = []
+            else:  # it was not begun, or nobody waits for it any more
+                suspects, bystanders = bystanders, []
+        slot.quarantine.add(suspects)
+        self._send(self._dispatcher.take_back(bystanders))
+        how = await slot.ending(ENDING_SECONDS)
+        log.error("a worker process has died", extra={"how": how or "it hung up", **facts})
+        slot.kill()
+        while (delay := self._restarts.delay(self._clock())) is not None:
+            await asyncio.sleep(delay)
+            self._on_restart()
+            try:
+                await self._fill(slot)
+            except UserError as error:
+                self._die(f"a worker process can't be started again: {error}")
+                return
+            except (WorkerLost, OSError) as error:
+                slot.kill()
+                log.error("a worker process did not load its bundle again", extra={"why": repr(error)})
+            else:
+                log.warning("a worker process serves again", extra={"suspects": len(slot.quarantine)})
+                self._go_on(slot)
+                return
+        self._die("worker processes have died too often")
+
+    async def _fill(self, slot: Slot) -> Ready:
+        """Starts a worker and waits until it is ready. Raises what Slot.fill does, and OSError."""
+        ready = await slot.fill(self._spawn())
+        if ready.version != self._version:
+            raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
+        return ready
+
+    async def _watch(self) -> None:
+        """Looks at every worker's silence."""
+        then = self._clock()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._clock()
+            for slot in self._slots:
+                silence = slot.tick(now - then)
+                if slot.is_loading:
+                    if silence > max(MIN_LOADING_SECONDS, LOADING_FACTOR * self._loading_seconds):
+                        slot.kill()
+                elif silence > (bound := slot.max_silence):
+                    self._die(f"a worker process hangs: it has work, and has said nothing for more than {bound:.1f} s")
+                    return
+            then = now
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (raised := task.exception()) is not None:
+            log.error("the care for worker processes has failed", exc_info=raised)
+            self._die("nobody takes care of worker processes any more")
+
+    def _die(self, why: str) -> None:
+        if not self._stopping:
+            log.error("every request in flight is refused and the server ends", extra={"why": why})
+            self._end()
             self._on_death()
 
-
-class _Link(asyncio.Protocol):
-    """The connection to one worker. Commands of one turn of the event loop are sent as one message.
-
-    Attributes:
-        report: the worker's latest.
-    """
-
-    def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
-        self.report = Report([], [], (0,) * len(Priority), 0, 0)
-        self._on_report = on_report
-        self._on_lost = on_lost
-        self._frames = Frames()
-        self._commands: Commands | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-
-    def next_commands(self) -> Commands:
-        """Those that are sent next, to be added to."""
-        if self._commands is None:
-            self._commands = Commands()
-            asyncio.get_running_loop().call_soon(self._send_commands)
-        return self._commands
-
-    def hang_up(self) -> None:
-        self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for report in self._frames.feed(data):
-                self.report = report
-                self._on_report(report)
-        except Exception:
-            log.exception("what a worker process said can't be understood")
-            self.hang_up()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._on_lost()
-
-    def _send_commands(self) -> None:
-        commands, self._commands = self._commands, None
-        # To a worker that has gone, nothing is sent; that it went is told by `connection_lost`.
-        if not self._transport.is_closing():
-            self._transport.write(framed(commands))
+    def _end(self) -> None:
+        """Ends all workers at once, whatever they do, and forgets what they had."""
+        self.stop()
+        for slot in self._slots:
+            slot.kill()
+            slot.clear()
+        self._dispatcher.clear()

@@ -14,11 +14,14 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.InvalidArgument(errors.Violation("text", "0 tokens long", "1 to 64 tokens long")),
     errors.Undecodable(17),
     errors.UnknownModel("nope", ["b", "a"]),
-    errors.QueueFull(1024, 0.25),
+    errors.QueueFull(1024, 600, 0.25),
+    errors.WaitTooLong(40.0, 30.0),
+    errors.ClientLimit(9, "rows", 8, 0.5),
     errors.DeadlineTooShort(0.1, 1.5),
     errors.TooManyStreams(128),
     errors.RateLimited(0.25),
     errors.Unauthenticated("no token"),
+    errors.OutOfTime(0.3),
     errors.DeadlineExceeded(),
     errors.Cancelled(),
     errors.NotReady(),
@@ -28,12 +31,16 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.EngineDead(),
     errors.NotBuilt("GenerateStream"),
     errors.InternalError(),
+    errors.PoisonedRequest(),
 ]
 CODES = {
     "InvalidArgument": "INVALID_ARGUMENT",
     "Undecodable": "INVALID_ARGUMENT",
     "UnknownModel": "NOT_FOUND",
     "QueueFull": "RESOURCE_EXHAUSTED",
+    "WaitTooLong": "RESOURCE_EXHAUSTED",
+    "ClientLimit": "RESOURCE_EXHAUSTED",
+    "OutOfTime": "RESOURCE_EXHAUSTED",
     "DeadlineTooShort": "RESOURCE_EXHAUSTED",
     "TooManyStreams": "RESOURCE_EXHAUSTED",
     "RateLimited": "RESOURCE_EXHAUSTED",
@@ -47,6 +54,7 @@ CODES = {
     "EngineDead": "UNAVAILABLE",
     "NotBuilt": "UNIMPLEMENTED",
     "InternalError": "INTERNAL",
+    "PoisonedRequest": "INTERNAL",
 }
 
 
@@ -126,7 +134,7 @@ async def test_every_violation_is_in_the_details() -> None:
 
 
 async def test_the_retry_delay_is_told_twice() -> None:
-    context = await aborted(errors.QueueFull(3, 0.2504))
+    context = await aborted(errors.QueueFull(3, 2, 0.2504))
     detail = unpacked(context, error_details_pb2.RetryInfo)
     assert isinstance(detail, error_details_pb2.RetryInfo)
     assert detail.retry_delay.ToNanoseconds() == 250_400_000

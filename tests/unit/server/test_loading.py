@@ -40,7 +40,8 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
         scheduler=OtherScheduler,
     )
     bundle = open_bundle(tiny_bundle_path)
-    engine = loading.load_engine(bundle, config)
+    engine, ready = loading.load_engine(bundle, config, lambda keys: None)
+    assert (ready.version, ready.precision) == (bundle.manifest.version, "fp32") and ready.warm_up_seconds > 0
     assert isinstance(engine.scheduler, OtherScheduler)
     assert engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
     assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
@@ -50,5 +51,6 @@ def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(
     tiny_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_request_seconds", lambda *_: 0.5)
-    engine = loading.load_engine(open_bundle(tiny_bundle_path), parse_config(["b", "--threads", "1"], {}))
+    config = parse_config(["b", "--threads", "1"], {})
+    engine, _ = loading.load_engine(open_bundle(tiny_bundle_path), config, lambda keys: None)
     assert engine.scheduler.budget.bulk_seconds == 0.25

@@ -1,4 +1,4 @@
-"""Requests to an engine on a thread, and their outcomes, from an event loop as in the server."""
+"""Requests to an engine, and their outcomes, from an event loop as in the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import Outcome, Priority, Result, StepStats
+from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.engine.thread import EngineThread
 from attendant.server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
-from tests.fakes import SPECIAL_IDS, FakeStepper
+from tests.fakes import FakeStepper
 from tests.serving import GatedStepper, answered, eventually
+from tests.workers import thread_pool
 
 LONG = DecodingOptions(min_length=30, max_length=30)
+STEP_OF_A_SECOND = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {"step": 1.0})
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG, timeout: float | None = None) -> asyncio.Task[Result]:
@@ -38,16 +38,16 @@ async def running(
     stepper: FakeStepper, *, max_rows: int = 4, max_waiting: int = 10, on_death: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
     stats: list[StepStats] = []
-    engine = Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS)
-    host = EngineThread("test", engine, on_step=stats.append)
-    runner = EngineRunner(host, max_waiting=max_waiting, max_bulk=4, on_death=on_death)
+    pool = thread_pool(stepper, max_rows=max_rows, on_step=stats.append)
+    limits = DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0)
+    runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
     finally:
         if isinstance(stepper, GatedStepper):
             stepper.open()
-        await runner.stop()
+        runner.stop()
 
 
 async def ended(*tasks: asyncio.Task[Result]) -> list[Any]:
@@ -62,29 +62,30 @@ async def test_an_answer() -> None:
         assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
 
 
-async def test_one_wake_up_per_step_whatever_its_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    original = EngineRunner._tell
+
+    def counted(runner: EngineRunner, outcomes: Outcomes) -> None:
+        told.append(len(outcomes))
+        original(runner, outcomes)
+
+    monkeypatch.setattr(EngineRunner, "_tell", counted)
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
-        tasks = [ask(runner) for _ in range(4)]
+        tasks = [ask(runner)]
         await stepper.arrival()
-        await eventually(lambda: runner.num_waiting + runner.num_running == 4)
-        loop, calls = asyncio.get_running_loop(), []
-        original = loop.call_soon_threadsafe
-
-        def counted(callback: Any, *arguments: Any, **options: Any) -> Any:
-            if "_tell" in repr(callback):
-                calls.append(callback)
-            return original(callback, *arguments, **options)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        tasks += [ask(runner) for _ in range(3)]
+        await eventually(lambda: runner.num_running == 4)
+        await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
         stepper.open()
         await ended(*tasks)
-        assert 1 <= len(calls) <= 2, "the first may have been a step ahead of the others"
+        assert [one for one in told if one] == [1, 3], "the first is a step ahead of the others"
 
 
 async def test_a_full_queue_refuses_at_the_door() -> None:
     stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1, max_waiting=2) as (runner, _):
+    async with running(stepper, max_rows=1, max_waiting=4) as (runner, _):
         tasks = [ask(runner)]
         await stepper.arrival()
         tasks += [ask(runner), ask(runner)]
@@ -110,7 +111,7 @@ async def test_a_deadline_that_has_passed_is_not_started() -> None:
 async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
-        runner._host._throughput.note(10.0, 1)
+        runner._pool.pace.note(STEP_OF_A_SECOND)
         task = ask(runner)
         await stepper.arrival()
         other = ask(runner)
@@ -141,10 +142,10 @@ async def test_cancelling_frees_the_rows_within_one_step() -> None:
         await stepper.arrival()
         stepper.let_one_pass()
         await stepper.arrival()
-        assert runner.num_rows == 3
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await asyncio.sleep(0.01)  # on its way by socket, which nothing else tells
         stepper.let_one_pass()
         await eventually(lambda: runner.num_rows == 0)
         await eventually(lambda: bool(stats) and stats[-1].cancelled_rows == 3)
@@ -183,10 +184,8 @@ async def test_stopping_tells_those_that_are_still_in() -> None:
     async with running(stepper, max_rows=1) as (runner, _):
         tasks = [ask(runner), ask(runner)]
         await stepper.arrival()
-        stopping = asyncio.create_task(runner.stop())
-        await eventually(lambda: runner._host._stopping)
+        runner.stop()
         stepper.let_one_pass()
-        await stopping
         assert [type(one) for one in await ended(*tasks)] == [Draining] * 2
 
 

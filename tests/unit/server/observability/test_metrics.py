@@ -2,21 +2,16 @@
 
 import math
 import re
-import socket
-import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.errors import UserError
 from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.request import Priority, RequestStats, StepStats
-from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
@@ -43,6 +38,8 @@ CONTRACT = {
     "batch_efficiency_ratio": {"model"},
     "requests_total": {"model", "method", "code"},
     "rejected_total": {"model", "reason"},
+    "mispredicted_total": {"model", "what"},
+    "prediction_ratio": {"model"},
     "cancelled_rows_total": {"model"},
     "source_tokens_total": {"model"},
     "target_tokens_total": {"model"},
@@ -62,6 +59,7 @@ CONTRACT = {
     "attention_entropy_ratio": {"model"},
     "coverage_deficit_ratio": {"model"},
     "unknown_tokens_total": {"model"},
+    "engine_restarts_total": {"model"},
     "hit_max_length_total": {"model"},
     "length_ratio": {"model"},
 }
@@ -186,24 +184,3 @@ def test_entropy_and_coverage_by_hand() -> None:
     assert coverage_deficit(sharp) == 0.0
     assert coverage_deficit(half) == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
     assert coverage_deficit(np.concatenate([half, half, half])) == pytest.approx(0.5), "twice looked at counts once"
-
-
-def test_the_endpoint_speaks_prometheus(metrics: Metrics) -> None:
-    exercise(metrics)
-    with (
-        metrics_endpoint("127.0.0.1", 0, metrics.registry) as port,
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response,
-    ):
-        text = response.read().decode()
-        assert response.headers["Content-Type"].startswith("text/plain")
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert families["attendant_step_rows"].type == "histogram"
-    assert families["attendant_rows_limit"].samples[0].labels == {"model": "m"}
-
-
-def test_a_port_in_use_is_told_in_one_line(metrics: Metrics) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        words = f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
-        with pytest.raises(UserError, match=words), metrics_endpoint("127.0.0.1", port, metrics.registry):
-            pass

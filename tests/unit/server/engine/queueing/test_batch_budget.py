@@ -59,24 +59,24 @@ def test_small_calls_say_little() -> None:
 def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: float, share: float) -> None:
     """While both always want to go on: neither starves, whatever their rounds take."""
     rng = random.Random(seed)
-    fair_share = FairShare(share)
+    fair_share = FairShare()
     seconds = {True: 0.0, False: 0.0}
     for _ in range(3000):
-        is_bulk = fair_share.is_bulk_turn()
+        is_bulk = fair_share.is_turn()
         took = (bulk if is_bulk else interactive) * rng.uniform(0.5, 1.5)
         seconds[is_bulk] += took
-        fair_share.note(bulk=is_bulk, seconds=took, contended=True)
+        fair_share.note(took, first=not is_bulk, contended=True, share=share)
     total = seconds[True] + seconds[False]
     # The edges: a round that has begun, and one that was earned but not had.
     assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
 
 
 def test_what_was_done_alone_is_neither_earned_nor_owed() -> None:
-    fair_share = FairShare(0.5)
+    fair_share = FairShare()
     for _ in range(100):
-        fair_share.note(bulk=False, seconds=1.0, contended=False)
-    assert not fair_share.is_bulk_turn()
+        fair_share.note(1.0, first=True, contended=False, share=0.5)
+    assert not fair_share.is_turn()
     for _ in range(100):
-        fair_share.note(bulk=True, seconds=1.0, contended=False)
-    fair_share.note(bulk=False, seconds=1.0, contended=True)
-    assert fair_share.is_bulk_turn(), "it is not made to pay for the time that nobody else wanted"
+        fair_share.note(1.0, first=False, contended=False, share=0.5)
+    fair_share.note(1.0, first=True, contended=True, share=0.5)
+    assert fair_share.is_turn(), "it is not made to pay for the time that nobody else wanted"

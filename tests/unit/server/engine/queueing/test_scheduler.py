@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.scheduler import (
     BULK_SHARE,
+    HEAVY_PART,
     MAX_STEPS_TO_FILL,
     MIN_NEWCOMERS_PART,
     Budget,
@@ -18,11 +19,17 @@ from attendant.server.engine.queueing.scheduler import (
 from attendant.server.engine.request import EngineRequest, Priority
 
 OPTIONS = DecodingOptions(max_length=5)
-INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
+INTERACTIVE, HEAVY, BULK = Priority
 
 
 def request(
-    key: int, priority: Priority = INTERACTIVE, rows: int = 1, length: int = 3, deadline: float | None = None
+    key: int,
+    priority: Priority = INTERACTIVE,
+    rows: int = 1,
+    length: int = 3,
+    deadline: float | None = None,
+    client: str = "",
+    start_by: float | None = None,
 ) -> EngineRequest:
     return EngineRequest(
         key=key,
@@ -31,6 +38,8 @@ def request(
         submitted=0.0,
         deadline=deadline,
         priority=priority,
+        client=client,
+        start_by=start_by,
     )
 
 
@@ -140,24 +149,88 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
     for _ in range(200):
         joined = len(queue.admit(BULK))
         if joined:
-            queue.note_bulk_encoding(0.0001 * 8 * joined, 8 * joined)
+            queue.note_encoding(BULK, 0.0001 * 8 * joined, 8 * joined)
             running += joined
         else:
-            queue.note_bulk_step(0.001 + 0.0003 * running, running)
+            queue.note_step(BULK, 0.001 + 0.0003 * running, running)
             # Half of them end, so that the limit comes to bear.
             for key in list(queue._queues[BULK]._running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
-    assert queue._bulk_rows is not None and queue._bulk_positions is not None
-    assert queue._bulk_rows.units == pytest.approx(30, abs=3)
-    assert queue._bulk_positions.units == pytest.approx(100, abs=5)
+    lane = queue._lanes[BULK]
+    assert lane.rows is not None and lane.positions is not None
+    assert lane.rows.units == pytest.approx(30, abs=3)
+    assert lane.positions.units == pytest.approx(100, abs=5)
 
 
 def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
     queue = scheduler(max_rows=16, bulk_seconds=1e-6)
-    queue.note_bulk_step(1.0, 8)
+    queue.note_step(BULK, 1.0, 8)
     queue.add(request(0, BULK, rows=16))
     assert keys(queue.admit(BULK)) == [0]
+
+
+def test_a_light_client_goes_before_a_heavy_one() -> None:
+    queue = scheduler(max_rows=4)
+    for key in range(8):
+        queue.add(request(key, HEAVY, client="flood"))
+    assert queue.next_priority() is HEAVY
+    assert len(queue.admit(HEAVY)) == 4
+    queue.note_round(HEAVY, 1.0)
+    queue.add(request(99, client="other"))
+    assert queue.next_priority() is INTERACTIVE
+    assert keys(queue.admit(INTERACTIVE)) == [99], "the rows of the heavy ones are not in its way"
+
+
+@pytest.mark.parametrize(("num_heavy", "num_light"), [(1, 1), (3, 1), (1, 4)])
+def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: int) -> None:
+    queue = scheduler(max_rows=16)
+    for number in range(num_heavy):
+        queue.add(request(number, HEAVY, client=f"heavy {number}"))
+    for number in range(num_light):
+        queue.add(request(100 + number, client=f"light {number}"))
+    seconds = dict.fromkeys(Priority, 0.0)
+    for _ in range(400):
+        turn = queue.next_priority()
+        queue.admit(turn)
+        took = 2.0 if turn is HEAVY else 1.0
+        seconds[turn] += took
+        queue.note_round(turn, took)
+    assert seconds[HEAVY] / sum(seconds.values()) == pytest.approx(num_heavy / (num_heavy + num_light), abs=0.02)
+
+
+def test_bulk_work_has_its_tenth_beside_both() -> None:
+    queue = scheduler(max_rows=16)
+    for key, priority in enumerate(Priority):
+        queue.add(request(key, priority, client=str(key)))
+    seconds = dict.fromkeys(Priority, 0.0)
+    for _ in range(1000):
+        turn = queue.next_priority()
+        seconds[turn] += 1.0
+        queue.note_round(turn, 1.0)
+    assert seconds[BULK] == pytest.approx(100, abs=2)
+    assert seconds[HEAVY] == pytest.approx(seconds[INTERACTIVE], abs=3)
+
+
+def test_calls_for_heavy_requests_are_limited_too() -> None:
+    queue = scheduler(max_rows=256, bulk_seconds=0.01)
+    queue.note_step(HEAVY, HEAVY_PART * 0.01, 8)
+    for key in range(20):
+        queue.add(request(key, HEAVY))
+    assert len(queue.admit(HEAVY)) == 8
+    queue.add(request(99, INTERACTIVE, rows=256))
+    assert keys(queue.admit(INTERACTIVE)) == [99]
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_what_waits_and_comes_too_late_is_told_before_it_is_admitted(priority: Priority) -> None:
+    queue = scheduler(max_rows=2)
+    for key, start_by in enumerate((1.0, 9.0, 3.0, 4.0, None)):
+        queue.add(request(key, priority, start_by=start_by))
+    assert keys(queue.admit(priority)) == [0, 1]
+    assert queue.missed(2.9) == []
+    assert queue.missed(4.0) == [2, 3], "and not 0, which runs"
+    assert queue.missed(4.0) == []
 
 
 @pytest.mark.parametrize("priority", Priority)
@@ -178,7 +251,7 @@ def test_deadlines_of_the_past_do_not_pile_up() -> None:
     for key in range(5000):
         queue.add(request(key, deadline=10_000.0 - key))
         queue.remove(key)
-    assert len(queue._deadlines) < 100
+    assert len(queue._deadlines._heap) < 100
     assert queue.expired(5000.0) == [-1]
 
 
@@ -221,11 +294,10 @@ def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
         running = list(queue._queues[turn]._running)
         if turn is BULK and admitted:
             took = 0.2 * len(admitted)
-            queue.note_bulk_encoding(took, 8 * len(admitted))
+            queue.note_encoding(BULK, took, 8 * len(admitted))
         else:
             took = 0.1 + 0.05 * len(running)
-            if turn is BULK:
-                queue.note_bulk_step(took, len(running))
+            queue.note_step(turn, took, len(running))
             for one in running:
                 steps_left[one] -= 1
         seconds[turn] += took

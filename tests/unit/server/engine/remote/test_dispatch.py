@@ -1,21 +1,30 @@
 """Who gets which request, on plain values."""
 
 import random
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.request import EngineRequest, Priority
-from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
+from tests.unit.server.engine.queueing.test_scheduler import BULK, HEAVY, INTERACTIVE, request
 
 
 def given_to(sent: list[tuple[int, EngineRequest]]) -> list[tuple[int, int]]:
     return [(worker, one.key) for worker, one in sent]
 
 
+def desk_of(num_workers: int, max_rows: int) -> Dispatcher:
+    """All of whose workers are open."""
+    desk = Dispatcher(num_workers, max_rows)
+    for worker in range(num_workers):
+        assert desk.open(worker) == []
+    return desk
+
+
 def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
-    desk = Dispatcher(2, max_rows=8)
+    desk = desk_of(2, max_rows=8)
     assert given_to(desk.add(request(0, rows=4))) == [(0, 0)]
     assert given_to(desk.add(request(1, rows=1))) == [(1, 1)]
     assert given_to(desk.add(request(2, rows=1))) == [(1, 2)]
@@ -24,59 +33,102 @@ def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
 
 
 def test_one_queue_for_all_and_whoever_has_room_takes_the_next() -> None:
-    desk = Dispatcher(2, max_rows=1)
+    desk = desk_of(2, max_rows=1)
     for key in range(5):
         desk.add(request(key))
-    assert desk.num_waiting == 3
-    assert given_to(desk.ended([1])) == [(1, 2)]
-    assert given_to(desk.ended([2, 0])) == [(0, 3), (1, 4)]
-    assert desk.num_waiting == 0
+    assert desk.num_waiting(INTERACTIVE) == 3
+    assert given_to(desk.ended(1, [request(1)])) == [(1, 2)]
+    assert given_to(desk.ended(1, [request(2)])) == [(1, 3)]
+    assert given_to(desk.ended(0, [request(0)])) == [(0, 4)]
+    assert desk.num_waiting(INTERACTIVE) == 0
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:
-    desk = Dispatcher(1, max_rows=4)
+    desk = desk_of(1, max_rows=4)
     desk.add(request(0, rows=2))
     assert desk.add(request(1, rows=4)) == desk.add(request(2, rows=1)) == []
-    assert given_to(desk.ended([0])) == [(0, 1)]
-    assert given_to(desk.ended([1])) == [(0, 2)]
+    assert given_to(desk.ended(0, [request(0, rows=2)])) == [(0, 1)]
+    assert given_to(desk.ended(0, [request(1, rows=4)])) == [(0, 2)]
 
 
 def test_cancelling() -> None:
-    desk = Dispatcher(2, max_rows=1)
+    desk = desk_of(2, max_rows=1)
     for key in range(3):
         desk.add(request(key))
-    assert desk.cancel(1) == 1, "that worker is to be told, and will say that it has ended"
-    assert desk.cancel(2) is None and desk.num_waiting == 0
-    assert desk.cancel(2) is None
-    assert desk.ended([1]) == []
-    assert desk.cancel(1) is None
+    assert not desk.cancel(1), "a worker has it"
+    assert desk.cancel(2) and desk.num_waiting(INTERACTIVE) == 0
+    assert not desk.cancel(2)
+    assert desk.ended(1, [request(1)]) == []
+
+
+def test_a_closed_worker_is_given_nothing() -> None:
+    desk = desk_of(2, max_rows=1)
+    desk.add(request(0)), desk.add(request(1)), desk.add(request(2))
+    desk.close(0)
+    assert desk.is_open
+    assert desk.take_back([request(0)]) == []
+    assert given_to(desk.add(request(3, BULK))) == [(1, 3)]
+    assert given_to(desk.ended(1, [request(1)])) == [(1, 0)], "before those that came later"
+    assert given_to(desk.open(0)) == [(0, 2)], "with all its rows"
+
+
+def test_without_workers_everything_waits_in_order() -> None:
+    desk = desk_of(1, max_rows=8)
+    desk.close(0)
+    assert not desk.is_open
+    for key in range(2, 6):
+        assert desk.add(request(key, BULK if key % 2 else INTERACTIVE)) == []
+    assert desk.take_back([request(1, BULK), request(0)]) == []
+    assert (desk.num_waiting(INTERACTIVE), desk.num_waiting(BULK)) == (3, 3)
+    assert given_to(desk.open(0)) == [(0, key) for key in (0, 2, 4, 1, 3, 5)]
+
+
+def test_clients_take_turns() -> None:
+    desk = desk_of(1, max_rows=1)
+    for key in range(6):
+        desk.add(request(key, client="flood"))
+    desk.add(request(6, client="other"))
+    order, running = [], 0
+    for _ in range(5):
+        ((_, sent),) = desk.ended(0, [request(running)])
+        running = sent.key
+        order.append(running)
+    assert order.index(6) <= 1
+
+
+def test_what_comes_too_late_is_taken_out() -> None:
+    desk = desk_of(1, max_rows=1)
+    for key, start_by in enumerate((1.0, 2.0, 5.0)):
+        desk.add(request(key, start_by=start_by))
+    assert [one.key for one in desk.missed(3.0)] == [1], "0 has been given to a worker"
+    assert given_to(desk.ended(0, [request(0)])) == [(0, 2)]
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
 def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
     rng = random.Random(seed)
-    desk = Dispatcher(num_workers, max_rows)
+    desk = desk_of(num_workers, max_rows)
     running: dict[int, tuple[int, EngineRequest]] = {}
-    order: list[int] = []
+    order: dict[Priority, list[int]] = {INTERACTIVE: [], HEAVY: []}
 
     def note(sent: list[tuple[int, EngineRequest]]) -> None:
         for worker, one in sent:
             running[one.key] = worker, one
-            if one.priority is INTERACTIVE:
-                order.append(one.key)
-        for worker in range(num_workers):
-            mine = (one for at, one in running.values() if at == worker and one.priority is INTERACTIVE)
+            if one.priority is not BULK:
+                order[one.priority].append(one.key)
+        for worker, priority in product(range(num_workers), (INTERACTIVE, HEAVY)):
+            mine = (one for at, one in running.values() if at == worker and one.priority is priority)
             assert sum(one.max_rows for one in mine) <= max_rows
+
+    def end(key: int) -> None:
+        worker, gone = running.pop(key)
+        note(desk.ended(worker, [gone]))
 
     for key in range(100):
         note(desk.add(request(key, rng.choice(list(Priority)), rows=rng.randint(1, max_rows))))
         while running and rng.random() < 0.5:
-            gone = rng.choice(list(running))
-            del running[gone]
-            note(desk.ended([gone]))
+            end(rng.choice(list(running)))
     while running:
-        gone = min(running)
-        del running[gone]
-        note(desk.ended([gone]))
-    assert order == sorted(order) and desk.num_waiting == 0
+        end(min(running))
+    assert all(keys == sorted(keys) for keys in order.values()) and desk.num_waiting(INTERACTIVE) == 0

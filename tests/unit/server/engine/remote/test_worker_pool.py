@@ -1,60 +1,49 @@
-"""Engines behind sockets: workers on threads of this process, so that a test can hold them up or break them."""
+"""Engines behind sockets: who decodes what, and what becomes of it when a worker dies or hangs."""
 
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
+from attendant.runtime.errors import UserError
+from attendant.runtime.stepper import DecoderState
+from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.remote import worker_pool
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
-from attendant.server.engine.remote.serving import serve_engine
-from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.errors import Draining, EngineDead
+from attendant.server.errors import EngineDead, PoisonedRequest
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually
+from tests.workers import thread_pool
 
 LONG = DecodingOptions(min_length=30, max_length=30)
-
-
-def work(connection: socket.socket, stepper: FakeStepper, max_rows: int) -> None:
-    """A worker's life, as in server/process/worker_main.py: a failed step ends it."""
-    with connection, suppress(RuntimeError, OSError):
-        serve_engine(connection, Engine(stepper, Budget(max_rows=max_rows, max_source_positions=1000), SPECIAL_IDS))
+POISON = 6
 
 
 @asynccontextmanager
 async def running(
-    *steppers: FakeStepper, max_rows: int = 4, on_death: Callable[[], None] = lambda: None
+    *steppers: FakeStepper, max_rows: int = 4, on_death: Callable[[], None] = lambda: None, **options: Any
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
-    pairs = [socket.socketpair() for _ in steppers]
-    threads = [
-        threading.Thread(target=work, args=(theirs, stepper, max_rows))
-        for (_, theirs), stepper in zip(pairs, steppers, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
     stats: list[StepStats] = []
-    host = WorkerPool([ours for ours, _ in pairs], max_rows=max_rows, on_step=stats.append)
-    runner = EngineRunner(host, max_waiting=10, max_bulk=20, on_death=on_death)
+    on_available = options.pop("on_available", lambda available: None)
+    pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
+    limits = DoorLimits(max_waiting=200, max_wait_seconds=60.0)
+    runner = EngineRunner(pool, limits=limits, max_bulk=20, on_death=on_death, on_available=on_available)
     await runner.start()
     try:
         yield runner, stats
     finally:
-        await runner.stop()
+        runner.stop()
         for stepper in steppers:
             if isinstance(stepper, GatedStepper):
                 stepper.open()
-        for thread in threads:
-            await asyncio.to_thread(thread.join, PATIENCE_SECONDS)
-            assert not thread.is_alive()
 
 
 def ask(runner: EngineRunner, wanted: DecodingOptions = LONG) -> "asyncio.Task[Result]":
@@ -97,7 +86,7 @@ async def test_bulk_and_interactive_by_the_same_door() -> None:
             ask_bulk(runner, (4, 5, 3), LONG, told)
         assert isinstance((await ended(ask(runner)))[0], Result)
         await eventually(lambda: len(told) == 12)
-        assert {one.priority for one in stats} == set(Priority)
+        assert {one.priority for one in stats} >= {Priority.INTERACTIVE, Priority.BULK}
 
 
 async def test_the_queue_is_the_servers() -> None:
@@ -115,23 +104,6 @@ async def test_the_queue_is_the_servers() -> None:
         assert isinstance((await ended(tasks[0]))[0], Result)
 
 
-async def test_cancelling_reaches_the_worker() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper) as (runner, stats):
-        task = ask(runner, DecodingOptions(beam_size=3, min_length=30, max_length=30))
-        for _ in range(2):
-            await stepper.arrival()
-            stepper.let_one_pass()
-        await stepper.arrival()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0.01)  # on its way by socket, which nothing else tells
-        stepper.let_one_pass()
-        await eventually(lambda: bool(stats) and stats[-1].cancelled_rows == 3)
-        assert runner.num_rows == 0 and stepper.num_steps == 3
-
-
 async def test_a_worker_that_dies_fails_everybody_and_says_so_once() -> None:
     broken, whole, deaths = GatedStepper(7), GatedStepper(7), []
     broken.fail_at_step = 2
@@ -145,16 +117,82 @@ async def test_a_worker_that_dies_fails_everybody_and_says_so_once() -> None:
         assert deaths == [1]
 
 
-async def test_draining_and_stopping() -> None:
-    stepper = GatedStepper(7)
-    async with running(stepper, max_rows=1) as (runner, _):
-        tasks = [ask(runner), ask(runner)]
-        await stepper.arrival()
-        runner.drain()
-        with pytest.raises(Draining):
-            await ask(runner)
-        await runner.stop()
-        assert [type(one) for one in await ended(*tasks)] == [Draining] * 2
+class PoisonedStepper(FakeStepper):
+    """Fails whenever a source begins with POISON."""
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        if any(source[0] == POISON for source in sources):
+            raise RuntimeError("poisoned")
+        return super().encode(sources)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_a_poisoned_request_takes_its_neighbours_along_once(num_workers: int) -> None:
+    available: list[bool] = []
+    steppers = [PoisonedStepper() for _ in range(num_workers + 2)]
+    options = {"num_workers": num_workers, "max_restarts": 2, "on_available": available.append}
+    async with running(*steppers, max_rows=64, **options) as (runner, _):
+        told: list[object] = []
+        for number in range(30):
+            ask_bulk(runner, (POISON if number == 7 else 4 + number % 2, 5, 3), LONG, told)
+        tasks = [ask(runner) for _ in range(6)]
+        assert all(isinstance(one, Result) for one in await ended(*tasks))
+        await eventually(lambda: len(told) == 30)
+        assert sum(isinstance(one, PoisonedRequest) for one in told) == 1
+        assert sum(isinstance(one, Result) for one in told) == 29
+        assert (runner.num_waiting, runner.num_running) == (0, 0)
+        assert available == ([False, False, True] if num_workers == 1 else []), "with two there is always one"
+        again = await ended(asyncio.ensure_future(answered(runner.submit((POISON, 5, 3), LONG, None))))
+        assert isinstance(again[0], PoisonedRequest), "without a third death, which would be the last"
+
+
+async def test_cancelled_suspects_are_not_tried() -> None:
+    loaded = threading.Event()
+    broken = GatedStepper(7)
+    broken.fail_at_step = 1
+    whole = FakeStepper()
+    loads = iter([lambda: None, loaded.wait])
+    options = {"num_workers": 1, "max_restarts": 1, "load": lambda: next(loads)()}
+    async with running(broken, whole, max_rows=4, **options) as (runner, _):
+        tasks = [ask(runner) for _ in range(3)]
+        await broken.arrival()
+        await asyncio.sleep(0.01)  # on their way by socket, which nothing else tells
+        broken.open()
+        await eventually(lambda: runner.num_running == 0)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        loaded.set()
+        first, second, third = await ended(*tasks)
+        assert isinstance(first, Result) and isinstance(third, Result)
+        assert isinstance(second, asyncio.CancelledError)
+        assert whole.num_encodes == 2, "each alone"
+        assert runner.num_waiting == 0
+
+
+async def test_a_worker_that_says_nothing_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "TICK_SECONDS", 0.01)
+    stepper, deaths = GatedStepper(7), []
+    async with running(stepper, hang_seconds=0.2, on_death=lambda: deaths.append(1)) as (runner, _):
+        await asyncio.sleep(0.5)  # it may be silent as long as it likes while it has no work
+        assert not deaths
+        tasks = [ask(runner) for _ in range(3)]
+        assert [type(one) for one in await ended(*tasks)] == [EngineDead] * 3
+        assert deaths == [1]
+        assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
+
+
+async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
+    broken, deaths = FakeStepper(), []
+    broken.fail_at_step = 1
+
+    def refuse() -> None:
+        raise UserError("it is another one")
+
+    loads = iter([lambda: None, refuse])
+    options = {"num_workers": 1, "max_restarts": 5, "load": lambda: next(loads)()}
+    async with running(broken, FakeStepper(), on_death=lambda: deaths.append(1), **options) as (runner, _):
+        assert [type(one) for one in await ended(ask(runner))] == [EngineDead]
+        assert deaths == [1]
 
 
 async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> None:

@@ -1,0 +1,52 @@
+"""`python -m server` with an engine that some requests break, told by the length of their sources."""
+
+import ctypes
+import os
+import signal
+from enum import IntEnum
+
+from attendant.runtime.command import exit_command
+from attendant.server.__main__ import main
+from attendant.server.engine.queueing.scheduler import Scheduler
+from attendant.server.engine.request import EngineRequest, Priority
+
+
+class Break(IntEnum):
+    """Symbols of a source that breaks the engine after its first round there."""
+
+    CRASH = 61
+    RAISE = 62
+    RUN_OUT_OF_MEMORY = 63
+    HANG = 64
+
+    @property
+    def text(self) -> str:
+        return "a" * self
+
+
+class BreakableScheduler(Scheduler):
+    """Breaks what it belongs to, where a request that asks for it is computed."""
+
+    def admit(self, priority: Priority) -> list[EngineRequest]:
+        admitted = super().admit(priority)
+        self._broken_by = {len(request.source_ids) - 1 for request in admitted} & set(Break)
+        return admitted
+
+    def note_round(self, priority: Priority, seconds: float) -> None:
+        super().note_round(priority, seconds)
+        for how in self._broken_by:
+            if how == Break.CRASH:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if how == Break.RAISE:
+                raise RuntimeError("the model is broken")
+            if how == Break.RUN_OUT_OF_MEMORY:
+                os.kill(os.getpid(), signal.SIGKILL)
+            # A call that never comes back, and holds the interpreter's lock meanwhile.
+            ctypes.PyDLL(None).pause()
+
+
+if __name__ == "__main__":
+    # Workers import the class by the name of this file, and not as a part of what they run themselves.
+    from tests.faults import breakable_server
+
+    exit_command("server", lambda: main(breakable_server.BreakableScheduler))

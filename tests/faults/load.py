@@ -1,0 +1,49 @@
+"""Open and closed loads from a process of its own: benchmarks/serving/generator.py, asked by a test."""
+
+import base64
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.harness.process import Process
+from benchmarks.serving.generator import Answered, Load
+from benchmarks.serving.payloads import UNARY
+
+
+class Caller:
+    """A load generator: one connection to a server, and what it asks there."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def begin(self, load: Load) -> None:
+        """To be waited for by `end`."""
+        self._process.ask(asdict(load))
+
+    def end(self) -> Answered:
+        return Answered(**self._process.answer())
+
+    def call(self, load: Load) -> Answered:
+        self.begin(load)
+        return self.end()
+
+
+@contextmanager
+def caller(target: str, requests: Sequence[messages.GenerateRequest], folder: Path) -> Iterator[Caller]:
+    """Calls Generate with these requests in turn; `folder`: where they are written for it."""
+    path = folder / f"{len(list(folder.iterdir()))}.requests"
+    path.write_bytes(b"".join(base64.b64encode(one.SerializeToString()) + b"\n" for one in requests))
+    command = [sys.executable, "-m", "benchmarks.serving.generator", target, UNARY, str(path)]
+    with Process(command, answers=True) as process:
+        process.await_ready()
+        yield Caller(process)
+
+
+def milliseconds(seconds: Sequence[float], percentile: float) -> float:
+    """0 where there are none."""
+    return 1e3 * float(np.percentile(seconds, percentile)) if seconds else 0.0

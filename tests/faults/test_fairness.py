@@ -1,0 +1,121 @@
+"""Clients: credentials, limits and fairness."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from benchmarks.serving.generator import Load
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
+from tests.faults.load import Caller, caller, milliseconds
+from tests.server_process import ROOT, Running, server
+
+EVERYWHERE = "--host", "::"
+"""A server there sees this machine as two clients: by its address of IPv4, and by that of IPv6."""
+
+MAX_SLOWDOWN = 3.0
+SMALL_RATE = 40.0
+SECONDS = 8.0
+DEADLINE_SECONDS = 2.0
+
+
+def small(word: str, beam_size: int = 1) -> messages.GenerateRequest:
+    return messages.GenerateRequest(text=word, decoding=messages.DecodingOptions(beam_size=beam_size))
+
+
+WORDS = "phoneme", "badge", "banana", "cat", "sequence", "onnx"
+FLOODS = {
+    "200 calls of beam 32": ([small(word, 32) for word in ("internationalization", "refrigerator")], 200),
+    "64 greedy calls": ([small("internationalization" * 2), small("a")], 64),
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_ipv6() -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("two clients on one machine are told apart by IPv4 and IPv6, and it has no IPv6")
+
+
+def targets(running: Running) -> tuple[str, str]:
+    """By which the server sees one client, and another one."""
+    port = running.target.rpartition(":")[2]
+    return f"127.0.0.1:{port}", f"[::1]:{port}"
+
+
+def code_of(target: str, request: messages.GenerateRequest) -> tuple[str, str]:
+    """The code of a call and its message; with the time after which to come again, where it is refused."""
+    with grpc.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
+        try:
+            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request, timeout=20)
+        except grpc.RpcError as error:
+            pushback = dict(error.trailing_metadata())["grpc-retry-pushback-ms"]
+            assert int(pushback) > 0
+            return error.code().name, error.details()
+        return "OK", ""
+
+
+def test_rows_of_a_client_are_limited(start: Start) -> None:
+    with start(*EVERYWHERE, "--max-client-rows", "3") as running:
+        for target in targets(running):
+            assert code_of(target, small("badge", 3)) == ("OK", "")
+            told = "with this one the client would have 4 rows in flight, must be at most 3"
+            assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", told)
+
+
+def test_a_flood_of_one_client_leaves_room_for_another(start: Start, tmp_path: Path) -> None:
+    """However many one asks for: the other's calls are let in and answered."""
+    with start(*EVERYWHERE, "--max-rows", "4", "--max-waiting", "8") as running:
+        one, other = targets(running)
+        with caller(one, [small("badge", 4)], tmp_path) as flood, caller(other, [small("badge")], tmp_path) as quiet:
+            flood.begin(Load(kind="closed", num_clients=100, num_requests=1000, seconds=60.0))
+            found = quiet.call(Load(kind="closed", num_clients=2, num_requests=20, seconds=60.0))
+            assert found.failures == [] and len(found.latencies) == 20
+            assert len(flood.end().latencies) > 0
+
+
+@contextmanager
+def _callers(running: Running, folder: Path) -> Iterator[tuple[Caller, dict[str, Caller]]]:
+    """A quiet one, and the floods by name."""
+    one, other = targets(running)
+    with ExitStack() as exits:
+        quiet = exits.enter_context(caller(other, [small(word) for word in WORDS], folder))
+        floods = {name: exits.enter_context(caller(one, asked, folder)) for name, (asked, _) in FLOODS.items()}
+        yield quiet, floods
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_small_call_beside_a_flood(workers: int, tmp_path: Path, figure: Figure) -> None:
+    """p99 of small calls, 40 a second of another client, over that with nobody beside them; and with 2 s deadlines."""
+    options = *EVERYWHERE, "--workers", str(workers), "--log-level", "warning"
+    with (
+        server(str(ROOT / "models" / "g2p-en"), *options) as running,
+        _callers(running, tmp_path) as (quiet, floods),
+    ):
+        alone = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS)
+        beside = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS, timeout_seconds=DEADLINE_SECONDS)
+        quiet.call(alone)
+        idle = milliseconds(quiet.call(alone).latencies, 99)
+        for name, flood in floods.items():
+            clients = FLOODS[name][1]
+            flood.call(Load(kind="closed", num_clients=clients, seconds=2.0))
+            flood.begin(Load(kind="closed", num_clients=clients, seconds=SECONDS + 1.0))
+            time.sleep(0.5)  # until the flood is there
+            found = quiet.call(beside)
+            flood.end()
+            of = f"beside {name}, {workers} worker{'s' * (workers > 1)}"
+            num_asked = len(found.latencies) + len(found.failures)
+            figure(f"answered in 2 s {of}", len(found.latencies) / num_asked, at_least(1.0), "of the small calls")
+            slowdown = milliseconds(found.latencies, 99) / idle
+            figure(f"small call's p99 {of}", slowdown, at_most(MAX_SLOWDOWN), f"x its idle {idle:.1f} ms")

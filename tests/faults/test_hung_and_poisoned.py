@@ -1,0 +1,217 @@
+"""A hung engine and poisoned requests."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.faults.breakable_server import Break
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
+from tests.faults.witness import witness
+from tests.server_process import Running
+
+PROGRAM = "tests.faults.breakable_server"
+NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+GAUGES = ("requests_waiting", "requests_running", "rows_running")
+TIMEOUT = 300.0
+
+
+@contextmanager
+def connected(running: Running) -> Iterator[seq2seq_pb2_grpc.Seq2SeqStub]:
+    with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
+        yield seq2seq_pb2_grpc.Seq2SeqStub(channel)
+
+
+def ask(stub: seq2seq_pb2_grpc.Seq2SeqStub, text: str = "badge", request_id: str = "") -> grpc.Future:
+    decoding = messages.DecodingOptions(beam_size=2, min_length=20, max_length=20)
+    request = messages.GenerateRequest(text=text, request_id=request_id, decoding=decoding)
+    return stub.Generate.future(request, timeout=TIMEOUT)
+
+
+def code_of(call: grpc.Future) -> str:
+    return str(call.code().name)
+
+
+def health_of(running: Running) -> str:
+    with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+def workers_of(running: Running) -> list[psutil.Process]:
+    return psutil.Process(running.process.pid).children()
+
+
+def check_nothing_is_stuck(running: Running) -> None:
+    metrics = running.metrics()
+    assert {name: metrics[f'attendant_{name}{{"model": "tiny"}}'] for name in GAUGES} == dict.fromkeys(GAUGES, 0)
+    assert metrics['attendant_ready{"model": "tiny"}'] == 1 and health_of(running) == "SERVING"
+
+
+@pytest.mark.parametrize("how", [Break.CRASH, Break.RAISE, Break.RUN_OUT_OF_MEMORY])
+def test_a_poisoned_request_is_found_and_its_neighbours_are_answered(start: Start, how: Break) -> None:
+    with start(program=PROGRAM) as running, connected(running) as stub:
+        expected = [(one.tokens, one.score) for one in ask(stub).result().hypotheses]
+        neighbours = [ask(stub) for _ in range(6)]
+        poisoned = ask(stub, how.text, request_id="the-poisoned-one")
+        neighbours += [ask(stub) for _ in range(6)]
+        assert code_of(poisoned) == "INTERNAL"
+        assert poisoned.details() == "internal error; the server's log has it under this request's id"
+        for call in neighbours:
+            assert [(one.tokens, one.score) for one in call.result().hypotheses] == expected
+        restarts = 'attendant_engine_restarts_total{"model": "tiny"}'
+        assert running.metrics()[restarts] == 2, "once with its neighbours, once alone"
+        assert code_of(ask(stub, how.text)) == "INTERNAL"
+        assert running.metrics()[restarts] == 2, "what is known to be poisoned is not tried again"
+        check_nothing_is_stuck(running)
+        log = running.log()
+        (line,) = [one for one in log.splitlines() if "the-poisoned-one" in one]
+        assert "reason=poisoned" in line
+        assert ("the model is broken" in log) == (how is Break.RAISE), "the log has the reason, the caller has not"
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
+
+
+def test_a_bulk_stream_with_a_poisoned_request(start: Start) -> None:
+    with start("--workers", "2", program=PROGRAM) as running, connected(running) as stub:
+        requests = [messages.GenerateRequest(text="badge", request_id=str(number)) for number in range(40)]
+        requests[20].text = Break.CRASH.text
+        with witness(running.target, pause_seconds=0.05, timeout_seconds=TIMEOUT) as seen:
+            answers = {one.request_id: one for one in stub.GenerateBatch(iter(requests), timeout=TIMEOUT)}
+        assert len(answers) == 40, "each is answered once"
+        failed = {key: one.error.code for key, one in answers.items() if one.HasField("error")}
+        assert failed == {"20": grpc.StatusCode.INTERNAL.value[0]}
+        assert set(seen.codes) == {"OK"}, "the other worker goes on"
+        check_nothing_is_stuck(running)
+
+
+def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
+    with start(program=PROGRAM) as running, connected(running) as stub:
+        (worker,) = workers_of(running)
+        worker.kill()
+        call = ask(stub)
+        assert call.result().hypotheses, "it waited for the next one"
+        assert workers_of(running) != [worker]
+        check_nothing_is_stuck(running)
+
+
+def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
+    with start("--max-restarts", "1", program=PROGRAM) as running, connected(running) as stub:
+        calls = [ask(stub, Break.CRASH.text), ask(stub)]
+        assert {code_of(call) for call in calls} <= {"INTERNAL", "UNAVAILABLE"}
+        assert running.process.wait(30) == 1
+
+
+@pytest.mark.parametrize("how", ["stopped", "native"])
+def test_a_hung_engine_ends_the_server(start: Start, how: str) -> None:
+    with start("--workers", "2", "--hang-seconds", "1", program=PROGRAM) as running, connected(running) as stub:
+        assert ask(stub).result().hypotheses
+        workers = workers_of(running)
+        calls = []
+        if how == "stopped":
+            for worker in workers:
+                worker.suspend()
+        else:
+            calls.append(ask(stub, Break.HANG.text))
+        calls += [ask(stub) for _ in range(8)]
+        with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            try:
+                seen = [one.status for one in watch]
+            except grpc.RpcError:
+                pass
+            else:
+                assert seen[-1] == health_pb2.HealthCheckResponse.NOT_SERVING
+        codes = {code_of(call) for call in calls}
+        assert codes <= {"UNAVAILABLE", "OK"} and "UNAVAILABLE" in codes
+        assert running.process.wait(30) == 1
+        assert not any(worker.is_running() for worker in workers)
+        assert "a worker process hangs" in running.log()
+
+
+def test_stopped_workers_do_not_hold_up_the_end(start: Start) -> None:
+    with start("--workers", "2", program=PROGRAM) as running:
+        for worker in workers_of(running):
+            worker.suspend()
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+
+
+def test_the_kernel_ends_a_worker_before_the_server(start: Start) -> None:
+    with start() as running:
+        (worker,) = workers_of(running)
+        theirs, ours = (int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (worker.pid, os.getpid()))
+        assert theirs > ours or theirs == 1000
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_that_are_stopped_for_20_s(start: Start, figure: Figure, num_workers: int) -> None:
+    with start("--workers", str(num_workers), program=PROGRAM) as running, connected(running) as stub:
+        for call in [ask(stub) for _ in range(200)]:
+            assert call.result().hypotheses
+        for worker in workers_of(running):
+            worker.suspend()
+        began = time.monotonic()
+        calls = [ask(stub) for _ in range(64)]
+        codes = [code_of(call) for call in calls]
+        told = time.monotonic() - began
+        status = running.process.wait(30)
+        ended = time.monotonic() - began
+        found = re.search(r"said nothing for more than ([0-9.]+) s", running.log())
+        assert found and status == 1
+        told_late, ended_late = (max(0.0, seconds - float(found[1])) for seconds in (told, ended))
+    layout = f"{num_workers} stopped worker{'s' if num_workers > 1 else ''}"
+    figure(f"{layout}: calls told UNAVAILABLE, of 64", codes.count("UNAVAILABLE"), at_least(64), "")
+    figure(f"{layout}: bound", float(found[1]), at_most(10), "s")
+    figure(f"{layout}: last call told, after the bound", told_late, at_most(2), "s")
+    figure(f"{layout}: server ended with status 1, after the bound", ended_late, at_most(5), "s")
+
+
+@pytest.mark.reliability
+def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
+    with start(program=PROGRAM) as running, connected(running) as stub:
+        assert ask(stub).result().hypotheses
+        began = time.monotonic()
+        neighbours = [ask(stub) for _ in range(100)]
+        poisoned = ask(stub, Break.CRASH.text)
+        neighbours += [ask(stub) for _ in range(100)]
+        found = code_of(poisoned), time.monotonic() - began
+        codes = [code_of(call) for call in neighbours]
+        seconds = time.monotonic() - began
+        deaths = running.metrics()['attendant_engine_restarts_total{"model": "tiny"}']
+        check_nothing_is_stuck(running)
+    assert found[0] == "INTERNAL"
+    figure("poisoned request: neighbours answered, of 200", codes.count("OK"), at_least(200), "")
+    figure("poisoned request: engines that it ended", deaths, at_most(2), "")
+    figure("poisoned request: found after", found[1], at_most(30), "s")
+    figure("poisoned request: all neighbours answered after", seconds, at_most(30), "s")
+
+
+@pytest.mark.reliability
+def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> None:
+    with start("--workers", "2", "--max-restarts", "100", program=PROGRAM) as running, connected(running) as stub:
+        calls: list[grpc.Future] = []
+        for number in range(5):
+            calls += [ask(stub) for _ in range(200)]
+            time.sleep(0.2)  # some are answered, some run, some wait
+            workers_of(running)[0].kill()
+            while running.log().count("serves again") <= number:
+                assert running.process.poll() is None
+                time.sleep(0.05)
+        codes = [code_of(call) for call in calls]
+        check_nothing_is_stuck(running)
+        answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']
+    figure("5 workers killed under load: calls answered, of 1,000", codes.count("OK"), at_least(1000), "")
+    figure("5 workers killed under load: answers that the server counted", answered, at_most(1000), "")

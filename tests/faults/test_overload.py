@@ -1,0 +1,108 @@
+"""Overload and deadlines."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.serving.generator import Answered, Load
+from tests.faults.conftest import Figure, Start
+from tests.faults.figures import at_least, at_most
+from tests.faults.load import Caller, caller, milliseconds
+from tests.server_process import ROOT, server
+
+TIMES = (1.3, 2.0, 3.0, 10.0)
+"""Of the capacity."""
+
+CAPACITY_CLIENTS = 24
+SECONDS = 5.0
+DEADLINE_SECONDS = 2.0
+ROUNDS = 2
+MIN_SHARE = 0.85
+MAX_LATE = 0.02
+MAX_REFUSAL_MS = 20.0
+LATE = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED: the queue took longer")
+
+# 32 rows for some 40 steps each: what is offered beyond the capacity costs the machine little beside them.
+HEAVY = [
+    messages.GenerateRequest(text=word, decoding=messages.DecodingOptions(beam_size=32, min_length=36))
+    for word in ("internationalization", "phoneme", "attendant", "refrigerator")
+]
+
+
+def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start, tmp_path: Path) -> None:
+    request = messages.GenerateRequest(text="badge", decoding=messages.DecodingOptions(beam_size=1))
+    with start("--max-rows", "1", "--max-waiting", "4") as running, caller(running.target, [request], tmp_path) as loud:
+        found = loud.call(Load(kind="closed", num_clients=100, num_requests=400, seconds=60.0))
+        assert len(found.latencies) + len(found.failures) == 400
+        assert found.latencies and found.failures
+        assert {words.partition(":")[0] for words in found.failures} == {"RESOURCE_EXHAUSTED"}
+        metrics = running.metrics()
+        refused = {name: value for name, value in metrics.items() if name.startswith("attendant_rejected_total")}
+        (name,) = refused
+        assert "queue_full" in name and refused[name] == len(found.failures)
+        assert all(metrics[name] == 0 for name in metrics if name.startswith("attendant_requests_waiting"))
+
+
+def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start: Start, tmp_path: Path) -> None:
+    request = messages.GenerateRequest(text="badge")
+    with start() as running, caller(running.target, [request], tmp_path) as loud:
+        loud.call(Load(kind="closed", num_requests=20, seconds=60.0))
+        before = running.metrics()
+        found = loud.call(Load(kind="closed", num_requests=20, seconds=60.0, timeout_seconds=1e-6))
+        assert not found.latencies and len(found.failures) == 20
+        after = running.metrics()
+        steps = [name for name in after if name.startswith("attendant_steps_total")]
+        assert [after[name] for name in steps] == [before[name] for name in steps]
+
+
+@pytest.fixture(params=(1, 2))
+def overloaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, Caller]]:
+    """A server with so many workers, warm, and who asks it."""
+    workers: int = request.param
+    options = "--precision", "fp32", "--workers", str(workers), "--max-wait-seconds", "2", "--log-level", "warning"
+    with (
+        server(str(ROOT / "models" / "g2p-en"), *options) as running,
+        caller(running.target, HEAVY, tmp_path) as loud,
+    ):
+        loud.call(Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=3.0))
+        yield workers, loud
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("deadline", [DEADLINE_SECONDS, 0.0], ids=["deadlines", "none"])
+def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float, figure: Figure) -> None:
+    """Goodput: answers before their deadlines, over the time from the first request to the last answer.
+
+    The peak is that of a closed loop or of any of the loads. What was let in and came too late is counted as such, and
+    refusals are timed by the caller, who has the machine's two cores in common with the server.
+    """
+    workers, loud = overloaded
+    peaks = [_goodput(loud.call(Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=SECONDS))) for _ in range(2)]
+    capacity = max(peaks)
+    goodput: dict[float, float] = dict.fromkeys(TIMES, 0.0)
+    late, refusals = dict.fromkeys(TIMES, 0.0), dict[float, list[float]]()
+    for number in range(ROUNDS):
+        for times in TIMES:
+            load = Load(kind="open", rate=times * capacity, seconds=SECONDS, seed=number, timeout_seconds=deadline)
+            found = loud.call(load)
+            assert {words.partition(":")[0] for words in found.failures} <= {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+            goodput[times] += _goodput(found) / ROUNDS
+            num_late = sum(words.startswith(LATE) for words in found.failures)
+            late[times] += num_late / max(1, num_late + len(found.latencies)) / ROUNDS
+            refused = zip(found.failures, found.failure_seconds, strict=True)
+            refusals.setdefault(times, []).extend(took for words, took in refused if not words.startswith(LATE))
+    peak = max(*peaks, *goodput.values())
+    of = f"{'deadlines of 2 s' if deadline else 'no deadlines'}, {workers} worker{'s' * (workers > 1)}"
+    figure(f"capacity, {of}", capacity, at_least(0.0), "requests/s")
+    for times in TIMES:
+        figure(f"goodput at {times:g} x capacity, {of}", goodput[times] / peak, at_least(MIN_SHARE), "of the peak")
+        if deadline:
+            figure(f"let in and late at {times:g} x capacity, {of}", late[times], at_most(MAX_LATE), "of those let in")
+    figure(f"refusals at 10 x capacity, p99, {of}", milliseconds(refusals[10.0], 99), at_most(MAX_REFUSAL_MS), "ms")
+
+
+def _goodput(found: Answered) -> float:
+    return len(found.latencies) / found.seconds

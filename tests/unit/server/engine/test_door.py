@@ -1,0 +1,192 @@
+"""Who is let in, beside a host whose queue and pace the test makes up."""
+
+from typing import Any
+
+import pytest
+
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.door import FILL, LIGHT_ROWS, Door, DoorLimits, Entry, Prediction
+from attendant.server.engine.queueing.fair_queue import Ahead
+from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
+from attendant.server.engine.throughput import Pace
+from attendant.server.errors import (
+    ClientLimit,
+    DeadlineExceeded,
+    DeadlineTooShort,
+    OutOfTime,
+    Overloaded,
+    QueueFull,
+    WaitTooLong,
+)
+
+TEN = DecodingOptions(max_length=9, min_length=9)
+"""Ten steps."""
+
+STEP_SECONDS = 0.01
+
+
+class MadeUpHost:
+    """One engine of 4 rows; what is ahead is what the test says."""
+
+    def __init__(self) -> None:
+        self.num_engines, self.max_rows, self.pace = 1, 4, Pace()
+        self.work, self.waiting, self.own = 0.0, 0, 0
+
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        return Ahead(self.work, 0, self.own)
+
+    def num_waiting(self, priority: Priority) -> int:
+        return self.waiting if priority is Priority.INTERACTIVE else 0
+
+
+class Desk:
+    def __init__(self, *, paced: bool = True, **limits: Any) -> None:
+        self.host, self.predictions, self.key = MadeUpHost(), list[Prediction](), 0
+        if paced:  # a step of 4 rows takes as long as one of 1 row
+            for rows in (1, 4):
+                self.host.pace.note(StepStats(Priority.INTERACTIVE, rows, 0, 0, 1, 1, {"step": STEP_SECONDS}))
+        host: Any = self.host
+        self.door = Door(
+            host, DoorLimits(**{"max_waiting": 10, "max_wait_seconds": 30.0} | limits), self.predictions.append
+        )
+
+    def enter(
+        self,
+        timeout: float | None = None,
+        client: str = "",
+        options: DecodingOptions = TEN,
+        priority: Priority = Priority.INTERACTIVE,
+        now: float = 0.0,
+    ) -> Entry:
+        self.key += 1
+        return self.door.enter(self.key, (5, 6, 3), options, priority, client, now, timeout)
+
+    def refusal(self, *arguments: Any, **options: Any) -> Overloaded:
+        with pytest.raises(Overloaded) as caught:
+            self.enter(*arguments, **options)
+        return caught.value
+
+
+def result(seconds: float, steps: int = 10) -> Result:
+    hypothesis = Hypothesis((4,), (), -1.0, -1.0, FinishReason.EOS)
+    return Result((hypothesis,), RequestStats(0.0, 0.0, seconds, 0.0, seconds, steps, 1.0))
+
+
+def test_what_is_expected_of_a_request_goes_with_it() -> None:
+    desk = Desk()
+    desk.host.work = 80.0
+    entry = desk.enter(timeout=5.0, now=100.0)
+    assert entry.request.expected_steps == entry.request.work == 10
+    assert entry.expected_seconds == pytest.approx(20 * STEP_SECONDS + 10 * STEP_SECONDS), (
+        "20 steps of 4 rows, then its own"
+    )
+    assert entry.request.start_by == pytest.approx(105.0 - 10 * STEP_SECONDS)
+    assert desk.enter().request.start_by is None
+
+
+def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None:
+    desk = Desk()
+    desk.host.work = 400.0
+    desk.enter()
+    refusal = desk.refusal(timeout=1.0)
+    assert isinstance(refusal, DeadlineTooShort)
+    assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
+    desk.enter(timeout=1.0 / FILL + 0.11)  # some room is left for what is not known
+    desk.enter(timeout=None)
+
+
+def test_whoever_finds_nothing_in_its_way_is_tried() -> None:
+    desk = Desk()
+    tried = desk.enter(timeout=0.06)
+    assert tried.request.start_by is None, "or it would be dropped before it began"
+    assert isinstance(desk.refusal(timeout=0.06), DeadlineTooShort), "somebody is in its way"
+    desk.door.leave(tried, None, 1.0)
+    assert isinstance(desk.refusal(timeout=0.04), DeadlineTooShort), "not half of what it takes"
+    assert isinstance(desk.refusal(timeout=0.0), DeadlineTooShort)
+
+
+def test_nothing_is_refused_for_time_before_anything_was_measured() -> None:
+    desk = Desk(paced=False)
+    desk.host.work = 1e6
+    desk.enter(timeout=0.001)
+    desk.enter(timeout=0.001)
+
+
+def test_a_client_may_fill_what_is_left_of_the_queue() -> None:
+    desk = Desk(max_waiting=10)
+    desk.host.waiting, desk.host.own = 5, 5
+    refusal = desk.refusal()
+    assert isinstance(refusal, QueueFull) and refusal.retry_seconds > 0
+    desk.host.own = 0
+    desk.enter(client="other")
+    desk.host.waiting = 10
+    assert isinstance(desk.refusal(client="other"), QueueFull)
+
+
+def test_nobody_waits_longer_than_is_useful() -> None:
+    desk = Desk(max_wait_seconds=2.0)
+    desk.host.work = 4 * 201
+    refusal = desk.refusal()
+    assert isinstance(refusal, WaitTooLong) and refusal.retry_seconds == pytest.approx(2.01)
+    desk.host.work = 4 * 199
+    desk.enter()
+
+
+def test_limits_of_a_client() -> None:
+    desk = Desk(max_client_requests=2, max_client_rows=5)
+    wide = DecodingOptions(max_length=9, beam_size=4)
+    entries = [desk.enter(), desk.enter()]
+    assert isinstance(desk.refusal(), ClientLimit)
+    desk.enter(client="other", options=wide)
+    desk.enter(priority=Priority.BULK)
+    desk.door.leave(entries[0], None, 1.0)
+    assert "5 rows" not in str(desk.enter(options=wide))
+    desk.door.leave(entries[1], None, 1.0)
+    assert "would have 8 rows in flight, must be at most 5" in str(desk.refusal(options=wide))
+
+
+def test_many_rows_in_flight_are_heavy() -> None:
+    desk = Desk()
+    entries = [desk.enter() for _ in range(LIGHT_ROWS)]
+    assert {one.request.priority for one in entries} == {Priority.INTERACTIVE}
+    assert desk.enter().request.priority is Priority.HEAVY
+    assert desk.enter(client="other").request.priority is Priority.INTERACTIVE
+    for one in entries:
+        desk.door.leave(one, None, 1.0)
+    assert desk.enter().request.priority is Priority.INTERACTIVE
+    wide = DecodingOptions(max_length=9, beam_size=LIGHT_ROWS + 1)
+    assert desk.enter(client="third", options=wide).request.priority is Priority.HEAVY
+
+
+def test_what_answers_take_corrects_what_is_expected() -> None:
+    desk = Desk()
+    for _ in range(1000):
+        desk.door.leave(desk.enter(), result(0.3), 1.0)
+    assert desk.enter().expected_seconds == pytest.approx(0.3, rel=0.01)
+    assert desk.predictions[-1] == Prediction(pytest.approx(0.3, rel=0.01), 0.3, 10, 10, False)
+
+
+@pytest.mark.parametrize("outcome", [DeadlineExceeded(), OutOfTime(1.0)])
+def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None:
+    desk = Desk()
+    desk.door.leave(desk.enter(timeout=5.0), outcome, 0.02)
+    assert desk.predictions == [Prediction(pytest.approx(0.1), 0.02, 10, 0, True)]
+    assert desk.enter().expected_seconds == pytest.approx(0.1), "it may have been given up early"
+    desk.door.leave(desk.enter(timeout=5.0), outcome, 5.0)
+    assert desk.enter().expected_seconds > 0.1
+
+
+def test_lengths_are_learned() -> None:
+    desk, free = Desk(), DecodingOptions(max_length=100)
+    assert desk.enter(options=free).request.expected_steps == 3
+    desk.door.leave(desk.enter(options=free), result(0.3, steps=20), 1.0)
+    assert desk.enter(options=free).request.expected_steps == 20
+
+
+def test_bulk_work_is_let_in() -> None:
+    desk = Desk(max_waiting=1)
+    desk.host.work, desk.host.waiting = 1e6, 5
+    entry = desk.enter(timeout=0.001, priority=Priority.BULK)
+    desk.door.leave(entry, DeadlineExceeded(), 1.0)
+    assert desk.predictions == []

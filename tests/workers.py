@@ -1,0 +1,67 @@
+"""Workers on threads of this process, so that a test can hold them up or break them."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.stepper import Stepper
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.remote.flight_record import FlightRecord, new_record
+from attendant.server.engine.remote.frames import framed
+from attendant.server.engine.remote.messages import Ready
+from attendant.server.engine.remote.serving import serve_engine
+from attendant.server.engine.remote.worker_pool import WorkerPool
+from tests.fakes import SPECIAL_IDS
+
+
+class ThreadWorker:
+    """A `Worker` whose life is that of server/process/worker_main.py: a failed step ends it."""
+
+    def __init__(
+        self, stepper: Stepper, budget: Budget, load: Callable[[], None] = lambda: None, version: str = ""
+    ) -> None:
+        """`load`: what it does before it is ready; `version`: of the bundle that it claims to have loaded."""
+        self.connection, self._theirs = socket.socketpair()
+        self.record = FlightRecord(new_record(budget.max_rows))
+        self.thread = threading.Thread(target=self._live, args=(stepper, budget, load, version), daemon=True)
+        self.thread.start()
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)
+
+    def ending(self) -> str:
+        return "" if self.thread.is_alive() else "its thread ended"
+
+    def _live(self, stepper: Stepper, budget: Budget, load: Callable[[], None], version: str) -> None:
+        with self._theirs, suppress(RuntimeError, OSError):
+            try:
+                load()
+            except UserError as error:
+                self._theirs.sendall(framed(error))
+                return
+            engine = Engine(stepper, budget, SPECIAL_IDS, on_batch=self.record.note)
+            self._theirs.sendall(framed(Ready(version, "fp32", warm_up_size=1, warm_up_seconds=0.0)))
+            serve_engine(self._theirs, engine)
+
+
+def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> WorkerPool:
+    """A pool of a worker per stepper, which dies with the first of them.
+
+    Args:
+        options: of WorkerPool, or `budget` and `load` of each worker.
+    """
+    budget = options.pop("budget", None) or Budget(max_rows=max_rows, max_source_positions=1000)
+    load = options.pop("load", lambda: None)
+    given = iter(steppers)
+    wanted = {"version": "", "hang_seconds": 60.0, "max_restarts": 0, "on_step": lambda stats: None} | options
+    return WorkerPool(
+        lambda: ThreadWorker(next(given), budget, load),
+        wanted.pop("num_workers", len(steppers)),
+        max_rows=budget.max_rows,
+        **wanted,
+    )
