@@ -3,9 +3,10 @@
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -47,6 +48,27 @@ def health_of(running: Running) -> str:
     with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+@contextmanager
+def watched(running: Running) -> Iterator[list[str]]:
+    """The states that health takes on, the first one included; the last one is there a little later."""
+    seen: list[str] = []
+    with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+
+        def look() -> None:
+            with suppress(grpc.RpcError):
+                for answer in watch:
+                    seen.append(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        while not seen:
+            time.sleep(0.01)
+        yield seen
+        watch.cancel()
+        thread.join()
 
 
 def workers_of(running: Running) -> list[psutil.Process]:
@@ -97,13 +119,16 @@ def test_a_bulk_stream_with_a_poisoned_request(start: Start) -> None:
 
 
 def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
-    with start(program=PROGRAM) as running, connected(running) as stub:
+    with start(program=PROGRAM) as running, connected(running) as stub, watched(running) as seen:
         (worker,) = workers_of(running)
         worker.kill()
         call = ask(stub)
         assert call.result().hypotheses, "it waited for the next one"
         assert workers_of(running) != [worker]
         check_nothing_is_stuck(running)
+        while len(seen) < 3:
+            time.sleep(0.01)
+        assert seen == ["SERVING", "NOT_SERVING", "SERVING"]
 
 
 def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
@@ -113,31 +138,29 @@ def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
         assert running.process.wait(30) == 1
 
 
-@pytest.mark.parametrize("how", ["stopped", "native"])
+@pytest.mark.parametrize("how", ["stopped", "native", "draining"])
 def test_a_hung_engine_ends_the_server(start: Start, how: str) -> None:
-    with start("--workers", "2", "--hang-seconds", "1", program=PROGRAM) as running, connected(running) as stub:
+    with start("--workers", "2", "--hang-seconds", "1", program=PROGRAM) as running, ExitStack() as exits:
+        stub, seen = exits.enter_context(connected(running)), exits.enter_context(watched(running))
         assert ask(stub).result().hypotheses
         workers = workers_of(running)
         calls = []
-        if how == "stopped":
+        if how == "native":
+            calls.append(ask(stub, Break.HANG.text))
+        else:
             for worker in workers:
                 worker.suspend()
-        else:
-            calls.append(ask(stub, Break.HANG.text))
         calls += [ask(stub) for _ in range(8)]
-        with grpc.insecure_channel(running.target, NO_RETRIES) as channel:
-            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-            try:
-                seen = [one.status for one in watch]
-            except grpc.RpcError:
-                pass
-            else:
-                assert seen[-1] == health_pb2.HealthCheckResponse.NOT_SERVING
+        if how == "draining":
+            while not running.metrics()['attendant_requests_running{"model": "tiny"}']:
+                time.sleep(0.01)
+            running.process.send_signal(signal.SIGTERM)
         codes = {code_of(call) for call in calls}
         assert codes <= {"UNAVAILABLE", "OK"} and "UNAVAILABLE" in codes
         assert running.process.wait(30) == 1
         assert not any(worker.is_running() for worker in workers)
         assert "a worker process hangs" in running.log()
+    assert "NOT_SERVING" in seen
 
 
 def test_stopped_workers_do_not_hold_up_the_end(start: Start) -> None:
@@ -202,9 +225,11 @@ def test_a_poisoned_request_among_many(start: Start, figure: Figure) -> None:
 @pytest.mark.reliability
 def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> None:
     with start("--workers", "2", "--max-restarts", "100", program=PROGRAM) as running, connected(running) as stub:
-        calls: list[grpc.Future] = []
+        calls = [ask(stub)]
+        assert calls[0].result().hypotheses
+        descriptors = running.num_descriptors()
         for number in range(5):
-            calls += [ask(stub) for _ in range(200)]
+            calls += [ask(stub) for _ in range(200 - len(calls) % 200)]
             time.sleep(0.2)  # some are answered, some run, some wait
             workers_of(running)[0].kill()
             while running.log().count("serves again") <= number:
@@ -212,6 +237,10 @@ def test_workers_that_are_killed_under_load(start: Start, figure: Figure) -> Non
                 time.sleep(0.05)
         codes = [code_of(call) for call in calls]
         check_nothing_is_stuck(running)
+        give_up = time.monotonic() + 20  # what has just asked for health and metrics is still hanging up
+        while (more_descriptors := running.num_descriptors() - descriptors) > 0 and time.monotonic() < give_up:
+            time.sleep(0.1)
         answered = running.metrics()['attendant_requests_total{"code": "OK", "method": "Generate", "model": "tiny"}']
     figure("5 workers killed under load: calls answered, of 1,000", codes.count("OK"), at_least(1000), "")
     figure("5 workers killed under load: answers that the server counted", answered, at_most(1000), "")
+    figure("5 workers killed under load: descriptors that stayed open", more_descriptors, at_most(0), "")

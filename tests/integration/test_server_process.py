@@ -205,14 +205,6 @@ def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
         assert not any(map(is_running, workers))
 
 
-def test_a_worker_that_dies_ends_the_server(bundle_path: Path) -> None:
-    with server(str(bundle_path), "--workers", "2") as started:
-        workers = children(started.process)
-        os.kill(workers[0], signal.SIGKILL)
-        assert started.process.wait(timeout=30) == 1
-        assert not any(map(is_running, workers))
-
-
 def test_a_server_that_is_killed_leaves_no_workers(bundle_path: Path) -> None:
     with server(str(bundle_path), "--workers", "2") as started:
         workers = children(started.process)
