@@ -108,13 +108,15 @@ def test_what_is_ahead() -> None:
     assert queue.ahead("new", 4) == (4 + 3, 1.4, 0)
 
 
-def test_what_is_put_back_is_next_and_costs_nothing() -> None:
-    queue = queue_of(*(request(key, "a", rows=3) for key in range(3)), request(10, "b"), request(11, "b"))
-    taken = [take(queue) for _ in range(5)]
+def test_what_is_put_back_is_the_next_of_its_client() -> None:
+    queue = queue_of(*(request(key, "a") for key in range(4)), *(request(10 + key, "b") for key in range(4)))
+    taken = [take(queue) for _ in range(4)]
+    queue.add(request(4, "a"))
     for one in reversed(taken):
         queue.put_back(one)
-    assert [take(queue).key for _ in range(5)] == [one.key for one in taken]
-    assert queue.work == 0
+    again = [take(queue).key for _ in range(9)]
+    assert [key for key in again if key < 10] == [0, 1, 2, 3, 4]
+    assert [key for key in again if key >= 10] == [10, 11, 12, 13] and queue.work == 0
 
 
 def test_those_that_had_to_begin() -> None:
