@@ -169,9 +169,11 @@ class Door:
         if isinstance(outcome, Result):
             stats = outcome.stats
             self._lengths.note(len(request.source_ids), request.options, stats.steps)
-            if request.priority is not Priority.BULK:
-                self._learn(entry, stats.total, stats.steps, late=False)
-        elif isinstance(outcome, DeadlineExceeded | OutOfTime) and request.priority is not Priority.BULK:
+            self._learn(entry, stats.total, stats.steps, late=False)
+        # gRPC may notice a deadline before the engine does: its caller has gone then.
+        elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
+            outcome is None and request.deadline is not None and now >= request.deadline
+        ):
             self._learn(entry, now - request.submitted, 0, late=True)
 
     def _admitted(self, request: EngineRequest) -> Entry:
@@ -220,6 +222,8 @@ class Door:
         return pace.encode_seconds + request.expected_steps * pace.step_seconds(rows)
 
     def _learn(self, entry: Entry, seconds: float, steps: int, *, late: bool) -> None:
+        if entry.request.priority is Priority.BULK:
+            return
         correction = self._corrections[entry.request.priority]
         # How long a late one would have taken is not known: it only counts where that is longer than expected already.
         if entry.uncorrected_seconds and (not late or seconds > entry.expected_seconds):

@@ -14,7 +14,7 @@ from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import Outcome, Outcomes, Priority
 from attendant.server.errors import AttendantError, Draining, EngineDead
 
-TOLD_AT_ONCE = 8
+TOLD_AT_ONCE = 2
 """Heavy and bulk outcomes that are told in one turn of the event loop: each makes an answer to be written, and the
 calls of others should not wait for hundreds of them."""
 

@@ -26,11 +26,8 @@ class Pace:
         """A round of the engine. Bulk work has calls of another size, and does not count."""
         if stats.priority is Priority.BULK:
             return
-        seconds, encode, rows = (
-            sum(stats.phase_seconds.values()),
-            stats.phase_seconds.get("encode", 0.0),
-            stats.num_rows,
-        )
+        phases, rows = stats.phase_seconds, stats.num_rows
+        seconds, encode = sum(phases.values()), phases.get("encode", 0.0)
         kept = max(0.0, 1.0 - seconds / MEMORY_SECONDS)
         self._encode_seconds = self._encode_seconds * kept + encode
         self._encodings = self._encodings * kept + (stats.num_encoded > 0)
@@ -54,7 +51,6 @@ class Pace:
         else:  # all of one size: no line
             slope = mean_seconds / mean_rows
         slope = min(max(slope, 0.0), mean_seconds / mean_rows)
-        # A line through the mean; a step that is larger than any takes no less than a step that was seen.
         return max(mean_seconds + slope * (num_rows - mean_rows), 0.0)
 
     def seconds(self, work: float, num_requests: float, max_rows: int) -> float:

@@ -56,7 +56,7 @@ def code_of(target: str, request: messages.GenerateRequest) -> tuple[str, str]:
     """The code of a call and its message; with the time after which to come again, where it is refused."""
     with grpc.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
         try:
-            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request, timeout=20)
+            seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(request, timeout=60)
         except grpc.RpcError as error:
             pushback = dict(error.trailing_metadata())["grpc-retry-pushback-ms"]
             assert int(pushback) > 0

@@ -177,6 +177,14 @@ def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None
     assert desk.enter().expected_seconds > 0.1
 
 
+def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() -> None:
+    desk = Desk()
+    desk.door.leave(desk.enter(timeout=5.0), None, 4.9)
+    assert desk.predictions == []
+    desk.door.leave(desk.enter(timeout=5.0), None, 5.0)
+    assert [one.late for one in desk.predictions] == [True]
+
+
 def test_lengths_are_learned() -> None:
     desk, free = Desk(), DecodingOptions(max_length=100)
     assert desk.enter(options=free).request.expected_steps == 3

@@ -39,10 +39,14 @@ class Desk:
     """An engine, and what came out of it."""
 
     def __init__(
-        self, max_rows: int = 8, max_source_positions: int = 1000, scheduler: type[Scheduler] = Scheduler
+        self,
+        max_rows: int = 8,
+        max_source_positions: int = 1000,
+        scheduler: type[Scheduler] = Scheduler,
+        bulk_seconds: float | None = None,
     ) -> None:
         self.stepper = TimedStepper()
-        budget = Budget(max_rows=max_rows, max_source_positions=max_source_positions)
+        budget = Budget(max_rows=max_rows, max_source_positions=max_source_positions, bulk_seconds=bulk_seconds)
         self.engine = Engine(self.stepper, budget, SPECIAL_IDS, lambda: self.stepper.now, scheduler)
         self.outcomes: dict[int, Outcome] = {}
 
@@ -250,6 +254,26 @@ def test_bulk_rows_stand_still_while_interactive_ones_run() -> None:
     assert isinstance(first, Result) and first.hypotheses == expected, "as if nothing had come between"
     assert first.stats.steps == 13
     assert first.stats.total > first.stats.encode + 13 * STEP_SECONDS
+
+
+def test_a_small_request_beside_a_flood_waits_for_one_call() -> None:
+    """And its answer is the same as alone, as theirs are."""
+    desk = Desk(max_rows=8, bulk_seconds=STEP_SECONDS)
+    for key in range(20):
+        desk.submit(key, options(6, beam_size=4), priority=Priority.HEAVY)
+    for _ in range(3):
+        desk.step()
+    desk.submit(99, options(3))
+    while 99 not in desk.outcomes:
+        assert desk.step().stats.priority is Priority.INTERACTIVE
+    small = desk.outcomes[99]
+    assert isinstance(small, Result)
+    assert (small.stats.queue, small.stats.mean_batch_rows) == (0, 1), "nobody's rows beside it"
+    desk.run()
+    expected = decode_all(FakeStepper(), [source(99), source(7)], [options(3), options(6, beam_size=4)], SPECIAL_IDS)
+    flooded = desk.outcomes[7]
+    assert isinstance(flooded, Result)
+    assert [small.hypotheses, flooded.hypotheses] == expected
 
 
 def test_bulk_work_goes_on_under_endless_interactive_work() -> None:

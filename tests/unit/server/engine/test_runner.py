@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.door import LIGHT_ROWS, DoorLimits
+from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.runner import EngineRunner
-from attendant.server.errors import DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
+from attendant.server.engine.runner import TOLD_AT_ONCE, EngineRunner
+from attendant.server.engine.throughput import Pace
+from attendant.server.errors import Cancelled, DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import FakeStepper
 from tests.serving import GatedStepper, answered, eventually
 from tests.workers import thread_pool
@@ -81,6 +84,39 @@ async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.Monkey
         stepper.open()
         await ended(*tasks)
         assert [one for one in told if one] == [1, 3], "the first is a step ahead of the others"
+
+
+async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is() -> None:
+    pool: Any = SimpleNamespace(
+        num_engines=1,
+        max_rows=256,
+        pace=Pace(),
+        num_waiting=lambda priority: 0,
+        ahead=lambda *request: Ahead(0.0, 0.0, 0),
+        submit=lambda request: None,
+        stop=lambda: None,
+    )
+    limits = DoorLimits(max_waiting=10, max_wait_seconds=60.0)
+    runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=lambda: None)
+    wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
+    flood = [runner.submit((4,), wide, None, client="flood") for _ in range(3 * TOLD_AT_ONCE + 1)]
+    small = runner.submit((4,), LONG, None, client="other")
+    runner._tell([(key, Cancelled()) for key in range(len(flood) + 1)])
+    assert small.done()
+    for turn in range(1, 4):
+        assert sum(one.done() for one in flood) == turn * TOLD_AT_ONCE
+        await asyncio.sleep(0)
+    assert all(isinstance(one.result(), Cancelled) for one in flood)
+
+
+async def test_what_has_ended_is_told_though_the_server_stops() -> None:
+    stepper = FakeStepper()
+    async with running(stepper, max_rows=100, max_waiting=100) as (runner, _):
+        wide = DecodingOptions(max_length=2, beam_size=LIGHT_ROWS + 1)
+        tasks = [asyncio.ensure_future(runner.submit((4,), wide, None)) for _ in range(20)]
+        await eventually(lambda: any(task.done() for task in tasks))
+        runner.stop()
+        assert {type(one) for one in await asyncio.gather(*tasks)} <= {Result, Draining}
 
 
 async def test_a_full_queue_refuses_at_the_door() -> None:
