@@ -178,8 +178,8 @@ class WorkerPool:
             self._slots[worker].send(request)
 
     def _on_report(self, slot: Slot, report: Report) -> None:
-        ended, now = slot.ended(report.outcomes), self._clock()
-        missed = [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
+        ended = slot.ended(report.outcomes)
+        missed = self._missed()
         # Before anything else, so that the worker does not wait.
         if not slot.quarantine:
             self._send(self._dispatcher.ended(slot.number, ended))
@@ -189,6 +189,11 @@ class WorkerPool:
         for stats in report.stats:
             self.pace.note(stats)
             self._on_step(stats)
+
+    def _missed(self) -> Outcomes:
+        """Those that have waited too long: they can't be answered before their deadline any more."""
+        now = self._clock()
+        return [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
 
     def _go_on(self, slot: Slot) -> None:
         """Gives a slot's worker the next suspect; without any, it takes whatever comes."""
@@ -250,11 +255,13 @@ class WorkerPool:
         return ready
 
     async def _watch(self) -> None:
-        """Looks at every worker's silence."""
+        """Looks at every worker's silence, and at what waits: while no worker says anything, nobody else does."""
         then = self._clock()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
+            if missed := self._missed():
+                self._on_outcomes(missed)
             for slot in self._slots:
                 silence = slot.tick(now - then)
                 if slot.is_loading:

@@ -18,7 +18,7 @@ from attendant.server.engine.remote import worker_pool
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
 from attendant.server.engine.request import Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.errors import EngineDead, PoisonedRequest
+from attendant.server.errors import EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.serving import PATIENCE_SECONDS, GatedStepper, answered, eventually
 from tests.workers import thread_pool
@@ -102,6 +102,18 @@ async def test_the_queue_is_the_servers() -> None:
         assert all(isinstance(one, Result) for one in await ended(*tasks[1:4])), "one worker does the work of both"
         steppers[0].open()
         assert isinstance((await ended(tasks[0]))[0], Result)
+
+
+async def test_what_waits_too_long_is_told_while_no_worker_says_anything() -> None:
+    stepper = GatedStepper(7)
+    async with running(stepper, max_rows=1) as (runner, _):
+        first = ask(runner)
+        await stepper.arrival()
+        second = runner.submit((4, 5, 3), LONG, 0.2)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert isinstance(await second, OutOfTime)
+        stepper.open()
+        assert isinstance((await ended(first))[0], Result)
 
 
 async def test_a_worker_that_dies_fails_everybody_and_says_so_once() -> None:
