@@ -12,7 +12,7 @@ from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
 from benchmarks.serving import closed_loop, open_loop, overhead, soak
-from benchmarks.training import corpus_memory, kernels, speed
+from benchmarks.training import kernels, speed
 
 SUITES = {
     "serving": Suite(
@@ -45,9 +45,7 @@ SUITES = {
     "training": Suite(
         title="Training speed",
         about=speed.ABOUT,
-        parts=(speed.input_feeding, speed.no_input_feeding, kernels.kernels, corpus_memory.memory),
-        asked_for={"memory": "pairs"},
-        check=speed.refuse_unknown_peers,
+        parts=(speed.input_feeding, speed.no_input_feeding, kernels.kernels),
     ),
     "gpu": Suite(
         title="One decoder step on a GPU",
@@ -59,18 +57,13 @@ SUITES = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--requests", type=_positive, default=100_000, metavar="N", help="serving, `memory` (default: 100,000)"
-    )
-    parser.add_argument("--against", type=Path, metavar="PATH", help="serving, `against`: another checkout")
-    parser.add_argument("--peers", metavar="NAME,...", help="training: which peers; empty: none (default: all)")
-    parser.add_argument("--minutes", type=_positive, default=20, help="training: of measuring speed (default: 20)")
-    parser.add_argument("--pairs", type=_positive, metavar="N", help="training, `memory`: such as 5000000")
-    parser.add_argument("--limit-gib", type=float, default=3.0, help="training, `memory`: more fails (default: 3)")
-    parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
-    parser.add_argument(
-        "--budget-seconds", type=float, default=450.0, help="gpu: what is not measured by then is left out"
-    )
+    option = parser.add_argument
+    option("--requests", type=_positive, default=100_000, metavar="N", help="serving, `memory` (default: 100,000)")
+    option("--against", type=Path, metavar="PATH", help="serving, `against`: another checkout")
+    option("--peers", type=speed.peer_names, default=speed.PEERS, help="training: names, with commas (default: all)")
+    option("--minutes", type=_positive, default=20, help="training: of measuring speed (default: 20)")
+    option("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
+    option("--budget-seconds", type=float, default=450.0, help="gpu: what is not measured by then is left out")
 
 
 def _positive(text: str) -> int:
@@ -79,9 +72,5 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def main() -> None:
-    run(SUITES, add_options, sys.argv[1:])
-
-
 if __name__ == "__main__":
-    exit_command("benchmarks", main)
+    exit_command("benchmarks", lambda: run(SUITES, add_options, sys.argv[1:]))

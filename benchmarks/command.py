@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from attendant.runtime.errors import UserError, VerificationFailed
-from benchmarks.harness.pages import markdown_table, write_page
-from benchmarks.harness.results import Measured, Part, Results, this_machine
+from benchmarks.harness.results import Measured, Part, add_result, markdown_table, this_machine, write_page
 from benchmarks.mt import mt_bundle
 from benchmarks.workload import QUICK, Workload
-from benchmarks.yardsticks import COLUMNS, write_yardsticks, yardstick_rows
+from benchmarks.yardsticks import write_yardsticks
 
 FILE_WIDTH = 170
 
@@ -127,20 +126,20 @@ def run(
         # Figures of a quick run are none: unless asked otherwise they are shown and left nowhere.
         output = options.output or Path(scratch if options.quick else "benchmarks/results")
         for name in names:
-            command = shlex.join(["python", "-m", "benchmarks", *own_options, "--only", name])
-            machine = this_machine()
+            machine, command = this_machine(), ["python", "-m", "benchmarks", *own_options, "--only", name]
             context.say(f"{name} ...")
             part = suite.named[name](context)
             title, _, about = (inspect.getdoc(suite.named[name]) or name).partition("\n\n")
-            measured = Measured(title=title.rstrip("."), about=about, command=command, machine=machine, part=part)
+            measured = Measured(
+                title=title.rstrip("."), about=about, command=shlex.join(command), machine=machine, part=part
+            )
             console.print(Markdown(f"# {measured.title}\n\n{markdown_table(part.columns, part.rows)}"))
             problems += part.problems
-            # Read again: another command may have written its part meanwhile.
-            results = Results(output / f"{options.suite}.json")
-            results.add(name, measured)
-            write_page(output / f"{options.suite}.md", suite.title, suite.about, results.parts)
-            write_yardsticks(output)
-        console.print(Markdown(f"# Yardsticks\n\n{markdown_table(COLUMNS, yardstick_rows(output))}"))
+            # What is in the file by now: another command may have written its part meanwhile.
+            parts = add_result(output / f"{options.suite}.json", name, measured)
+            write_page(output / f"{options.suite}.md", suite.title, suite.about, parts)
+            yardsticks = write_yardsticks(output)
+        console.print(Markdown(yardsticks))
         if output != Path(scratch):
             context.say(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
     if problems:

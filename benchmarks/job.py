@@ -1,7 +1,7 @@
 """What a worker process is asked, and how it answers: one JSON line each, on standard input and output.
 
 Only the standard library, and no newer Python than 3.9's: this file is imported in every peer's own environment. Other
-checkouts' workers are asked in the same way (against.py): fields keep their names.
+checkouts' workers are asked in the same way (decoding/parts.py): fields keep their names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 NUM_SPECIAL_SYMBOLS = 4
 EOS_ID = 3
@@ -37,21 +38,6 @@ class Job:
     beam_size: int = 1
     batch_size: int = 64
     seed: int = 1
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a job took in one worker.
-
-    Attributes:
-        seconds: by the clock, from the first sentence's start to the last one's end.
-        cpu_seconds: of all threads of the process.
-        latencies: of each batch, in seconds.
-    """
-
-    seconds: float
-    cpu_seconds: float
-    latencies: list[float]
 
 
 def sentences(job: Job) -> Sources:
@@ -82,27 +68,40 @@ def share(job: Job, number: int, num_workers: int) -> Job:
     return replace(job, num_sentences=whole + (number < rest), seed=job.seed + number)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a job took in one worker: seconds by the clock, of all threads' processor time, and of each batch."""
+
+    seconds: float
+    cpu_seconds: float
+    latencies: list[float]
+
+
 def answer_jobs(decode: Callable[[Sources, Job], object], *, batches_itself: bool = False) -> None:
-    """The worker's life: says that it is ready, then does jobs until standard input ends.
+    """The life of a worker process: decodes the jobs that it is asked to.
 
     Args:
-        decode: decodes sentences.
-        batches_itself: it takes all sentences of a job at once, unless they are to be decoded one by one.
+        batches_itself: `decode` takes all sentences of a job at once, unless they are to be decoded one by one.
     """
+
+    def answer(asked: dict[str, int]) -> dict[str, object]:
+        job = Job(**asked)
+        size = job.num_sentences if batches_itself and job.batch_size > 1 else job.batch_size
+        cpu, latencies = time.process_time(), []
+        for batch in batches(sentences(job), size):
+            began = time.perf_counter()
+            decode(batch, job)
+            latencies.append(time.perf_counter() - began)
+        return asdict(Answer(sum(latencies), time.process_time() - cpu, latencies))
+
+    answer_questions(answer)
+
+
+def answer_questions(answer: Callable[[dict[str, Any]], object]) -> None:
+    """Says that it is ready, then answers each line of standard input, in JSON, until that ends."""
     # What a toolkit prints is no answer.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     answers.write(READY)
-    answers.flush()
     for line in sys.stdin:
-        job = Job(**json.loads(line))
-        size = job.num_sentences if batches_itself and job.batch_size > 1 else job.batch_size
-        cpu, began = time.process_time(), time.perf_counter()
-        latencies = []
-        for batch in batches(sentences(job), size):
-            started = time.perf_counter()
-            decode(batch, job)
-            latencies.append(time.perf_counter() - started)
-        answer = Answer(time.perf_counter() - began, time.process_time() - cpu, latencies)
-        answers.write(json.dumps(asdict(answer)) + "\n")
-        answers.flush()
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")

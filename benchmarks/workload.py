@@ -8,8 +8,7 @@ class Workload:
     """A translation model of the kind of Luong et al. 2015, and its batches.
 
     Attributes:
-        vocabulary_size: of each side, the four special symbols included.
-        embedding_size: of each side.
+        vocabulary_size, embedding_size: of each side, the four special symbols included.
         hidden_size: of the decoder and of both encoder directions together.
         num_layers: of the encoder and of the decoder.
         dropout: where each toolkit applies it in training.
@@ -39,8 +38,3 @@ QUICK = Workload(
     vocabulary_size=200, embedding_size=16, hidden_size=32, batch_sentences=8, num_batches=40, window_steps=20
 )
 """Too small to say anything of speed; shows within minutes that everything runs."""
-
-
-def of_hidden_size(hidden_size: int) -> Workload:
-    """That of the two workloads with this hidden size, for worker processes, which are told no more of it."""
-    return next(one for one in (Workload(), QUICK) if one.hidden_size == hidden_size)

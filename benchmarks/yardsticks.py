@@ -4,11 +4,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.pages import markdown_table
-from benchmarks.harness.results import Cell, Results
+from benchmarks.harness.results import Cell, markdown_table, read_results
 
 COLUMNS = ("what", "ours", "theirs", "measured", "asked", "holds")
-SUITES = ("serving", "peers")
 NOT_MEASURED = "not measured"
 
 
@@ -46,7 +44,7 @@ YARDSTICKS = [Yardstick(**entry) for entry in ENTRIES]
 
 def yardstick_rows(output: Path) -> list[list[Cell]]:
     """A row per yardstick, from the results that are in the folder."""
-    results = {suite: Results(output / f"{suite}.json").parts for suite in SUITES}
+    results = {suite: read_results(output / f"{suite}.json") for suite in {one.suite for one in YARDSTICKS}}
     rows = []
     for one in YARDSTICKS:
         measured = results[one.suite].get(one.part)
@@ -55,10 +53,12 @@ def yardstick_rows(output: Path) -> list[list[Cell]]:
     return rows
 
 
-def write_yardsticks(output: Path) -> None:
-    (output / "yardsticks.md").write_text(
+def write_yardsticks(output: Path) -> str:
+    """Writes yardsticks.md; its text."""
+    text = (
         "# Yardsticks\n\nWritten by `make bench` and `make bench-peers` from serving.json and peers.json, which say "
         f"for each part by which command, when and on which machine it was measured.\n\n"
-        f"{markdown_table(COLUMNS, yardstick_rows(output))}\n",
-        encoding="utf-8",
+        f"{markdown_table(COLUMNS, yardstick_rows(output))}\n"
     )
+    (output / "yardsticks.md").write_text(text, encoding="utf-8")
+    return text

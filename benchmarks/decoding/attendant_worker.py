@@ -19,9 +19,8 @@ from benchmarks.job import Job, Sources, answer_jobs
 
 
 def main(path: str, precision: str, num_threads: str, mode: str = "") -> None:
-    bundle = open_bundle(Path(path))
-    calls = GraphCalls()
-    open_session = calls.open if mode == "bare" else OnnxSession
+    bundle, calls, is_bare = open_bundle(Path(path)), GraphCalls(), mode == "bare"
+    open_session = calls.open if is_bare else OnnxSession
     stepper = OnnxStepper(bundle, cast(Precision, precision), "cpu", int(num_threads), open_session=open_session)
     recorded: dict[tuple[int, int, int], list[Call]] = {}
 
@@ -39,10 +38,7 @@ def main(path: str, precision: str, num_threads: str, mode: str = "") -> None:
             calls.kept = None
         replay(recorded[shape])
 
-    if mode == "bare":
-        answer_jobs(replay_decoding)
-    else:
-        answer_jobs(decode, batches_itself=True)
+    answer_jobs(replay_decoding if is_bare else decode, batches_itself=not is_bare)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 
+from attendant.runtime.bundle.manifest import Precision
 from benchmarks.command import Context
-from benchmarks.harness.measurement import Measurement, System, Visit, Visits, figures, measure, table
+from benchmarks.harness.measurement import Columns, System, Visit, Visits, measure, part_of, remarks, spread_of
 from benchmarks.harness.process import KEEP_MEMORY, Process
-from benchmarks.harness.results import Cell, Part
+from benchmarks.harness.results import Part
 from benchmarks.job import Answer, Job, share
 
 BEAM_SIZE = 4
+SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
+PRECISIONS: tuple[Precision, ...] = ("int8", "fp32")
 NUM_WORKERS = 2
+NUM_ALONE = 20
+"""Sentences decoded one after the other in a visit, at least."""
+
 MAX_WARM_UPS = 6
 WARM = 1.05
 """Some runtimes are slower until the allocator has seen their sizes: a system is warm when a run is not faster by this
 factor than the one before."""
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-COLUMNS = ["system", "sentences/s", "slowest-fastest", "batch", "CPU ms/sentence", "remarks"]
-ALONE_COLUMNS = ["system", "ms", "CPU ms/sentence", "sentences", "remarks"]
-NUM_ALONE = 20
-"""Sentences decoded one after the other in a visit, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,7 @@ def workers(decoder: Decoder) -> Iterator["Workers"]:
     """Starts the worker processes, keeps them warm and ends them. Raises Unavailable."""
     command = decoder.command()
     with ExitStack() as exits:
-        environment = KEEP_MEMORY | ONE_THREAD
-        started = [Process(command, environment, answers=True) for _ in range(decoder.num_workers)]
+        started = [Process(command, KEEP_MEMORY | ONE_THREAD, answers=True) for _ in range(decoder.num_workers)]
         processes = [exits.enter_context(process) for process in started]
         for process in processes:
             process.await_ready()
@@ -147,36 +148,32 @@ class Workers:
 
 def job_of(context: Context, *, num_sentences: int = 256, beam_size: int = 1, batch_size: int = 64) -> Job:
     """Sentences of the workload's length."""
-    return Job(
-        num_sentences=8 if context.quick else num_sentences,
-        num_tokens=context.workload.num_tokens,
-        vocabulary_size=context.workload.vocabulary_size,
-        beam_size=beam_size,
-        batch_size=batch_size,
-    )
+    num, workload = 8 if context.quick else num_sentences, context.workload
+    return Job(num, workload.num_tokens, workload.vocabulary_size, beam_size, batch_size)
 
 
 def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) -> Part:
     """Many sentences at once. Of decoders of one key, the fastest is the one that is compared."""
     job = job_of(context, num_sentences=256 // beam_size, beam_size=beam_size)
     systems = [decoder.system({"": job}, context.visit_seconds, fixed=False) for decoder in decoders]
-    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
-
-    def cells(one: Measurement) -> list[Cell]:
-        batch = f"{one.median('batch'):.0f}"
-        return [one.median("speed"), one.spread("speed"), batch, one.median("cpu_ms"), one.system.about]
-
-    return Part(columns=COLUMNS, rows=table(found, len(COLUMNS), cells), figures=figures(found, best_by="speed"))
+    columns: Columns = {
+        "sentences/s": "speed",
+        "slowest-fastest": spread_of("speed"),
+        "batch": lambda one: f"{one.median('batch'):.0f}",
+        "CPU ms/sentence": "cpu_ms",
+        "remarks": remarks,
+    }
+    return part_of(measure(systems, num_rounds=context.num_rounds, say=context.say), columns, best_by="speed")
 
 
 def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
     """One sentence after the other."""
     job = job_of(context, num_sentences=NUM_ALONE, batch_size=1)
     systems = [decoder.system({"": job}, context.visit_seconds / 4, fixed=True) for decoder in decoders]
-    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
-
-    def cells(one: Measurement) -> list[Cell]:
-        num_sentences = f"{sum(one.samples['sentences']):,.0f}"
-        return [one.median("ms"), one.median("cpu_ms"), num_sentences, one.system.about]
-
-    return Part(columns=ALONE_COLUMNS, rows=table(found, len(ALONE_COLUMNS), cells), figures=figures(found))
+    columns: Columns = {
+        "ms": "ms",
+        "CPU ms/sentence": "cpu_ms",
+        "sentences": lambda one: f"{sum(one.samples['sentences']):,.0f}",
+        "remarks": remarks,
+    }
+    return part_of(measure(systems, num_rounds=context.num_rounds, say=context.say), columns)

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import BEAM_SIZE, COLUMNS, Decoder, job_of, one_by_one, own_decoder, throughput
-from benchmarks.harness.environment import output_of
+from benchmarks.decoding.in_process import PRECISIONS, SEARCHES, Decoder, job_of, one_by_one, own_decoder, throughput
 from benchmarks.harness.measurement import figures, measure
+from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 
 LAYOUTS = ((1, 1), (2, 1), (1, 2))
 """Workers (processes) and threads of each."""
 
-SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
 NUM_ROWS = 64
 MAKE_BUNDLE = (
     "import json, pathlib, sys; from benchmarks import mt; "
@@ -33,19 +32,18 @@ def decoding(context: Context) -> Part:
     20 source positions, as many decoder steps. Bare graphs: the same calls into the graphs, replayed with nothing
     between them: the limit of any engine around them. Each at the fastest of its batch sizes.
     """
-    rows: list[list[Cell]] = []
-    found: dict[str, float] = {}
     decoders = [
         _apart(own_decoder(context, precision, num_workers=num_workers, num_threads=num_threads, bare=bare))
-        for precision in ("int8", "fp32")
+        for precision in PRECISIONS
         for num_workers, num_threads in (LAYOUTS[:1] if context.quick else LAYOUTS)
         for bare in (False, True)
     ]
-    for search, beam_size in SEARCHES.items():
-        part = throughput(context, decoders, beam_size)
-        rows += [[search, *row] for row in part.rows]
-        found |= {f"{search}, {name}": value for name, value in part.figures.items()}
-    return Part(columns=["search", *COLUMNS], rows=rows, figures=found)
+    parts = {search: throughput(context, decoders, beam_size) for search, beam_size in SEARCHES.items()}
+    return Part(
+        columns=["search", *parts["greedy"].columns],
+        rows=[[search, *row] for search, part in parts.items() for row in part.rows],
+        figures={f"{search}, {name}": value for search, part in parts.items() for name, value in part.figures.items()},
+    )
 
 
 def alone(context: Context) -> Part:
@@ -55,7 +53,7 @@ def alone(context: Context) -> Part:
     """
     decoders = [
         _apart(own_decoder(context, precision, num_threads=num_threads, bare=bare))
-        for precision in ("int8", "fp32")
+        for precision in PRECISIONS
         for bare in (False, True)
         for num_threads in (1, 2)
     ]
@@ -78,22 +76,21 @@ def against(context: Context) -> Part:
         raise UserError(f"--against must name another checkout of this project, got {folder}")
     jobs: dict[str, Job] = {}
     for search, size in SEARCHES.items():
-        rows_job = job_of(context, num_sentences=256 // size, beam_size=size, batch_size=NUM_ROWS // size)
-        jobs[f"{search}, {NUM_ROWS} rows"] = rows_job
-        jobs[f"{search}, 1 sentence"] = job_of(context, num_sentences=20 // size, beam_size=size, batch_size=1)
-    precisions = ("int8", "fp32")
-    decoders = [(own_decoder(context, one), _other_decoder(context, folder.resolve(), one)) for one in precisions]
-    named = {f": {name}": job for name, job in jobs.items()}
-    systems = [one.system(named, context.visit_seconds, fixed=True) for pair in decoders for one in pair]
+        together = job_of(context, num_sentences=256 // size, beam_size=size, batch_size=NUM_ROWS // size)
+        jobs[f": {search}, {NUM_ROWS} rows"] = together
+        jobs[f": {search}, 1 sentence"] = replace(together, num_sentences=20 // size, batch_size=1)
+    decoders = [(own_decoder(context, one), _other_decoder(context, folder.resolve(), one)) for one in PRECISIONS]
+    systems = [one.system(jobs, context.visit_seconds, fixed=True) for pair in decoders for one in pair]
     found = measure(systems, num_rounds=context.num_rounds, say=context.say)
     if problems := [one.problem for one in found if one.problem is not None]:
         raise UserError(f"--against {folder}: {problems[0]}")
     rows: list[list[Cell]] = []
-    for precision, ours, theirs in zip(precisions, found[::2], found[1::2], strict=True):
-        for name in jobs:
-            new, old = (one.median(f"speed: {name}") for one in (ours, theirs))
-            spreads = [one.spread(f"speed: {name}") for one in (ours, theirs)]
-            rows.append([f"{precision}, {name}", new, spreads[0], old, spreads[1], f"{new / old:.3f} x"])
+    for precision, ours, theirs in zip(PRECISIONS, found[::2], found[1::2], strict=True):
+        for point in jobs:
+            new, old = ours.at(point), theirs.at(point)
+            cells = [cell for one in (new, old) for cell in (one.median("speed"), one.spread("speed"))]
+            ratio = f"{new.median('speed') / old.median('speed'):.3f} x"
+            rows.append([f"{precision}, {point.removeprefix(': ')}", *cells, ratio])
     revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
     columns = ["", "sentences/s", "slowest-fastest", "the other's", "slowest-fastest", "ratio"]

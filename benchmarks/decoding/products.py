@@ -10,7 +10,7 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import job_of, own_decoder, workers
+from benchmarks.decoding.in_process import PRECISIONS, job_of, own_decoder, workers
 from benchmarks.harness.results import Cell, Part
 from benchmarks.workload import Workload
 
@@ -18,13 +18,16 @@ BATCH_SIZES = (1, 8, 64, 256)
 NUM_REPEATS = 7
 NUM_VISITS = 2
 NUM_GATES = 4
-OPERATORS = {"int8": ("MatMulInteger", "uint8", "int32"), "fp32": ("MatMul", "float", "float")}
-"""The operator, and the types of its left side and its product."""
+OPERATORS = {
+    "int8": ("MatMulInteger(left, right)", "uint8", "int32", np.uint8, np.int8),
+    "fp32": ("MatMul(left, right)", "float", "float", np.float32, np.float32),
+}
+"""The operator, ONNX's types of its left side and its product, and numpy's of its two sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """[factor x rows, depth] x [depth, columns], `times` times per sentence batch."""
+    """[positions x sentences, depth] x [depth, columns], so many times for a batch of sentences."""
 
     depth: int
     columns: int
@@ -55,39 +58,29 @@ def limit(context: Context) -> Part:
     """
     rows: list[list[Cell]] = []
     figures: dict[str, float] = {}
-    for precision in ("int8", "fp32"):
+    for precision in PRECISIONS:
         with workers(own_decoder(context, precision, bare=True)) as pool:
-            for batch_size in (8,) if context.quick else BATCH_SIZES:
-                job = pool.fastest(job_of(context), context.visit_seconds / 4, [batch_size])
-                graphs = statistics.median(pool.run(job)["ms"] for _ in range(NUM_VISITS)) / batch_size
-                seconds = sum(
-                    one.times * _seconds(precision, batch_size * one.positions, one)
-                    for one in products(context.workload)
-                )
-                bare = 1e3 * seconds / batch_size
-                rows.append([precision, str(batch_size), bare, graphs, f"{100 * bare / graphs:.0f} %"])
-                figures |= {f"{precision}_products_{batch_size}": bare, f"{precision}_graphs_{batch_size}": graphs}
+            for size in (8,) if context.quick else BATCH_SIZES:
+                job = pool.fastest(job_of(context), context.visit_seconds / 4, [size])
+                graphs = statistics.median(pool.run(job)["ms"] for _ in range(NUM_VISITS)) / size
+                bare = sum(_milliseconds(precision, size, one) for one in products(context.workload)) / size
+                rows.append([precision, str(size), bare, graphs, f"{100 * bare / graphs:.0f} %"])
+                figures |= {f"{precision}_products_{size}": bare, f"{precision}_graphs_{size}": graphs}
     columns = ["precision", "batch", "products, ms/sentence", "graphs, ms/sentence", "products' share"]
     return Part(columns=columns, rows=rows, figures=figures)
 
 
-def _seconds(precision: str, num_rows: int, product: Product) -> float:
-    """The median duration of one product on one thread."""
+def _milliseconds(precision: str, batch_size: int, product: Product) -> float:
+    """The median duration of one product on one thread, as often as the batch needs it."""
+    operator, left_type, out_type, left_dtype, right_dtype = OPERATORS[precision]
     random = np.random.default_rng(1)
-    shape = product.depth, product.columns
-    if precision == "int8":
-        weight, left = (
-            random.integers(-127, 127, shape, np.int8),
-            random.integers(0, 255, (num_rows, shape[0]), np.uint8),
-        )
-    else:
-        weight, left = (random.normal(size=size).astype(np.float32) for size in (shape, (num_rows, shape[0])))
-    operator, left_type, out_type = OPERATORS[precision]
+    left = random.integers(1, 127, (batch_size * product.positions, product.depth)).astype(left_dtype)
+    right = random.integers(-127, 127, (product.depth, product.columns)).astype(right_dtype)
     model = onnx.parser.parse_model(
         f'<ir_version: 9, opset_import: ["": 18]> product ({left_type}[R, D] left) => ({out_type}[R, C] product)'
-        f"{{ product = {operator}(left, right) }}"
+        f"{{ product = {operator} }}"
     )
-    model.graph.initializer.append(numpy_helper.from_array(weight, "right"))
+    model.graph.initializer.append(numpy_helper.from_array(right, "right"))
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -96,4 +89,4 @@ def _seconds(precision: str, num_rows: int, product: Product) -> float:
         began = time.perf_counter()
         session.run(None, {"left": left})
         durations.append(time.perf_counter() - began)
-    return statistics.median(durations[1:])
+    return product.times * 1e3 * statistics.median(durations[1:])

@@ -1,18 +1,19 @@
-"""The peers' environments: each from PyPI into a folder of its own, made once and kept."""
+"""What peers need, made once and kept: environments, each from PyPI into a folder of its own, and models."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
 from benchmarks.harness.measurement import Unavailable
-from benchmarks.harness.process import LAST_LINES, ROOT
+from benchmarks.harness.process import output_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,7 @@ class Environment:
         return self.package.partition("==")[2]
 
     def install(self, cache: Path) -> Path:
-        """Makes the environment where it is not there, complete, yet; returns its interpreter.
-
-        Args:
-            cache: the folder of all environments.
+        """The environment's interpreter; what is not complete in the cache's folder yet is made first.
 
         Raises:
             Unavailable: there is no such Python, or pip's words.
@@ -59,10 +57,8 @@ class Environment:
         return python
 
     def _interpreter(self) -> str:
-        if not self.interpreters:
-            return sys.executable
         pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-        for name in self.interpreters:
+        for name in self.interpreters or [sys.executable]:
             for path in (shutil.which(name), *map(str, sorted(pyenv.glob(f"versions/*/bin/{name}")))):
                 # A launcher of several versions may be on the path and have none of this one.
                 if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
@@ -75,9 +71,13 @@ TEXT = Template(Path(__file__).with_name("environments.toml").read_text(encoding
 ENVIRONMENTS = {name: Environment(name=name, **entry) for name, entry in tomllib.loads(TEXT).items()}
 
 
-def output_of(command: Sequence[str]) -> str:
-    """What a peer's command prints. Raises Unavailable with its last words where it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unavailable(" / ".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:]))
-    return done.stdout
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """The folder; where it is not there yet, `make` fills an empty one that then takes its place."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            new = Path(scratch, folder.name)
+            new.mkdir()
+            make(new)
+            new.rename(folder)
+    return folder

@@ -1,12 +1,12 @@
 """Systems measured in turns: a machine that slows down slows all of them."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from benchmarks.harness.results import Cell
+from benchmarks.harness.results import Cell, Part, Picture
 
 Samples = Mapping[str, float | list[float]]
 """Figures by name, of each one sample or several; the one that is shown while the benchmark runs stands first."""
@@ -59,11 +59,13 @@ class Measurement:
     Attributes:
         samples: by figure, of all rounds.
         problem: why there are none.
+        point: the ending that `at` has taken off the figures' names.
     """
 
     system: System
     samples: dict[str, list[float]] = field(default_factory=dict)
     problem: str | None = None
+    point: str = ""
 
     def median(self, figure: str) -> float:
         """Over all samples. Raises KeyError where the figure was not measured."""
@@ -72,6 +74,11 @@ class Measurement:
     def spread(self, figure: str) -> str:
         """The least and the greatest sample."""
         return f"{min(self.samples[figure]):,.0f}-{max(self.samples[figure]):,.0f}"
+
+    def at(self, point: str) -> "Measurement":
+        """What was measured at one load or size, by the names that the visit itself gave the figures."""
+        own = {name.removesuffix(point): found for name, found in self.samples.items() if name.endswith(point)}
+        return replace(self, samples=own, point=point)
 
     @contextmanager
     def noting_failure(self, say: Say) -> Iterator[None]:
@@ -110,16 +117,55 @@ def measure(systems: Sequence[System], *, num_rounds: int, say: Say) -> list[Mea
     return measurements
 
 
-def table(
-    measurements: Sequence[Measurement], width: int, cells: Callable[[Measurement], list[Cell]]
-) -> list[list[Cell]]:
-    """A row of so many columns per system: name and `cells`; the reason in the last one where there are no figures."""
-    return [
-        [one.system.name, *cells(one)]
-        if one.problem is None
-        else [one.system.name, *[None] * (width - 2), f"not measured: {one.problem}"]
-        for one in measurements
-    ]
+Columns = Mapping[str, str | Callable[[Measurement], Cell]]
+"""By the titles of a table's columns: the figure whose median stands there, or what makes the cell. A figure that a
+system lacks leaves its cell empty.
+"""
+
+
+def part_of(
+    measurements: Sequence[Measurement],
+    columns: Columns,
+    *,
+    what: str = "system",
+    points: Iterable[str] = ("",),
+    best_by: str | None = None,
+    pictures: Sequence[Picture] = (),
+    note: str = "",
+) -> Part:
+    """The measurements as a table, and their figures.
+
+    Args:
+        what: stands above the names of the systems.
+        points: a row for each at which a system was measured. A system without figures has one row, with the reason in
+            its last column.
+        best_by: see `figures`.
+    """
+    rows: list[list[Cell]] = []
+    for one in measurements:
+        if one.problem is not None:
+            rows.append([one.system.name, *[None] * (len(columns) - 1), f"not measured: {one.problem}"])
+        for found in (one.at(point) for point in points):
+            if found.samples:
+                rows.append([one.system.name, *(_cell(found, column) for column in columns.values())])
+    best = figures(measurements, best_by)
+    return Part(columns=[what, *columns], rows=rows, figures=best, pictures=list(pictures), note=note)
+
+
+def _cell(found: Measurement, column: str | Callable[[Measurement], Cell]) -> Cell:
+    if not isinstance(column, str):
+        return column(found)
+    return found.median(column) if column in found.samples else None
+
+
+def spread_of(figure: str) -> Callable[[Measurement], Cell]:
+    """A cell with the least and the greatest sample."""
+    return lambda one: one.spread(figure)
+
+
+def remarks(one: Measurement) -> Cell:
+    """A cell with what is to be known of the system."""
+    return one.system.about
 
 
 def figures(measurements: Sequence[Measurement], best_by: str | None = None) -> dict[str, float]:
@@ -128,3 +174,14 @@ def figures(measurements: Sequence[Measurement], best_by: str | None = None) -> 
     for one in sorted(measurements, key=lambda one: one.median(best_by) if best_by and one.samples else 0.0):
         found |= {f"{one.system.key}_{figure}": one.median(figure) for figure in one.samples}
     return found
+
+
+def curves(
+    measurements: Sequence[Measurement], figure: str, points: Mapping[str, float]
+) -> dict[str, list[tuple[float, float]]]:
+    """Each system's line in a picture: the median figure at the points where it was measured, over their numbers."""
+    lines = {
+        one.system.name: [(x, one.median(figure + end)) for end, x in points.items() if figure + end in one.samples]
+        for one in measurements
+    }
+    return {name: line for name, line in lines.items() if line}

@@ -91,7 +91,7 @@ class Process:
         """Its last words."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
-        words = " / ".join(self.said().strip().splitlines()[-LAST_LINES:])
+        words = last_words(self.said())
         return Unavailable(words or f"it said nothing; its exit status: {self._process.returncode}")
 
     def cpu_seconds(self) -> float:
@@ -107,6 +107,18 @@ class Process:
         if not line:
             raise self.failure()
         return line
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What a program prints. Raises Unavailable with its last words where it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(last_words(done.stdout + done.stderr))
+    return done.stdout
+
+
+def last_words(said: str) -> str:
+    return " / ".join(said.strip().splitlines()[-LAST_LINES:])
 
 
 def tree(pid: int) -> list[psutil.Process]:

@@ -1,25 +1,27 @@
-"""What was measured, and where, part by part in a JSON file: what is measured again takes the place of what was."""
+"""What was measured, and where, part by part in a JSON file, and the Markdown page and pictures (SVG) that show it.
+
+What is measured again takes the place of what was.
+"""
 
 import datetime
 import os
 import platform
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
+SIZE_INCHES = (7.5, 4.2)
 Cell = str | float | None
-"""Text, a number, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Lines over one axis.
-
-    Attributes:
-        series: (x, y) of each line's points, by its name.
-    """
+    """Lines over one axis: (x, y) of each line's points, by its name."""
 
     file: str
     title: str
@@ -67,8 +69,11 @@ class Machine:
 
 
 def this_machine() -> Machine:
+    facts = dict(re.findall(r"^(model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    flags = facts.get("flags", "").split()
+    instructions = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     return Machine(
-        cpu=_cpu(),
+        cpu=f"{facts.get('model name', platform.machine())} ({', '.join(instructions)})",
         num_cores=len(os.sched_getaffinity(0)),
         load=os.getloadavg()[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -76,23 +81,9 @@ def this_machine() -> Machine:
     )
 
 
-def _cpu() -> str:
-    try:
-        facts = dict(re.findall(r"^(model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
-    except OSError:
-        return platform.processor()
-    flags = set(facts.get("flags", "").split())
-    instructions = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
-    return f"{facts.get('model name', platform.machine())} ({', '.join(instructions)})"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A part with what it is, where, when and by which command.
-
-    Attributes:
-        about: what the table shows and how it was measured; Markdown.
-    """
+    """A part with what it is, where, when and by which command; `about` is Markdown."""
 
     title: str
     about: str
@@ -104,15 +95,62 @@ class Measured:
 FORMAT = TypeAdapter(dict[str, Measured])
 
 
-class Results:
-    """The parts of one file, in the order in which they were first run."""
+def read_results(path: Path) -> dict[str, Measured]:
+    """The parts of a file, in the order in which they were first run; none where there is no file yet."""
+    return FORMAT.validate_json(path.read_bytes()) if path.exists() else {}
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.parts = FORMAT.validate_json(path.read_bytes()) if path.exists() else {}
 
-    def add(self, name: str, measured: Measured) -> None:
-        """Keeps a part and writes the file."""
-        self.parts[name] = measured
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_bytes(FORMAT.dump_json(self.parts, indent=1) + b"\n")
+def add_result(path: Path, name: str, measured: Measured) -> dict[str, Measured]:
+    """Writes a part into the file; all parts that are in it then."""
+    parts = read_results(path) | {name: measured}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(FORMAT.dump_json(parts, indent=1) + b"\n")
+    return parts
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """The first column is text and stands left, the others right."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *([shown(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(cell: Cell) -> str:
+    """A number with three significant digits, or all of its whole part."""
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if cell == 0 or abs(cell) >= 100:
+        return f"{cell:,.0f}"
+    return f"{cell:#.3g}".rstrip(".")
+
+
+def write_page(path: Path, title: str, about: str, parts: Mapping[str, Measured]) -> None:
+    """One section per part: what was measured, where, by which command, the table and the pictures, which are drawn."""
+    paragraphs = [f"# {title}", about]
+    for one in parts.values():
+        part, machine = one.part, one.machine
+        facts = (
+            f"`{one.command}`, {machine.date}: {machine.cpu}, {machine.num_cores} cores, load {machine.load:.1f} "
+            f"when it began; Python {machine.python}."
+        )
+        paragraphs += [f"## {one.title}", one.about, part.note, facts, markdown_table(part.columns, part.rows)]
+        for picture in part.pictures:
+            draw(picture, path.parent / picture.file)
+            paragraphs.append(f"![{picture.title}]({picture.file})")
+    path.write_text("\n\n".join(filter(None, paragraphs)) + "\n", encoding="utf-8")
+
+
+def draw(picture: Picture, path: Path) -> None:
+    """Writes the file; the same bytes for the same picture."""
+    with rc_context({"svg.hashsalt": picture.file, "svg.fonttype": "none"}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for name, points in picture.series.items():
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+        if picture.logarithmic:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set(title=picture.title, xlabel=picture.x_label, ylabel=picture.y_label)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None})

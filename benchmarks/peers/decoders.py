@@ -1,16 +1,27 @@
 """What decodes in process beside Attendant: each peer with its environment, its model and its worker."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import BEAM_SIZE, NUM_WORKERS, Decoder, layout, one_by_one, own_decoder, throughput
-from benchmarks.harness.environment import ENVIRONMENTS, TORCH, output_of
+from benchmarks.decoding.in_process import (
+    BEAM_SIZE,
+    NUM_WORKERS,
+    PRECISIONS,
+    Decoder,
+    layout,
+    one_by_one,
+    own_decoder,
+    throughput,
+)
+from benchmarks.harness.environment import ENVIRONMENTS, TORCH, made_once
+from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Part
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_model import export_plain, plain_parameters
+from benchmarks.program import program
 from benchmarks.training.toolkits import TOOLKITS, Training
 
 OWN_BATCH_SIZES = (32, 64, 128)
@@ -69,7 +80,7 @@ def single(context: Context) -> Part:
 def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
     """Attendant in its two layouts, and all peers with two workers; `alone`: one worker with one thread of each."""
     num_workers = 1 if alone else NUM_WORKERS
-    for precision in ("int8", "fp32"):
+    for precision in PRECISIONS:
         for workers, threads in {(num_workers, 1): 0, (1, num_workers): 0}:
             yield own_decoder(context, precision, num_workers=workers, num_threads=threads)
     yield from _plain(context, num_workers)
@@ -80,30 +91,50 @@ def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
 
 
 def _plain(context: Context, num_workers: int) -> Iterator[Decoder]:
-    python, size = (sys.executable, "-m"), str(context.workload.hidden_size)
     parameters = _millions(plain_parameters(context.workload))
 
-    def decoder(key: str, name: str, about: str, command: Callable[[], Sequence[str]]) -> Decoder:
-        name = f"{name}, {layout(num_workers)}"
-        return Decoder(key=key, name=name, command=command, num_workers=num_workers, about=about)
+    def graphs(precision: str) -> Callable[[], list[str]]:
+        return lambda: program("peers.plain_loop:work", folder=str(plain_folder(context) / precision))
 
-    def graphs(precision: str) -> Callable[[], Sequence[str]]:
-        return lambda: (*python, "benchmarks.peers.plain_loop", str(plain_folder(context) / precision))
-
-    about = f"graphs as torch.onnx writes them, {parameters}"
-    yield decoder("plain_fp32", "plain ORT loop fp32", about, graphs("fp32"))
-    about = "the same after onnxruntime's quantize_dynamic"
-    yield decoder("plain_int8", "plain ORT loop int8", about, graphs("int8"))
-    about = f"the same model in {TORCH}, eager"
-    yield decoder("torch", "PyTorch loop fp32", about, lambda: (*python, "benchmarks.peers.plain_model", size))
+    eager = partial(program, "peers.plain_model:work", **asdict(context.workload))
+    for key, name, command, about in (
+        ("plain_fp32", "plain ORT loop fp32", graphs("fp32"), f"graphs as torch.onnx writes them, {parameters}"),
+        ("plain_int8", "plain ORT loop int8", graphs("int8"), "the same after onnxruntime's quantize_dynamic"),
+        ("torch", "PyTorch loop fp32", eager, f"the same model in {TORCH}, eager"),
+    ):
+        named = f"{name}, {layout(num_workers)}"
+        yield Decoder(key=key, name=named, command=command, num_workers=num_workers, about=about)
 
 
 def plain_folder(context: Context) -> Path:
     """Where the plain graphs are; made at the first use."""
     folder = context.cache / "models" / f"plain-{context.workload.hidden_size}"
-    if not (folder / "int8" / "step.onnx").exists():
-        export_plain(context.workload, folder)
-    return folder
+    return made_once(folder, partial(export_plain, context.workload))
+
+
+def peer_program(context: Context, function: str, sizes: Mapping[str, int], **arguments: int) -> list[str]:
+    """The command of a peer's function, in its own environment and with the folder of a model of these sizes.
+
+    Args:
+        function: the peer's name, which is that of its module and of its environment, and the function's.
+
+    Raises:
+        Unavailable: the environment or the model can't be made.
+    """
+    peer = function.partition(":")[0]
+    python = ENVIRONMENTS[peer].install(context.cache)
+
+    def make(folder: Path) -> None:
+        output_of(program(f"peers.{peer}:make_model", python, folder=str(folder), **sizes))
+
+    folder = made_once(context.cache / "models" / "-".join([peer, *map(str, sizes.values())]), make)
+    return program(f"peers.{function}", python, folder=str(folder), **arguments)
+
+
+def ctranslate2_program(context: Context, transformer: Transformer, function: str, **arguments: int) -> list[str]:
+    """The command of a function of peers/ctranslate2.py with the Transformer. Raises Unavailable."""
+    sizes = {**asdict(transformer), "vocabulary_size": context.workload.vocabulary_size}
+    return peer_program(context, f"ctranslate2:{function}", sizes, **arguments)
 
 
 def _ctranslate2(context: Context, transformer: Transformer, num_workers: int) -> Decoder:
@@ -112,38 +143,20 @@ def _ctranslate2(context: Context, transformer: Transformer, num_workers: int) -
     return Decoder(
         key=f"ctranslate2_{transformer.name.replace('+', '_')}",
         name=f"CTranslate2 {transformer.name} int8, inter_threads={num_workers}",
-        command=lambda: ctranslate2_program(context, transformer, "worker", num_workers),
+        command=lambda: ctranslate2_program(context, transformer, "work", num_workers=num_workers),
         batch_sizes=OWN_BATCH_SIZES,
         about=f"{package}, Transformer of width {transformer.width}, {parameters}",
     )
 
 
-def ctranslate2_program(context: Context, transformer: Transformer, what: str, *numbers: int) -> list[str]:
-    """The command that does this with the model. Raises Unavailable."""
-    sizes = *astuple(transformer), context.workload.vocabulary_size
-    return _program(context, "ctranslate2", sizes, what, *numbers)
-
-
-def _program(context: Context, peer: str, sizes: tuple[int, ...], what: str, *numbers: int) -> list[str]:
-    """A peer's command; its environment and its model are made at the first use. Raises Unavailable."""
-    program = [str(ENVIRONMENTS[peer].install(context.cache)), "-m", f"benchmarks.peers.{peer}_program"]
-    folder = context.cache / "models" / "-".join([peer, *map(str, sizes)])
-    if not (folder / "made").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        output_of([*program, "model", str(folder), *map(str, sizes)])
-        (folder / "made").touch()
-    return [*program, what, str(folder), *map(str, numbers)]
-
-
 def _joeynmt(context: Context, num_workers: int) -> Decoder:
-    toolkit = TOOLKITS["joeynmt"]
+    toolkit, folder = TOOLKITS["joeynmt"], context.cache / "models" / f"joeynmt-{context.workload.hidden_size}"
 
     def command() -> list[str]:
         python = toolkit.python(context.cache)
-        folder = context.cache / "models" / f"joeynmt-{context.workload.hidden_size}"
         toolkit.configure(Training(workload=replace(context.workload, dropout=0.0), corpus=folder, folder=folder))
-        config, size = folder / toolkit.template, context.workload.vocabulary_size
-        return [python, "-m", "benchmarks.peers.joeynmt_worker", str(config), str(size)]
+        config, size = str(folder / toolkit.template), context.workload.vocabulary_size
+        return program("peers.joeynmt:work", python, config=config, vocabulary_size=size)
 
     return Decoder(
         key="joeynmt",
@@ -160,17 +173,18 @@ def _marian(context: Context, num_workers: int) -> Decoder:
     In its `s2s` each direction of the encoder is as wide as the decoder, and a second cell follows the attention. It is
     made as wide as it can be with no more parameters than the model beside it.
     """
-    vocabulary, num_layers = context.workload.vocabulary_size, context.workload.num_layers
-    embedding = -(-context.workload.embedding_size // BLOCK) * BLOCK
-    width = narrowed(vocabulary, embedding, num_layers, plain_parameters(context.workload))
-    sizes = vocabulary, embedding, width, num_layers
-    parameters = _millions(num_parameters(shapes_of(*sizes)))
+    sizes = {
+        "vocabulary": context.workload.vocabulary_size,
+        "embedding": -(-context.workload.embedding_size // BLOCK) * BLOCK,
+    }
+    sizes["width"] = narrowed(**sizes, most=plain_parameters(context.workload))
+    parameters = _millions(num_parameters(shapes_of(**sizes)))
     return Decoder(
         key="marian",
         name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
-        command=lambda: _program(context, "marian", sizes, "worker", num_workers),
+        command=lambda: peer_program(context, "marian:work", sizes, num_workers=num_workers),
         batch_sizes=OWN_BATCH_SIZES,
-        about=f"{ENVIRONMENTS['marian'].package}, the same kind of model, hidden size {width}, {parameters}",
+        about=f"{ENVIRONMENTS['marian'].package}, the same kind of model, hidden size {sizes['width']}, {parameters}",
     )
 
 

@@ -1,10 +1,8 @@
 """The loop around a plain model that anyone would write first: a batch, so many steps, numpy between them.
 
-Only numpy and onnxruntime: Triton runs it too, in its own environment. In process: python -m
-benchmarks.peers.plain_loop FOLDER decodes with the graphs of a folder, on one thread.
+Only numpy and onnxruntime: Triton runs it too, in its own environment.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,6 +74,11 @@ class PlainLoop:
         return found.reshape(num_sources, beam_size, -1)[:, 0]
 
 
+def work(folder: str) -> None:
+    """Decodes in process with the graphs of a folder."""
+    onnx_loop(folder).answer_jobs()
+
+
 def onnx_loop(folder: str) -> PlainLoop:
     """The loop around the graphs of a folder, on one thread."""
     options = ort.SessionOptions()
@@ -93,7 +96,3 @@ def onnx_loop(folder: str) -> PlainLoop:
 def _row_axis(name: str) -> int:
     """States of torch's LSTM have their layers first."""
     return 1 if name in {"hidden", "cell"} else 0
-
-
-if __name__ == "__main__":
-    onnx_loop(sys.argv[1]).answer_jobs()

@@ -1,11 +1,8 @@
 """The model as one would write it who has not thought of serving yet: torch's own layers, the same sizes.
 
-In process: python -m benchmarks.peers.plain_model HIDDEN_SIZE decodes with it, eager, on one thread.
-
 Shapes: B sentences (or rows), S source positions, E embedding, H hidden size, V vocabulary, K candidates.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
 from benchmarks.peers.plain_loop import Array, PlainLoop, Run
-from benchmarks.workload import Workload, of_hidden_size
+from benchmarks.workload import Workload
 
 NUM_CANDIDATES = 4
 SEED = 1
@@ -80,6 +77,12 @@ def plain_model(workload: Workload) -> tuple[Encoder, Step]:
         return Encoder(workload).eval(), Step(workload).eval()
 
 
+def work(**workload: Any) -> None:
+    """Decodes in process, eager, on one thread."""
+    torch.set_num_threads(1)
+    torch_loop(Workload(**workload)).answer_jobs()
+
+
 def torch_loop(workload: Workload) -> PlainLoop:
     """The loop around the model itself, eager; numpy and torch share the arrays' memory."""
     return PlainLoop(*(_run_eagerly(module) for module in plain_model(workload)))
@@ -104,7 +107,7 @@ def export_plain(workload: Workload, folder: Path) -> None:
     both, first, second = {0: batch, 1: width}, {0: batch}, {1: batch}
     fp32, int8 = folder / "fp32", folder / "int8"
     for made in (fp32, int8):
-        made.mkdir(parents=True)
+        made.mkdir()
     for name, module, inputs, shapes, input_names, output_names in (
         ("encoder", encoder, (source_ids,), (both,), ["source_ids"], ["memory", "keys", "hidden", "cell"]),
         ("step", step, step_inputs, (first, second, second, first, both, both), STEP_INPUTS, STEP_OUTPUTS),
@@ -121,8 +124,3 @@ def export_plain(workload: Workload, folder: Path) -> None:
 
 def plain_parameters(workload: Workload) -> int:
     return sum(parameter.numel() for module in plain_model(workload) for parameter in module.parameters())
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    torch_loop(of_hidden_size(int(sys.argv[1]))).answer_jobs()

@@ -1,18 +1,19 @@
 """The servers, ours and the peers', under the same closed loops."""
 
-import json
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
-from benchmarks.harness.environment import ENVIRONMENTS, output_of
+from benchmarks.harness.environment import ENVIRONMENTS
+from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Part
 from benchmarks.job import sentences, words_of
 from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_folder
+from benchmarks.program import program
 from benchmarks.serving.closed_loop import closed_loops
 from benchmarks.serving.payloads import equal_job, write_payloads
 from benchmarks.serving.servers import Server, attendant_server
@@ -33,19 +34,15 @@ def served(context: Context) -> Part:
 
 
 def _triton(context: Context, batch_size: int) -> Server:
-    environment = ENVIRONMENTS["triton"]
-
-    def program(*arguments: object) -> Sequence[str]:
-        python = str(environment.install(context.cache))
-        return [python, "-m", "benchmarks.peers.triton_program", *map(str, arguments)]
+    sizes = {"num_steps": context.workload.num_tokens, "num_instances": NUM_WORKERS, "batch_size": batch_size}
 
     def server() -> Sequence[str]:
-        sizes = context.workload.num_tokens, NUM_WORKERS, batch_size, _free_ports()
-        return program("server", plain_folder(context) / "int8", *sizes)
+        python, folder = ENVIRONMENTS["triton"].install(context.cache), str(plain_folder(context) / "int8")
+        return program("peers.triton:serve", python, folder=folder, ports=_free_ports(3), **sizes)
 
     def payloads() -> Path:
-        path = write_payloads(context, "triton", [])
-        output_of(program("payloads", path, json.dumps(asdict(equal_job(context)))))
+        path, python = write_payloads(context, "triton", []), ENVIRONMENTS["triton"].install(context.cache)
+        output_of(program("peers.triton:write_payloads", python, path=str(path), job=asdict(equal_job(context))))
         return path
 
     return Server(
@@ -56,12 +53,13 @@ def _triton(context: Context, batch_size: int) -> Server:
         method="/inference.GRPCInferenceService/ModelInfer",
         # Its processes have one second to find each other, or the start has failed.
         max_starts=3,
-        about=f"{environment.package}, {NUM_WORKERS} instances of the plain int8 loop",
+        about=f"{ENVIRONMENTS['triton'].package}, {NUM_WORKERS} instances of the plain int8 loop",
     )
 
 
 def _ctranslate2(context: Context, batch_size: int) -> Server:
-    transformer, sizes = TRANSFORMERS[1], (context.workload.num_tokens, NUM_WORKERS, batch_size)
+    transformer = TRANSFORMERS[1]
+    sizes = {"num_steps": context.workload.num_tokens, "num_workers": NUM_WORKERS, "batch_size": batch_size}
 
     def payloads() -> Path:
         requests = (f"{words_of(source)} </s>".encode() for source in sentences(equal_job(context)))
@@ -70,20 +68,15 @@ def _ctranslate2(context: Context, batch_size: int) -> Server:
     return Server(
         key="ctranslate2",
         name=f"CTranslate2 {transformer.name} behind grpc.aio, batches up to {batch_size}",
-        command=lambda: ctranslate2_program(context, transformer, "server", *sizes),
+        command=lambda: ctranslate2_program(context, transformer, "serve_batches", **sizes),
         payloads=payloads,
         method="/benchmarks.CTranslate2/Translate",
         about=f"{ENVIRONMENTS['ctranslate2'].package}, inter_threads={NUM_WORKERS}, int8",
     )
 
 
-def _free_ports() -> int:
-    """The first of three ports in a row that nobody listens on now."""
-    while True:
-        with ExitStack() as exits, suppress(OSError, OverflowError):
-            first, second, third = (exits.enter_context(socket.socket()) for _ in range(3))
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            second.bind(("127.0.0.1", port + 1))
-            third.bind(("127.0.0.1", port + 2))
-            return port
+def _free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with ExitStack() as exits:
+        sockets = [exits.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [one.getsockname()[1] for one in sockets]

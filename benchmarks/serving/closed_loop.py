@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.command import Context
-from benchmarks.harness.measurement import System, Visits, figures, measure
-from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.harness.measurement import Columns, System, Visits, curves, measure, part_of, remarks
+from benchmarks.harness.results import Part, Picture
 from benchmarks.serving.generator import Load
 from benchmarks.serving.servers import Server, attendant_server, running
 
 CLIENTS = (1, 8, 32, 64, 256)
 MAX_ROUNDS = 3
 WARM_UP_SECONDS = 1.0
-COLUMNS = ["server", "clients", "requests/s", "p50 ms", "p99 ms", "server CPU ms/request", "remarks"]
 
 
 def served(context: Context) -> Part:
@@ -37,29 +36,29 @@ def closed_loops(
 
     A row per server and number of clients; the figures of servers of one key are those of the fastest.
     """
-    systems = [_system(server, clients, seconds) for server in servers]
+    points = {f"_{num}": float(num) for num in clients}
+    loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
+    systems = [_system(server, loads) for server in servers]
     found = measure(systems, num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
-    rows: list[list[Cell]] = []
-    speeds = {}
-    for one in found:
-        if one.problem is not None:
-            rows.append([one.system.name, *[None] * 5, f"not measured: {one.problem}"])
-            continue
-        for num in clients:
-            values = [one.median(f"{name}_{num}") for name in ("speed", "p50", "p99", "cpu")]
-            rows.append([one.system.name, str(num), *values, one.system.about])
-        speeds[one.system.name] = [(float(num), one.median(f"speed_{num}")) for num in clients]
+    speeds = curves(found, "speed", points)
     picture = Picture(file=file, title="Closed loop", x_label="clients", y_label="requests/s", series=speeds)
-    best = figures(found, best_by=f"speed_{clients[-1]}")
-    return Part(columns=COLUMNS, rows=rows, figures=best, pictures=[picture])
+    columns: Columns = {
+        "clients": lambda one: one.point.removeprefix("_"),
+        "requests/s": "speed",
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "server CPU ms/request": "cpu",
+        "remarks": remarks,
+    }
+    best_by = f"speed_{clients[-1]}"
+    return part_of(found, columns, what="server", points=points, best_by=best_by, pictures=[picture])
 
 
-def _system(server: Server, clients: Sequence[int], seconds: float) -> System:
+def _system(server: Server, loads: dict[str, Load]) -> System:
     def start() -> Iterator[Visits]:
         with running(server) as run:
-            loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
             for load in loads.values():
-                run.load(replace(load, seconds=min(WARM_UP_SECONDS, seconds)))
-            yield {ending: run.visit(load) for ending, load in loads.items()}
+                run.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
+            yield {point: run.visit(load) for point, load in loads.items()}
 
     return System(key=server.key, name=server.name, start=start, about=server.about)

@@ -7,7 +7,6 @@ standard input is a load in JSON, each line of standard output what came of it.
 import asyncio
 import base64
 import itertools
-import json
 import random
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
+from benchmarks.job import answer_questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +115,17 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
     return found
 
 
-async def main(target: str, method: str, path: str) -> None:
+def main(target: str, method: str, path: str) -> None:
     payloads = itertools.cycle(map(base64.b64decode, Path(path).read_text(encoding="ascii").splitlines()))
-    # What a server refuses is to be seen, not asked again.
-    async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
-        await asyncio.wait_for(channel.channel_ready(), 30)
-        print("ready", flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(asdict(await answered(channel, method, payloads, Load(**json.loads(line))))), flush=True)
+
+    async def ask(load: Load) -> Answered:
+        # What a server refuses is to be seen, not asked again.
+        async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
+            await asyncio.wait_for(channel.channel_ready(), 30)
+            return await answered(channel, method, payloads, load)
+
+    answer_questions(lambda load: asdict(asyncio.run(ask(Load(**load)))))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

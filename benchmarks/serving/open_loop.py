@@ -2,19 +2,20 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of
-from benchmarks.harness.measurement import Visit, Visits, measure, running_system
-from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.harness.measurement import Columns, Measurement, Visit, curves, measure, part_of, running_system
+from benchmarks.harness.results import Part, Picture
 from benchmarks.job import sentences
 from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import generate_request, write_payloads
-from benchmarks.serving.servers import Running, attendant_server, mean_between, running
+from benchmarks.serving.servers import Running, Server, attendant_server, mean_between, running
 
 LENGTHS = Path(__file__).parent / "lengths.json"
 """Words and punctuation marks of 1,000 pairs of sentences of 5 to 80, English and French: how long they are, nothing
@@ -26,9 +27,7 @@ FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
 NUM_RUNS = 2
-PROGRAMS = {"per step": "server", "per request": "benchmarks.serving.request_level"}
-MEASURED = ("p99", "p50", "step_rows", "efficiency")
-Curve = list[tuple[float, float]]
+Curve = Sequence[tuple[float, float]]
 """(requests/s, p99 in ms), by rate."""
 
 
@@ -39,49 +38,54 @@ def open_loop(context: Context) -> Part:
     each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
     a closed loop get.
     """
-    payloads, seconds = _payloads(context), 6 * context.visit_seconds
-    load = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
-    runs: dict[str, Running] = {}
-    capacities: dict[str, float] = {}
+    server = partial(attendant_server, context, payloads=_payloads(context), num_workers=1, num_threads=1)
+    servers = [
+        server(key="step_level", name="batching per step"),
+        server(key="request_level", name="batching per request", program="benchmarks.serving.request_level"),
+    ]
+    return open_loops(context, servers, file="open-loop.svg")
+
+
+def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Part:
+    """All servers run; each gets Poisson arrivals at the same rates, as far as it can bear them."""
+    seconds = 6 * context.visit_seconds
+    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
     with ExitStack() as exits:
-        for name, program in PROGRAMS.items():
-            server = attendant_server(context, payloads=payloads, num_workers=1, num_threads=1, program=program)
-            runs[name] = exits.enter_context(running(server))
-            runs[name].load(load)
-            capacities[name] = runs[name].load(load)["speed"]
-            context.say(f"{name}: capacity {capacities[name]:,.0f} requests/s")
-        # The same rates for both, and for each its own of its own capacity.
+        runs = {server.key: exits.enter_context(running(server)) for server in servers}
+        for run in runs.values():
+            run.load(closed)
+        capacities = {key: run.load(closed)["speed"] for key, run in runs.items()}
         rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
-        systems = [
-            running_system(name, name, _visits(run, rates, capacities[name], seconds)) for name, run in runs.items()
-        ]
+        systems = []
+        for server in servers:
+            # Beyond its capacity a queue only grows.
+            bearable = [rate for rate in rates if rate <= max(FRACTIONS) * capacities[server.key] + 0.1]
+            visits = {f"_{rate}": _arrivals(runs[server.key], rate, seconds) for rate in bearable}
+            systems.append(running_system(server.key, server.name, visits))
         found = measure(systems, num_rounds=NUM_RUNS, say=context.say)
-    rows: list[list[Cell]] = []
-    curves: dict[str, Curve] = {name: [] for name in PROGRAMS}
-    for one in found:
-        name = one.system.name
-        for rate in (rate for rate in rates if f"p99_{rate}" in one.samples):
-            p99, p50, step_rows, efficiency = (one.median(f"{figure}_{rate}") for figure in MEASURED)
-            shares = [f"{100 * share:.0f} %" for share in (rate / capacities[name], 1 - efficiency)]
-            rows.append([name, rate, shares[0], p50, p99, step_rows, shares[1]])
-            curves[name].append((rate, p99))
-    series = {f"batching {name}": curve for name, curve in curves.items()}
+
+    def share(one: Measurement) -> str:
+        return f"{100 * float(one.point[1:]) / capacities[one.system.key]:.0f} %"
+
+    def waste(one: Measurement) -> str:
+        return f"{100 * (1 - one.median('efficiency')):.0f} %" if "efficiency" in one.samples else ""
+
+    columns: Columns = {
+        "requests/s": lambda one: float(one.point[1:]),
+        "of its capacity": share,
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "rows per step": "step_rows",
+        "padding waste": waste,
+    }
+    lines = curves(found, "p99", {f"_{rate}": rate for rate in rates})
     picture = Picture(
-        file="open-loop.svg",
-        title="p99 against load",
-        x_label="requests/s",
-        y_label="p99, ms",
-        logarithmic=True,
-        series=series,
+        file=file, title="p99 against load", x_label="requests/s", y_label="p99, ms", logarithmic=True, series=lines
     )
-    capacity = ", ".join(f"{name} {value:,.0f} requests/s" for name, value in capacities.items())
-    return Part(
-        columns=["batching", "requests/s", "of its capacity", "p50 ms", "p99 ms", "rows per step", "padding waste"],
-        rows=rows,
-        figures=_figures(list(curves.values()), list(capacities.values())),
-        pictures=[picture],
-        note=f"Capacity {capacity}.",
-    )
+    note = "Capacity: " + ", ".join(f"{one.name} {capacities[one.key]:,.0f} requests/s" for one in servers) + "."
+    points = [f"_{rate}" for rate in rates]
+    part = part_of(found, columns, what="server", points=points, pictures=[picture], note=note)
+    return replace(part, figures=_figures({server.key: lines.get(server.name, []) for server in servers}, capacities))
 
 
 def _payloads(context: Context) -> Path:
@@ -94,33 +98,32 @@ def _payloads(context: Context) -> Path:
     return write_payloads(context, "real-lengths", requests)
 
 
-def _visits(run: Running, rates: Sequence[float], capacity: float, seconds: float) -> Visits:
-    """Requests at each rate that it can bear, for so many seconds: beyond its capacity a queue only grows."""
+def _arrivals(run: Running, rate: float, seconds: float) -> Visit:
+    """Requests at this rate for so many seconds, and what the server's metrics, if it has any, say of its steps."""
 
-    def visit(rate: float) -> Visit:
-        def ask(number: int) -> dict[str, float]:
-            before = run.metrics()
-            found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
-            after = run.metrics()
-            found["step_rows"] = mean_between("attendant_step_rows", before, after)
-            found["efficiency"] = mean_between("attendant_batch_efficiency_ratio", before, after)
-            return {name: found[name] for name in MEASURED}
+    def visit(number: int) -> dict[str, float]:
+        before = run.metrics()
+        found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
+        after = run.metrics()
+        steps = {"step_rows": "attendant_step_rows", "efficiency": "attendant_batch_efficiency_ratio"}
+        means = {figure: mean_between(name, before, after) for figure, name in steps.items() if after}
+        return {"p99": found["p99"], "p50": found["p50"], **means}
 
-        return ask
-
-    return {f"_{rate}": visit(rate) for rate in rates if rate <= max(FRACTIONS) * capacity + 0.1}
+    return visit
 
 
-def _figures(curves: Sequence[Curve], capacities: Sequence[float]) -> dict[str, float]:
-    ours, theirs = curves
-    found = dict(zip(("step_level_capacity", "request_level_capacity"), capacities, strict=True))
-    # 80 % of the slower one's capacity: both can bear it.
-    rate = round(YARDSTICK_FRACTION * min(capacities), 1)
-    if rate in dict(ours) and rate in dict(theirs):
-        latency = dict(theirs)[rate]
-        found |= {"step_level_p99_80": dict(ours)[rate], "request_level_p99_80": latency}
-        if (equal := rate_at(ours, latency)) is not None:
-            found |= {"step_level_rate_at_p99": equal, "request_level_rate_at_p99": rate}
+def _figures(curves: Mapping[str, Curve], capacities: Mapping[str, float]) -> dict[str, float]:
+    """`<key>_capacity`; at 80 % of the slowest server's, which all can bear, `<key>_p99_80`; and `<key>_rate_at_p99`,
+    up to which rate a server's p99 is no higher than the slowest one's there.
+    """
+    found = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    slowest = min(capacities, key=lambda key: capacities[key])
+    rate = round(YARDSTICK_FRACTION * capacities[slowest], 1)
+    if all(rate in dict(curve) for curve in curves.values()):
+        latencies = {key: dict(curve)[rate] for key, curve in curves.items()}
+        found |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
+        at_p99 = {key: rate_at(curve, latencies[slowest]) for key, curve in curves.items()}
+        found |= {f"{key}_rate_at_p99": equal for key, equal in at_p99.items() if equal is not None}
     return found
 
 

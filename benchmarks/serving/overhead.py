@@ -76,7 +76,7 @@ def idle_latency(context: Context) -> Part:
     call to an empty grpc.aio service.
     """
     rows: list[list[Cell]] = []
-    found: dict[str, float] = {}
+    compared: dict[str, float] = {}
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
     job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
@@ -91,13 +91,13 @@ def idle_latency(context: Context) -> Part:
                 warm_up(0)
             systems = [running_system(name, name, {"": visit}) for name, visit in visits.items()]
             ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
-        served_ms, bare_ms, empty_ms = ours.median("p50"), limit.median("ms"), call.median("p50")
+        found = {"served_ms": ours.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": call.median("p50")}
         options = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        rows.append([options, served_ms, bare_ms, served_ms / bare_ms, empty_ms])
-        # The first layout's are the ones that are compared.
-        found = found or {"served_ms": served_ms, "bare_ms": bare_ms, "empty_ms": empty_ms}
+        ratio = found["served_ms"] / found["bare_ms"]
+        rows.append([options, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])
+        compared = compared or found  # the first layout's
     columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
-    return Part(columns=columns, rows=rows, figures=found)
+    return Part(columns=columns, rows=rows, figures=compared)
 
 
 def priority(context: Context) -> Part:

@@ -90,27 +90,33 @@ def running(server: Server) -> Iterator["Running"]:
         with ExitStack() as exits:
             process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
             try:
-                said = _ready(process)
+                addresses = _addresses(process)
             except Unavailable:
                 if not num_left:
                     raise
                 continue
-            yield Running(server.method, payloads, process, said, exits)
+            yield Running(server.method, payloads, process, addresses, exits)
             return
+
+
+def _addresses(process: Process) -> dict[str, str]:
+    """Waits until a server says where it serves; HOST:PORT of `serving` and whatever else. Raises Unavailable."""
+    give_up = time.monotonic() + START_SECONDS
+    while process.is_running and time.monotonic() < give_up:
+        if found := re.search(r"^serving on [^\s,:]+:\d+.*\n", process.said(), re.MULTILINE):
+            return dict(re.findall(r"(\w+) on ([^\s,:]+:\d+)", found[0]))
+        time.sleep(0.05)
+    raise process.failure()
 
 
 @dataclass(slots=True)
 class Running:
-    """A server that runs, with a load generator per kind of call.
-
-    Attributes:
-        said: the words with which it told its addresses.
-    """
+    """A server that runs, with a load generator per kind of call."""
 
     unary_method: str
     payloads: Path
     process: Process
-    said: str
+    addresses: Mapping[str, str]
     exits: ExitStack
     generators: dict[str, Process] = field(default_factory=dict)
     begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -132,8 +138,8 @@ class Running:
         """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
         method = self._method(load)
         if method not in self.generators:
-            target = self._address("serving")
-            command = sys.executable, "-m", "benchmarks.serving.generator", target, method, str(self.payloads)
+            module, target = "benchmarks.serving.generator", self.addresses["serving"]
+            command = sys.executable, "-m", module, target, method, str(self.payloads)
             self.generators[method] = self.exits.enter_context(Process(command, answers=True))
             self.generators[method].await_ready()
         self.begun_cpu_seconds[method] = self.process.cpu_seconds()
@@ -151,8 +157,10 @@ class Running:
         return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
 
     def metrics(self) -> Mapping[str, float]:
-        """The samples of its metrics, added up over their labels."""
-        with urllib.request.urlopen(f"http://{self._address('metrics')}/metrics") as response:
+        """The samples of its metrics, added up over their labels; none of a server that has said of no address."""
+        if "metrics" not in self.addresses:
+            return {}
+        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
             text = response.read().decode()
         found: dict[str, float] = defaultdict(float)
         for family in text_string_to_metric_families(text):
@@ -162,19 +170,6 @@ class Running:
 
     def _method(self, load: Load) -> str:
         return BULK if load.kind == "bulk" else self.unary_method
-
-    def _address(self, service: str) -> str:
-        return str(re.findall(rf"{service} on ([^\s,:]+:\d+)", self.said)[0])
-
-
-def _ready(process: Process) -> str:
-    """Waits until a server says where it serves, and returns what it said. Raises Unavailable."""
-    give_up = time.monotonic() + START_SECONDS
-    while process.is_running and time.monotonic() < give_up:
-        if found := re.search(r"^serving on [^\s,:]+:\d+.*\n", process.said(), re.MULTILINE):
-            return found[0]
-        time.sleep(0.05)
-    raise process.failure()
 
 
 def mean_between(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:

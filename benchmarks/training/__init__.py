@@ -1,1 +1,1 @@
-"""Training speed beside other toolkits: python -m benchmarks.training."""
+"""Training beside other toolkits, and its kernels beside the plain way: python -m benchmarks training."""

@@ -15,12 +15,11 @@ from attendant.training.kernels.products import fast_products
 from attendant.training.model.decoder_layers import CellLoop, DecoderCell
 from attendant.training.model.dropout import Dropout
 from benchmarks.command import Context
-from benchmarks.harness.measurement import Visit, figures, measure, running_system
-from benchmarks.harness.results import Cell, Part
+from benchmarks.harness.measurement import Columns, Visit, measure, part_of, running_system
+from benchmarks.harness.results import Part
 
 ROWS, STEPS, HIDDEN, VOCABULARY = 64, 20, 512, 8000
 NUM_ROUNDS, NUM_WARM_UPS = 15, 2
-PRODUCTS = "products"
 CPU = torch.device("cpu")
 Work = Callable[[], Tensor]
 
@@ -58,20 +57,6 @@ def dropout(*, ours: bool) -> Work:
     return lambda: torch.sum(module(inputs) if ours else F.dropout(inputs, 0.3))
 
 
-def visit(work: Work, precision: str, *, fast: bool) -> Visit:
-    """Milliseconds of processor time of one thread: what others take of the machine does not count."""
-
-    def ask(number: int) -> dict[str, float]:
-        begun = time.process_time()
-        with fast_products(CPU) if fast else nullcontext():
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-                total = work()
-            total.backward()  # type: ignore[no-untyped-call]
-        return {"ms": 1e3 * (time.process_time() - begun)} if number > NUM_WARM_UPS else {}
-
-    return ask
-
-
 def kernels(context: Context) -> Part:
     """Kernels of a training step.
 
@@ -82,21 +67,37 @@ def kernels(context: Context) -> Part:
     torch.manual_seed(0)
     product = linear()
     # Products are the same: it is what runs them that differs.
-    pairs = {PRODUCTS: (product, product)}
+    pairs = {"products": (product, product)}
     pairs |= {f"looped, {kind}": (loop(kind, looped=True), loop(kind, looped=False)) for kind in STATE_NAMES}
     pairs["output_loss"] = loss(together=True), loss(together=False)
     pairs["dropout"] = dropout(ours=True), dropout(ours=False)
-    systems = [
-        running_system(
-            f"{precision}_{name}_{way}", f"{name}, {precision}, {way}", {"": visit(work, precision, fast=fast)}
-        )
-        for precision in ("fp32", "bf16")
-        for name, pair in pairs.items()
-        for way, work, fast in zip(("ours", "plain"), pair, (True, name != PRODUCTS), strict=True)
-    ]
+    systems = []
+    for precision in ("fp32", "bf16"):
+        for name, (ours, plain) in pairs.items():
+            visits = {"_ours": _visit(ours, precision), "_plain": _visit(plain, precision, fast=name != "products")}
+            systems.append(running_system(f"{precision}_{name}", f"{name}, {precision}", visits))
     found = measure(systems, num_rounds=NUM_WARM_UPS + (1 if context.quick else NUM_ROUNDS), say=context.say)
-    rows: list[list[Cell]] = []
-    for ours, plain in zip(found[::2], found[1::2], strict=True):
-        ms, plain_ms = ours.median("ms"), plain.median("ms")
-        rows.append([ours.system.name.removesuffix(", ours"), ms, plain_ms, plain_ms / ms])
-    return Part(columns=["kernel", "ms", "plain, ms", "times as fast"], rows=rows, figures=figures(found))
+    columns: Columns = {
+        "ms": "ms_ours",
+        "plain, ms": "ms_plain",
+        "times as fast": lambda one: one.median("ms_plain") / one.median("ms_ours"),
+    }
+    return part_of(found, columns, what="kernel")
+
+
+def _visit(work: Work, precision: str, *, fast: bool = True) -> Visit:
+    """Milliseconds of processor time of one thread: what others take of the machine does not count.
+
+    Args:
+        fast: with the fast products.
+    """
+
+    def visit(number: int) -> dict[str, float]:
+        begun = time.process_time()
+        with fast_products(CPU) if fast else nullcontext():
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                total = work()
+            total.backward()  # type: ignore[no-untyped-call]
+        return {"ms": 1e3 * (time.process_time() - begun)} if number > NUM_WARM_UPS else {}
+
+    return visit

@@ -1,5 +1,6 @@
 """What trains: the toolkits' own commands, set to the workload by the files beside this one."""
 
+import random
 import re
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from benchmarks.harness.environment import ENVIRONMENTS
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
 from benchmarks.workload import Workload
 
 MANY_STEPS = 1_000_000
@@ -21,7 +23,7 @@ class Training:
     """What is to be trained.
 
     Attributes:
-        corpus: the folder of its files (data.py).
+        corpus: the folder of its files (`write_corpus`).
         folder: for the configuration, logs and checkpoints.
         input_feeding: whether a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
         precision: "fp32", or "bf16": automatic mixed precision.
@@ -80,20 +82,17 @@ class Toolkit:
         steps = re.findall(self.step_line, progress.rpartition("\n")[0])
         return int(steps[-1]) if steps else -1
 
-    def num_parameters(self, said: str) -> float | None:
-        found = re.search(self.parameters_line, said)
-        return float(found[1].replace(",", "")) if found else None
+    def num_parameters(self, said: str) -> float:
+        (number,) = re.findall(self.parameters_line, said)[:1]
+        return float(number.replace(",", ""))
 
 
 def _values(training: Training) -> dict[str, object]:
     """What the templates name."""
-    workload, corpus = training.workload, training.corpus
+    workload = training.workload
     return {
         **asdict(workload),
         **asdict(training),
-        "train": corpus / "train",
-        "dev": corpus / "dev",
-        "words": corpus / "words.txt",
         "input_feeding": str(training.input_feeding).lower(),
         "input_feeding_number": int(training.input_feeding),
         "direction_size": workload.hidden_size // 2,
@@ -101,7 +100,6 @@ def _values(training: Training) -> dict[str, object]:
         "positions_and_end": workload.num_tokens + 1,
         "epoch_sentences": workload.batch_sentences * workload.num_batches,
         "many_steps": MANY_STEPS,
-        "more_steps": MANY_STEPS * workload.window_steps,
     }
 
 
@@ -110,3 +108,21 @@ TOOLKITS = {
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 """Attendant is the last one."""
+
+
+def write_corpus(workload: Workload, folder: Path) -> Path:
+    """Writes train.src, train.tgt, dev.src, dev.tgt, and words.txt, a word a line; returns the folder.
+
+    Every sentence is equally long, so that no batch has padding. The same bytes for the same workload.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [word_of(number) for number in range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)]
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    generator = random.Random(1)
+    for part, num_batches in (("train", workload.num_batches), ("dev", 1)):
+        # The target's end symbol is its last position.
+        for ending, length in (("src", workload.num_tokens), ("tgt", workload.num_tokens - 1)):
+            num_sentences = workload.batch_sentences * num_batches
+            lines = (" ".join(generator.choices(words, k=length)) + "\n" for _ in range(num_sentences))
+            (folder / f"{part}.{ending}").write_text("".join(lines), encoding="utf-8")
+    return folder

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.harness.pages import shown, write_page
-from benchmarks.harness.results import Cell, Measured, Part, Results, this_machine
+from benchmarks.harness.results import Cell, Measured, Part, Results, shown, this_machine, write_page
 
 COMMAND = "make reliability"
 TITLE = "Reliability"

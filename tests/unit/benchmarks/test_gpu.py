@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from benchmarks.__main__ import SUITES, add_options
 from benchmarks.command import run
-from benchmarks.gpu.parity import TOLERANCES, largest_error
-from benchmarks.gpu.parts import refuse_missing
+from benchmarks.gpu.parts import TOLERANCES, largest_error, refuse_missing
 from benchmarks.gpu.steps import Effort, time_steps
 from tests.fakes import FakeStepper
 
@@ -53,9 +53,13 @@ def test_a_quick_run_checks_measures_and_writes(tmp_path: Path, cache: Path) -> 
     run_on_the_cpu(tmp_path, cache)
     found = {name: measured["part"] for name, measured in json.loads((tmp_path / "gpu.json").read_text()).items()}
     assert [row[-1] for row in found["parity"]["rows"]] == ["true"] * 5
-    assert (found["greedy"]["columns"], found["beam"]["columns"]) == (["", "1", "8"], ["", "8"])
+    assert (found["greedy"]["columns"], found["beam"]["columns"]) == (
+        ["system", "1 rows, ms", "8 rows, ms"],
+        ["system", "8 rows, ms"],
+    )
     for search in ("greedy", "beam"):
-        rows = found[search]["rows"]
+        rows, figures = found[search]["rows"], found[search]["figures"]
+        assert all(figures[f"{row[0]}_tokens_8"] > 0 for row in rows)
         assert {precision for row in rows for precision in ("fp32", "fp16") if precision in row[0]} == {"fp32", "fp16"}
         assert all(cell > 0 for row in rows for cell in row[1:])
         assert "Left out" not in found[search]["note"]
@@ -72,16 +76,17 @@ def test_what_the_budget_does_not_reach_is_said(tmp_path: Path, cache: Path) -> 
     assert "Left out" in (tmp_path / "gpu.md").read_text(), "an empty report is a page"
 
 
-def test_parity_sees_a_kernel_that_ignores_lengths(tiny_stepper: OnnxStepper) -> None:
+def test_parity_sees_a_kernel_that_ignores_lengths(tiny: Path, tiny_stepper: OnnxStepper) -> None:
     class Unequal(OnnxStepper):
         def encode(self, sources):  # type: ignore[no-untyped-def]
             longest = max(map(len, sources))
             return super().encode([[*source, *[0] * (longest - len(source))] for source in sources])
 
-    assert largest_error(tiny_stepper, tiny_stepper, 14) == 0
+    bundle = open_bundle(tiny)
+    assert largest_error(tiny_stepper, bundle) == 0
     faulty = object.__new__(Unequal)
     faulty.__dict__.update(tiny_stepper.__dict__)
-    assert not largest_error(faulty, tiny_stepper, 14) <= TOLERANCES["fp32"]
+    assert not largest_error(faulty, bundle) <= TOLERANCES["fp32"]
 
 
 def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,17 +97,17 @@ def test_the_plain_loop_computes_what_its_model_does(tmp_path: Path) -> None:
 
 def test_marian_is_as_wide_as_its_parameters_permit() -> None:
     def parameters(width: int) -> int:
-        return num_parameters(shapes_of(8000, 256, width, 2))
+        return num_parameters(shapes_of(8000, 256, width))
 
     for width in (BLOCK, 3 * BLOCK, 8 * BLOCK):
-        assert narrowed(8000, 256, 2, parameters(width)) == width
-        assert narrowed(8000, 256, 2, parameters(width) + 1) == width
-    assert narrowed(8000, 256, 2, parameters(3 * BLOCK) - 1) == 2 * BLOCK
-    assert narrowed(8000, 256, 2, 1) == BLOCK, "never narrower than one block"
+        assert narrowed(8000, 256, parameters(width)) == width
+        assert narrowed(8000, 256, parameters(width) + 1) == width
+    assert narrowed(8000, 256, parameters(3 * BLOCK) - 1) == 2 * BLOCK
+    assert narrowed(8000, 256, 1) == BLOCK, "never narrower than one block"
 
 
 def test_marians_parameters_are_those_of_its_layers() -> None:
-    shapes = shapes_of(vocabulary=100, embedding=64, width=128, num_layers=2)
+    shapes = shapes_of(vocabulary=100, embedding=64, width=128)
     cell = 4 * 128
     layers = {
         "Wemb": 2 * 100 * 64,

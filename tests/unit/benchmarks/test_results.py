@@ -7,9 +7,27 @@ import pytest
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from benchmarks.command import Context, Suite, run
-from benchmarks.harness.measurement import Measurement, System, Unavailable, figures, measure, running_system, table
-from benchmarks.harness.pages import markdown_table, shown, write_page
-from benchmarks.harness.results import Machine, Measured, Part, Picture, Results
+from benchmarks.harness.measurement import (
+    Measurement,
+    System,
+    Unavailable,
+    curves,
+    figures,
+    measure,
+    part_of,
+    running_system,
+)
+from benchmarks.harness.results import (
+    Machine,
+    Measured,
+    Part,
+    Picture,
+    add_result,
+    markdown_table,
+    read_results,
+    shown,
+    write_page,
+)
 from benchmarks.serving.open_loop import rate_at
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
@@ -24,10 +42,10 @@ def measured(**figures: float) -> Measured:
 
 def test_a_part_that_is_run_again_takes_the_place_of_its_former_result_and_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "results" / "x.json"
-    Results(path).add("one", measured(a=1.0))
-    Results(path).add("two", measured(a=2.0))
-    Results(path).add("one", measured(a=3.0))
-    found = Results(path).parts
+    add_result(path, "one", measured(a=1.0))
+    add_result(path, "two", measured(a=2.0))
+    found = add_result(path, "one", measured(a=3.0))
+    assert found == read_results(path)
     assert list(found) == ["one", "two"]
     assert [one.part.figures["a"] for one in found.values()] == [3.0, 2.0]
     assert found["two"].part.figures == measured(a=2.0).part.figures
@@ -64,7 +82,7 @@ def test_every_yardstick_is_a_row_whether_measured_or_not(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("ours", "holds"), [(400.0, "yes"), (399.0, "no")])
 def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) -> None:
-    Results(tmp_path / "peers.json").add("greedy", measured(attendant_int8_speed=ours, plain_fp32_speed=100.0))
+    add_result(tmp_path / "peers.json", "greedy", measured(attendant_int8_speed=ours, plain_fp32_speed=100.0))
     rows = {row[0]: row for row in yardstick_rows(tmp_path)}
     row = rows["greedy in process, int8, against a plain fp32 ORT loop, each at its best setting"]
     assert row[3:] == [f"{ours / 100:.2f} x", "at least 4 x", holds]
@@ -74,21 +92,20 @@ def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("share", "holds"), [(0.1, "yes"), (0.11, "no")])
 def test_at_most_such_a_share(share: float, holds: str, tmp_path: Path) -> None:
-    Results(tmp_path / "serving.json").add("bookkeeping", measured(int8_greedy_share_64=share))
+    add_result(tmp_path / "serving.json", "bookkeeping", measured(int8_greedy_share_64=share))
     (row,) = (row for row in yardstick_rows(tmp_path) if str(row[0]).startswith("bookkeeping"))
     assert row[3:] == [f"{100 * share:.1f} %", "at most 10 %", holds]
 
 
 def test_pages_say_where_and_by_which_command_and_show_the_pictures(tmp_path: Path) -> None:
-    results = Results(tmp_path / "peers.json")
-    results.add("greedy", measured(a=1.0))
-    write_page(tmp_path / "peers.md", "Peers", "About them.", results.parts)
+    parts = add_result(tmp_path / "peers.json", "greedy", measured(a=1.0))
+    write_page(tmp_path / "peers.md", "Peers", "About them.", parts)
     page = (tmp_path / "peers.md").read_text(encoding="utf-8")
     assert "`python -m x`, 2026-01-01: a processor, 2 cores" in page
     assert "![p99](a.svg)" in page and "| a | 1.50 |" in page
     drawn = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in drawn
-    write_page(tmp_path / "peers.md", "Peers", "About them.", results.parts)
+    write_page(tmp_path / "peers.md", "Peers", "About them.", parts)
     assert (tmp_path / "a.svg").read_bytes() == drawn, "the same results give the same picture"
     write_yardsticks(tmp_path)
     assert "not measured" in (tmp_path / "yardsticks.md").read_text(encoding="utf-8")
@@ -126,9 +143,25 @@ def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
     assert found[0].samples == {"speed": [10.0, 20.0, 30.0]} and found[0].spread("speed") == "10-30"
     assert found[1].problem == "no memory left" and not found[1].samples
     assert "B: no memory left" in said
-    rows = table(found, 3, lambda one: [one.median("speed"), ""])
-    assert rows == [["A", 20.0, ""], ["B", None, "not measured: no memory left"], ["A, other setting", 10.0, ""]]
-    assert figures(found, best_by="speed") == {"a_speed": 20.0}
+    part = part_of(found, {"speed": "speed", "remarks": lambda one: ""}, best_by="speed")
+    assert part.columns == ["system", "speed", "remarks"]
+    assert part.rows == [["A", 20.0, ""], ["B", None, "not measured: no memory left"], ["A, other setting", 10.0, ""]]
+    assert part.figures == figures(found, best_by="speed") == {"a_speed": 20.0}
+
+
+def test_a_row_and_a_point_of_a_line_for_each_load_at_which_a_system_was_measured() -> None:
+    systems = [
+        running_system(
+            "a", "A", {"_1": lambda number: {"speed": 2.0, "p99": 5.0}, "_8": lambda number: {"speed": 3.0}}
+        ),
+        running_system("b", "B", {"_8": lambda number: {"speed": 7.0}}),
+    ]
+    found = measure(systems, num_rounds=1, say=lambda line: None)
+    columns = {"clients": lambda one: one.point, "speed": "speed", "p99": "p99"}
+    part = part_of(found, columns, points=["_1", "_8"])
+    assert part.rows == [["A", "_1", 2.0, 5.0], ["A", "_8", 3.0, None], ["B", "_8", 7.0, None]]
+    assert curves(found, "speed", {"_1": 1.0, "_8": 8.0}) == {"A": [(1.0, 2.0), (8.0, 3.0)], "B": [(8.0, 7.0)]}
+    assert curves(found, "p99", {"_1": 1.0, "_8": 8.0}) == {"A": [(1.0, 5.0)]}
 
 
 def test_several_samples_of_one_visit_count_each() -> None:
@@ -164,10 +197,10 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
     assert "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks x --weight 3 --only fast`" in page
     assert "| 3 |" in page
     run(suites, add_options, here)
-    assert list(Results(tmp_path / "x.json").parts) == ["fast", "other"], "the faulty one must be asked for"
+    assert list(read_results(tmp_path / "x.json")) == ["fast", "other"], "the faulty one must be asked for"
     with pytest.raises(VerificationFailed, match="it is off"):
         run(suites, add_options, ["--fault", "some", *here])
-    assert list(Results(tmp_path / "x.json").parts) == ["fast", "other", "faulty"]
+    assert list(read_results(tmp_path / "x.json")) == ["fast", "other", "faulty"]
     with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, faulty"):
         run(suites, add_options, ["--only", "slow"])
 

@@ -1,9 +1,5 @@
-"""JoeyNMT in process: python -m benchmarks.peers.joeynmt_worker CONFIG VOCABULARY, in its own environment.
+"""JoeyNMT in process, in its own environment, with its own search."""
 
-The model of its training benchmark's configuration with fresh weights, and the toolkit's own search.
-"""
-
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +15,11 @@ TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_t
 IDS = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}
 
 
-def main(config: str, vocabulary_size: str) -> None:
+def work(config: str, vocabulary_size: int) -> None:
+    """The model of its training benchmark's configuration, with fresh weights."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    words = [word_of(number) for number in range(NUM_SPECIAL_SYMBOLS, int(vocabulary_size))]
+    words = [word_of(number) for number in range(NUM_SPECIAL_SYMBOLS, vocabulary_size)]
     vocabulary = Vocabulary(words, SimpleNamespace(**TOKENS, **IDS, lang_tags=[]))
     architecture = yaml.safe_load(Path(config).read_text(encoding="utf-8"))["model"]
     model = build_model(architecture, vocabulary, vocabulary).eval()
@@ -39,7 +36,3 @@ def main(config: str, vocabulary_size: str) -> None:
         search(model, batch, **lengths, beam_size=job.beam_size, beam_alpha=0.6)
 
     answer_jobs(decode)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,15 +1,6 @@
-"""CTranslate2, in its own environment:
-
-python -m benchmarks.peers.ctranslate2_program model FOLDER ENCODER DECODER WIDTH FEED_FORWARD VOCABULARY
-makes a Transformer of seeded random weights, int8
-python -m benchmarks.peers.ctranslate2_program worker FOLDER WORKERS
-decodes in process
-python -m benchmarks.peers.ctranslate2_program server FOLDER STEPS WORKERS BATCH
-serves behind a plain batcher on grpc.aio
-"""
+"""CTranslate2, in its own environment: makes a Transformer, decodes in process, serves behind a plain batcher."""
 
 import asyncio
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,9 +17,17 @@ NUM_HEADS = 8
 SCALE = 0.05
 
 
-def make_model(folder: str, num_encoders: int, num_decoders: int, width: int, feed_forward: int, size: int) -> None:
-    """Writes a Transformer with a vocabulary of `size` words on each side."""
-    spec = ctranslate2.specs.TransformerSpec.from_config((num_encoders, num_decoders), NUM_HEADS)
+def make_model(
+    folder: str,
+    num_encoder_layers: int,
+    num_decoder_layers: int,
+    width: int,
+    feed_forward: int,
+    vocabulary_size: int,
+) -> None:
+    """Writes a Transformer of seeded random weights, in int8; the vocabulary is that of each side."""
+    size = vocabulary_size
+    spec = ctranslate2.specs.TransformerSpec.from_config((num_encoder_layers, num_decoder_layers), NUM_HEADS)
     random = np.random.default_rng(1)
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
@@ -81,6 +80,7 @@ class Translator:
 
 
 def work(folder: str, num_workers: int) -> None:
+    """Decodes in process."""
     translator = Translator(folder, num_workers)
 
     def translate(sources: Sources, job: Job) -> None:
@@ -118,19 +118,14 @@ class Batcher:
                     answer.set_result(result.hypotheses[0])
 
 
-async def serve_batches(folder: str, num_steps: int, num_workers: int, batch_size: int) -> None:
+def serve_batches(**arguments: Any) -> None:
+    """Serves behind the batcher on grpc.aio."""
+    asyncio.run(_serve_batches(**arguments))
+
+
+async def _serve_batches(folder: str, num_steps: int, num_workers: int, batch_size: int) -> None:
     batcher = Batcher(Translator(folder, num_workers), num_steps, num_workers, batch_size)
     workers = [asyncio.create_task(batcher.work()) for _ in range(num_workers)]
     await serve("benchmarks.CTranslate2", {"Translate": grpc.unary_unary_rpc_method_handler(batcher.translate)})
     for worker in workers:
         worker.cancel()
-
-
-if __name__ == "__main__":
-    what, path, *numbers = sys.argv[1:]
-    if what == "model":
-        make_model(path, *map(int, numbers))
-    elif what == "worker":
-        work(path, *map(int, numbers))
-    else:
-        asyncio.run(serve_batches(path, *map(int, numbers)))

@@ -1,19 +1,10 @@
-"""Marian, in the environment of `bergamot`, the package that has it on PyPI:
-
-    python -m benchmarks.peers.marian_program model FOLDER VOCABULARY EMBEDDING WIDTH LAYERS
-        makes an LSTM of seeded random weights
-    python -m benchmarks.peers.marian_program worker FOLDER WORKERS
-        decodes in process
-
-No newer Python than 3.9's: its wheels end with 3.10.
-"""
+"""Marian, in the environment of `bergamot`, the package that has it on PyPI. Its wheels end with Python 3.10."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import json
-import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
@@ -33,24 +24,24 @@ SCALE = 0.05
 PEAKEDNESS = 40.0
 
 
-def make_model(folder: Path, vocabulary: int, embedding: int, width: int, num_layers: int) -> None:
-    """Writes the model, and a vocabulary of one piece per word of the benchmarks' sentences and as many more as the
-    size asks for.
+def make_model(folder: str, vocabulary: int, embedding: int, width: int) -> None:
+    """Writes a model of seeded random weights, and a vocabulary of one piece per word of the benchmarks' sentences and
+    as many more as the size asks for.
     """
     random = np.random.default_rng(1)
     arrays: dict[str, Any] = {
         name: np.zeros(shape, np.float32) if shape[0] == 1 else random.normal(0, SCALE, shape).astype(np.float32)
-        for name, shape in shapes_of(vocabulary, embedding, width, num_layers).items()
+        for name, shape in shapes_of(vocabulary, embedding, width).items()
     }
     arrays["decoder_ff_logit_l2_Wt"] *= PEAKEDNESS
     arrays["decoder_ff_logit_l2_b"][0, EOS_ID] = EOS_BIAS
     template = Template((Path(__file__).parent / "marian.yml").read_text(encoding="utf-8"))
-    text = template.substitute(vocabulary=vocabulary, embedding=embedding, width=width, num_layers=num_layers)
+    text = template.substitute(vocabulary=vocabulary, embedding=embedding, width=width)
     # It ends with a zero, as C++ wants it.
     arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
-    np.savez(folder / MODEL, **arrays)
+    np.savez(Path(folder, MODEL), **arrays)
     first = NUM_SPECIAL_SYMBOLS - 2  # Marian knows two special symbols
-    with (folder / VOCABULARY).open("wb") as file:
+    with Path(folder, VOCABULARY).open("wb") as file:
         words = (word_of(number) for number in range(first, vocabulary))
         ids = {"bos_id": -1, "pad_id": -1, "eos_id": EOS_ID, "unk_id": UNK_ID}
         options = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2, **ids}
@@ -68,14 +59,14 @@ def extension() -> ModuleType:
     return module
 
 
-def settings(folder: Path, job: Job) -> str:
+def settings(folder: str, job: Job) -> str:
     """YAML, as JSON is. A batch is so many source tokens, end symbols among them, and no answer is longer than its
     source. Of the precisions that a model without precomputed scales can have, one is fastest for batches, one for
     sentences.
     """
     values = {
-        "models": [str(folder / MODEL)],
-        "vocabs": 2 * [str(folder / VOCABULARY)],
+        "models": [f"{folder}/{MODEL}"],
+        "vocabs": 2 * [f"{folder}/{VOCABULARY}"],
         "beam-size": job.beam_size,
         "normalize": 0.6,
         "max-length-factor": 1.0,
@@ -87,7 +78,8 @@ def settings(folder: Path, job: Job) -> str:
     return json.dumps(values)
 
 
-def work(folder: Path, num_workers: int) -> None:
+def work(folder: str, num_workers: int) -> None:
+    """Decodes in process."""
     bergamot: Any = extension()
     service = bergamot.Service(bergamot.ServiceConfig(numWorkers=num_workers, cacheSize=0))
     options = bergamot.ResponseOptions(qualityScores=False)
@@ -102,11 +94,3 @@ def work(folder: Path, num_workers: int) -> None:
             raise AssertionError(f"{len(sources)} answers of {job.num_tokens} tokens were asked for, not {lengths}")
 
     answer_jobs(translate, batches_itself=True)
-
-
-if __name__ == "__main__":
-    what, path, *numbers = sys.argv[1:]
-    if what == "model":
-        make_model(Path(path), *map(int, numbers))
-    else:
-        work(Path(path), *map(int, numbers))
