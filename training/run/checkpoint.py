@@ -14,6 +14,8 @@ the power fails, `last` names a whole checkpoint.
 
 import itertools
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite, flush_to_disk, new_folder, told_of
+from attendant.runtime.files import flush_to_disk, new_folder, told_of
 from attendant.training.data.fetch.published import file_digest
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState, random_state, restore_random_state
@@ -115,8 +117,11 @@ def publish_checkpoint(
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # it says so of what the operating system refuses too
-        raise CantWrite(path, str(error)) from None
+    except SafetensorError as error:
+        # What the operating system refused stands in its words.
+        if found := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+        raise
 
 
 def validated_checkpoints(run: Run) -> list[Path]:

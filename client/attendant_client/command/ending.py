@@ -1,5 +1,6 @@
 """How errors end the command: their line and their exit status."""
 
+import json
 import re
 from argparse import Namespace
 
@@ -41,7 +42,15 @@ def concerns_every_line(error: AttendantError) -> bool:
 
 
 def explain(error: AttendantError, options: Namespace) -> str:
-    """One line: what happened, and how to mend it where that is known."""
+    """One line: what happened, and how to mend it where that is known.
+
+    Servers may be strangers: what is not printable in their words is escaped, as JSON does.
+    """
+    explanation = _explanation(error, options)
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in explanation)
+
+
+def _explanation(error: AttendantError, options: Namespace) -> str:
     if isinstance(error, Unavailable):
         remedy = _TLS_REMEDY if isinstance(error, TlsFailed) else _OTHER_TARGET
         return f"{options.target} is unavailable ({error.message}); {remedy}"
