@@ -44,7 +44,7 @@ class Figures:
         self._machine = this_machine()
 
     def add(self, subject: str, name: str, measured: float, bound: Bound, unit: str) -> None:
-        self._rows[subject][name] = [name, measured, str(bound), unit]
+        self._rows[subject][name] = [name, float(measured), str(bound), unit]
 
     def write(self, folder: Path) -> None:
         """Puts them in the place of those of an earlier run; others stay."""
