@@ -160,13 +160,24 @@ class Incoming(grpc.aio.ServerInterceptor):
         task.add_done_callback(self._evictions.discard)
 
     async def _tell(self, context: Context) -> None:
-        with suppress(grpc.aio.BaseError):  # that it is aborted; or that it has ended by itself
+        with suppress(grpc.aio.BaseError, asyncio.CancelledError):  # that it is aborted; or has ended by itself
             await self._refuse(context, Unread())
 
     async def _refuse(self, context: Context, error: AttendantError) -> NoReturn:
-        """Ends a call that no method has seen."""
-        self._metrics.rejected.labels("", error.reason).inc()
-        await abort(context, error)
+        """Ends a call that no method has seen.
+
+        Raises:
+            grpc.aio.AbortError: gRPC's own.
+            asyncio.CancelledError: its caller has gone meanwhile.
+        """
+        try:
+            await abort(context, error)
+        except grpc.aio.AbortError:
+            self._metrics.rejected.labels("", error.reason).inc()
+            raise
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None
+        raise AssertionError("abort returned")
 
 
 class _Decoder:

@@ -12,6 +12,7 @@ import grpc
 import h2.events
 import hpack
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.server.process import listening
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -164,6 +165,16 @@ async def test_who_pings_too_often_is_told_to_go() -> None:
         attacker = await asyncio.to_thread(attack)
         ends = [event for event in attacker.events if isinstance(event, h2.events.ConnectionTerminated)]
     assert any(event.additional_data == b"too_many_pings" for event in ends)
+
+
+async def test_names_of_services_that_are_not_here_are_not_kept() -> None:
+    async with served(fake_stepper()) as running:
+        stub = health_pb2_grpc.HealthStub(running.channel)
+        for number in range(5):
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=f"none-{number}"), timeout=20)
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            watch.cancel()
+        assert len(running.lifecycle.health._server_watchers) <= 3
 
 
 @pytest.mark.reliability

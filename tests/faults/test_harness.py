@@ -32,7 +32,7 @@ def test_a_call_frame_by_frame_beside_a_witness(start: Start) -> None:
 
 
 def test_figures_of_an_earlier_run_stay_unless_they_were_measured_again(tmp_path: Path) -> None:
-    for rows in ({"a": 1.0, "b": 2.0}, {"b": 3.0}):
+    for rows in ({"a": 1, "b": 2.0}, {"b": 3.0}):
         run = Figures()
         for name, measured in rows.items():
             run.add("Subject", name, measured, at_most(4), "MiB")

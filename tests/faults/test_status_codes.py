@@ -15,9 +15,10 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
-from tests.server_process import Running
+from tests.server_process import ROOT, Running, server
 
 DRAIN_SECONDS = 5.0
+LOAD_SECONDS = 8.0
 
 
 async def at_once(target: str, num_calls: int) -> Counter[str]:
@@ -87,18 +88,52 @@ async def test_at_the_end_calls_are_answered_or_unavailable(start: Start, worker
 async def test_10000_calls_at_once(start: Start, figure: Figure) -> None:
     with start() as running:
         codes = await at_once(running.target, 10_000)
-        print(codes)
         figure("10,000 calls at once on one connection: answered", codes["OK"], at_least(1), "calls")
         figure("CANCELLED or any other code that is not retried", _not_retried(codes), at_most(0), "calls")
     with start() as running:
         async with AttendantClient(running.target) as client:
-            began = time.monotonic()
             answers = await asyncio.gather(
                 *(client.generate("badge", timeout=240) for _ in range(10_000)), return_exceptions=True
             )
             failed = sum(isinstance(one, BaseException) for one in answers)
-            print(f"{time.monotonic() - began:.1f} s")
             figure("the same by the Python client, which retries: without an answer", failed, at_most(0), "calls")
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_ten_times_what_can_be_served(workers: str, figure: Figure) -> None:
+    request = messages.GenerateRequest(text="knowledgeable", decoding=messages.DecodingOptions(beam_size=16))
+    codes: Counter[str] = Counter()
+    with server(str(ROOT / "models" / "g2p-en"), "--workers", workers, "--max-waiting", "128") as running:
+        async with grpc.aio.insecure_channel(running.target, options=[("grpc.enable_retries", 0)]) as channel:
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+
+            async def ask() -> None:
+                try:
+                    await stub.Generate(request, timeout=120)
+                    codes["OK"] += 1
+                except grpc.aio.AioRpcError as error:
+                    codes[error.code().name] += 1
+
+            async def ask_again(give_up: float) -> None:
+                while time.monotonic() < give_up:
+                    await ask()
+
+            await asyncio.gather(*(ask_again(time.monotonic() + LOAD_SECONDS) for _ in range(32)))
+            rate = 10 * codes["OK"] / LOAD_SECONDS
+            codes.clear()
+            began = time.monotonic()
+            asked: list[asyncio.Task[None]] = []
+            while (passed := time.monotonic() - began) < LOAD_SECONDS:
+                asked += [asyncio.create_task(ask()) for _ in range(round(rate * passed) - len(asked))]
+                await asyncio.sleep(0.005)
+            await asyncio.gather(*asked)
+    figure(
+        f"10 x what {workers} workers serve: calls of {codes.total():,} with a code that is not retried",
+        _not_retried(codes),
+        at_most(0),
+        "calls",
+    )
 
 
 @pytest.mark.reliability
@@ -117,7 +152,6 @@ async def test_100_ends_under_load(start: Start, figure: Figure) -> None:
             codes += await until_it_ends(running, num_connections=4, seconds=seconds)
             longest = max(longest, time.monotonic() - began - seconds)
             statuses[running.process.returncode] += 1
-    print(codes, statuses)
     figure("100 times SIGTERM under load: exit status 0", statuses[0], at_least(100), "ends")
     figure(f"calls of {codes.total():,} with a code that is not retried", _not_retried(codes), at_most(0), "calls")
     figure("the longest end; the grace was 5 s", longest, at_most(DRAIN_SECONDS + 3), "s")
