@@ -19,8 +19,8 @@ from tests.faults.figures import at_most
 from tests.faults.witness import Witness, witness
 from tests.server_process import ROOT, Running, server
 
-ROUND_SECONDS = 3.0
-NUM_ROUNDS = 4
+ROUND_SECONDS = 2.0
+NUM_ROUNDS = 3
 PAUSE_SECONDS = 0.13
 """Between texts of 250 kB: 1.9 MB/s."""
 
