@@ -1,8 +1,9 @@
 """Memory for the answers of bulk streams, from the reading of a request until its answer has been written.
 
-A client that does not read its answers fills the room that it may have, and is read from no more. What it may have is
-as much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one such stream takes half of the room at most,
-two take a third each, and as much as any one of them holds is always left for the others.
+A client that does not read its answers is read from no more after a second, so that nothing is decoded in vain, or
+when it has filled the room that it may have. That is as much as is still free (dynamic thresholds, Choudhury and Hahne
+1998): one such stream takes half of the room at most, two take a third each, and as much as any one of them holds is
+always left for the others.
 """
 
 import asyncio
@@ -61,8 +62,7 @@ class AnswerRoom:
     @property
     def num_stalled(self) -> int:
         """Streams of which an answer waits for its client."""
-        stalled = self._clock() - STALLED_SECONDS
-        return sum(share.writing_since is not None and share.writing_since < stalled for share in self._shares)
+        return sum(share.is_stalled for share in self._shares)
 
 
 class AnswerShare:
@@ -78,11 +78,15 @@ class AnswerShare:
         self._room = room
         self._freed = asyncio.Event()
 
+    @property
+    def is_stalled(self) -> bool:
+        return self.writing_since is not None and self.writing_since < self._room.now() - STALLED_SECONDS
+
     async def take(self, num_bytes: int) -> None:
-        """Waits until so much may be held. A stream that holds nothing need not wait, so each one goes on."""
+        """Waits until so much may be held, and the client takes answers. A stream that holds nothing need not wait."""
         # Waking up for what others free would hasten little: who waits holds something, and soon gives it back, or
         # its client does not read.
-        while self.held_bytes and self.held_bytes + num_bytes > self._room.free_bytes - num_bytes:
+        while self.held_bytes and (self.is_stalled or self.held_bytes + num_bytes > self._room.free_bytes - num_bytes):
             self._freed.clear()
             await self._freed.wait()
         self.held_bytes += num_bytes

@@ -43,26 +43,32 @@ def read_decoding(
     attention = output.attention or output.replace_unknowns
     by_length = given.HasField("min_length_ratio") or given.HasField("max_length_ratio")
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
-    asked = given.SerializeToString()
-    read = _read_once if len(asked) <= MAX_BYTES_KEPT else _read
-    options, found = read(model, asked, attention, num_source_tokens if by_length else 0)
+    length = num_source_tokens if by_length else 0
+    if given.ByteSize() <= MAX_BYTES_KEPT:
+        options, found = _read_once(model, given.SerializeToString(), attention, length)
+    else:
+        options, found = _read(model, given, attention, length)
     violations.found += found
     if options is not None and options.sampling is not None and not given.sampling.HasField("seed"):
         return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
     return options
 
 
-def _read(
+@lru_cache(maxsize=MAX_OPTIONS_KEPT)
+def _read_once(
     model: ServedModel, asked: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    reading = _Reading(messages.DecodingOptions.FromString(asked), model, num_source_tokens)
+    """Most requests have the same few options: each is read once."""
+    return _read(model, messages.DecodingOptions.FromString(asked), attention, num_source_tokens)
+
+
+def _read(
+    model: ServedModel, given: messages.DecodingOptions, attention: bool, num_source_tokens: int
+) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
+    reading = _Reading(given, model, num_source_tokens)
     options = reading.options(attention)
     found = tuple(reading.violations.found)
     return (None if found else options), found
-
-
-# Most requests have the same few options: each is read once.
-_read_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_read)
 
 
 class _Reading:

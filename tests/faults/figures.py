@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.harness.results import Cell, Measured, Part, Results, shown, this_machine, write_page
+from benchmarks.harness.results import Cell, Measured, Part, add_result, read_results, shown, this_machine, write_page
 
 COMMAND = "make reliability"
 TITLE = "Reliability"
@@ -49,10 +49,11 @@ class Figures:
         """Puts them in the place of those of an earlier run; others stay."""
         if not self._rows:
             return
-        results = Results(folder / "reliability.json")
+        path = folder / "reliability.json"
         for subject, rows in self._rows.items():
-            before = results.parts.get(subject)
+            before = read_results(path).get(subject)
             kept: dict[str, list[Cell]] = {str(row[0]): row for row in before.part.rows} if before else {}
             part = Part(columns=["", "measured", "must be", "unit"], rows=list((kept | rows).values()))
-            results.add(subject, Measured(title=subject, about="", command=COMMAND, machine=self._machine, part=part))
-        write_page(folder / "reliability.md", TITLE, ABOUT, results.parts)
+            measured = Measured(title=subject, about="", command=COMMAND, machine=self._machine, part=part)
+            add_result(path, subject, measured)
+        write_page(folder / "reliability.md", TITLE, ABOUT, read_results(path))

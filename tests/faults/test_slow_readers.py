@@ -6,7 +6,7 @@ A bulk stream that is not read keeps neither places in the engine nor memory fro
 import itertools
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import grpc
 import pytest
@@ -20,32 +20,35 @@ from tests.server_process import ROOT, server
 
 STALLED = 'attendant_bulk_streams_stalled{"model": ""}'
 HELD = 'attendant_bulk_answers_bytes{"model": ""}'
+PLACES = 'attendant_bulk_requests{"model": "g2p-en"}'
 NUM_OTHERS = 10
 ROUND_SECONDS = 6.0
 RIGHT = messages.GenerateRequest(text="badge", output={"attention": True, "token_log_probs": True})
 
 
 def answers_of_others(target: str, requests: int | None = None, seconds: float | None = None) -> list[int]:
-    """How many answers each of ten streams has read: all of them, or those of so many seconds."""
-    counts = [0] * NUM_OTHERS
-    ending = threading.Event()
-
-    def ask(number: int, channel: grpc.Channel) -> None:
-        asked = itertools.repeat(messages.GenerateRequest(text="cabbage"), *([] if requests is None else [requests]))
-        call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(
-            itertools.takewhile(lambda _: not ending.is_set(), asked)
-        )
-        for _ in call:
-            if not ending.is_set():
-                counts[number] += 1
-
+    """How many answers each of ten streams reads: all to so many requests, or those of so many seconds."""
+    asked = [messages.GenerateRequest(text="cabbage")]
     with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        threads = [threading.Thread(target=ask, args=(number, channel)) for number in range(NUM_OTHERS)]
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        calls = [
+            stub.GenerateBatch(iter(asked * requests) if requests else itertools.repeat(asked[0]))
+            for _ in range(NUM_OTHERS)
+        ]
+        counts = [0] * NUM_OTHERS
+
+        def read(number: int) -> None:
+            with suppress(grpc.RpcError):  # cancelled, after so many seconds
+                for _ in calls[number]:
+                    counts[number] += 1
+
+        threads = [threading.Thread(target=read, args=(number,)) for number in range(NUM_OTHERS)]
         for thread in threads:
             thread.start()
         if seconds is not None:
             time.sleep(seconds)
-            ending.set()
+            for call in calls:
+                call.cancel()
         for thread in threads:
             thread.join()
     return counts
@@ -74,7 +77,7 @@ def test_the_share_of_the_others(figure: Figure) -> None:
             with ExitStack() as stack:
                 for _ in range(3):
                     stack.enter_context(never_reading(running.target, itertools.repeat(RIGHT)))
-                eventually(lambda: running.metrics()[STALLED] == 3)
+                eventually(lambda: running.metrics()[STALLED] == 3 and running.metrics()[PLACES] == 0)
                 beside += sum(answers_of_others(running.target, seconds=ROUND_SECONDS))
     print("answers of ten streams alone:", alone, "beside three that are not read:", beside)
     figure("answers of ten streams beside three that are never read, of those alone", beside / alone, at_least(0.9), "")

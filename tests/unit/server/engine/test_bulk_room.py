@@ -87,5 +87,11 @@ async def test_stalled_are_those_whose_answer_waits() -> None:
     assert (room.num_streams, room.num_stalled) == (2, 0)
     now += STALLED_SECONDS + 0.1
     assert room.num_stalled == 1
+    await asyncio.wait_for(one.take(1), 1)
+    more = await begun(one.take(1))
+    assert not more.done(), "nothing is decoded in vain"
+    one.writing_since = None
+    one.give_back(1)
+    await asyncio.wait_for(more, 1)
     room.close(one)
     assert (room.num_streams, room.num_stalled) == (1, 0)
