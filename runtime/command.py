@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
+from attendant.runtime.limited import anything_given_up
 
 INTERRUPTED = 130
 
@@ -39,10 +40,11 @@ def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     """`run_command` as the end of a process.
 
     CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
-    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice.
+    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice. Nor is it
+    where native code still runs that was given up: taking the process apart around it may crash.
     """
     status = run_command(name, main)
-    if status == INTERRUPTED:
+    if status == INTERRUPTED or anything_given_up():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

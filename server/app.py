@@ -113,6 +113,8 @@ async def start_model(
         on_death=lifecycle.engine_died,
     )
     rendered.watch(runner, rows_limit=max_rows, version=manifest.version, precision=precision, provider=config.provider)
+    if manifest.reference is not None:
+        rendered.watch_drift(manifest.reference)
     await runner.start()
     return ServedModel(
         bundle=bundle,

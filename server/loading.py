@@ -6,19 +6,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import cycle, islice
+from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
-from attendant.runtime.bundle.manifest import Limits, Provider
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused
+from attendant.runtime.bundle.graph_io import position_bytes
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.errors import UserError
-from attendant.runtime.golden_check import check_golden
-from attendant.runtime.stepper import Stepper
+from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.limited import MIB, limited
+from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
@@ -46,7 +49,7 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     Raises:
         UserError: a bundle that is refused, one line per difference; two bundles of one name.
     """
-    bundles = [open_bundle(path) for path in config.bundles]
+    bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:
         name = bundle.manifest.name
@@ -59,6 +62,15 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     return bundles
 
 
+def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
+    """Opens a bundle.
+
+    Raises:
+        UserError: it is refused, signed by nobody who is trusted, or takes more time or memory than it may.
+    """
+    return _limited(lambda: open_signed_bundle(path, config.require_signature), path, config)
+
+
 def threads_each(config: ServerConfig) -> int:
     """CPU threads of each engine: the budget, shared out among bundles and their workers, and at least one."""
     return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
@@ -68,14 +80,30 @@ def load_engine(bundle: Bundle, config: ServerConfig) -> Engine:
     """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
 
     Raises:
-        UserError: the bundle is refused, or there is no such precision or provider here.
+        UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
+            precision or provider here.
     """
+    return _limited(lambda: _load_engine(bundle, config), bundle.path, config)
+
+
+def _limited(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
+    return limited(
+        load,
+        f"the bundle {path} is refused",
+        seconds=config.load_seconds,
+        mib=config.load_mib,
+        remedy="; --load-seconds and --load-mib say what it may take",
+    )
+
+
+def _load_engine(bundle: Bundle, config: ServerConfig) -> Engine:
     began, threads = time.monotonic(), threads_each(config)
     precision = precision_of(bundle.manifest, config)
+    _refuse_large_state(bundle, precision, config)
     stepper = open_stepper(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
-    if differences := check_golden(bundle, stepper, precision, config.provider):
+    if differences := check_decoding(bundle, stepper, precision, config.provider):
         raise BundleRefused(bundle.path, differences)
-    _warm_up(bundle, stepper, limits_in_force(bundle.manifest, config.max_rows))
+    _warm_up(bundle, stepper, config)
     log.info(
         "bundle checked",
         extra={
@@ -92,22 +120,47 @@ def load_engine(bundle: Bundle, config: ServerConfig) -> Engine:
         max_rows=config.max_rows,
         max_source_positions=config.max_source_positions,
         bulk_seconds=config.bulk_seconds
-        or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, config.provider)),
+        or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, precision, config.provider)),
     )
     return Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
 
 
-def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> None:
-    """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated."""
+def _refuse_large_state(bundle: Bundle, precision: Precision, config: ServerConfig) -> None:
+    """Raises BundleRefused where its longest sources would take more memory than it may, before any of it is taken."""
+    num_sources, longest = _num_longest(bundle, config), bundle.manifest.limits.max_source_tokens
+    taken = num_sources * padded_width(longest + 1) * position_bytes(bundle.graphs_in(precision)) // MIB
+    if taken > config.load_mib:
+        what = f"limits.max_source_tokens: {num_sources} sources of {longest} tokens take {taken} MiB"
+        raise BundleRefused(bundle.path, [f"{what} of state, may take {config.load_mib}; --load-mib says how much"])
+
+
+def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
+    """How many of the longest sources are decoded to warm up: no more than may be held together."""
+    width = padded_width(bundle.manifest.limits.max_source_tokens + 1)
+    return max(1, min(WARM_UP_SOURCES, config.max_source_positions // width))
+
+
+def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> None:
+    """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated.
+
+    Raises:
+        BundleRefused: they can't be decoded.
+    """
+    limits = limits_in_force(bundle.manifest, config.max_rows)
     symbol = bundle.source_tokenizer.vocabulary_size - 1
-    source = bundle.source_ids(list(islice(cycle([symbol]), limits.max_source_tokens)))
+    source = bundle.source_ids([symbol] * limits.max_source_tokens)
     options = DecodingOptions(
         beam_size=limits.max_beam_size, max_length=min(WARM_UP_STEPS, limits.max_target_tokens), attention=True
     )
-    decode_all(stepper, [source] * WARM_UP_SOURCES, options, bundle.manifest.special_ids)
+    try:
+        decode_all(stepper, [source] * _num_longest(bundle, config), options, bundle.manifest.special_ids)
+    except Exception as error:
+        log.debug("warming up failed", exc_info=True)
+        what = f"decoding the longest sources fails: {one_line(str(error)) or type(error).__name__}"
+        raise BundleRefused(bundle.path, [what]) from error
 
 
-def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> float:
+def _request_seconds(bundle: Bundle, stepper: Stepper, precision: Precision, provider: Provider) -> float:
     """How long a request takes alone: the median over golden sources, each decoded greedily at its quickest.
 
     Other programs can only make it slower, and what they take now says nothing about later. So on a CPU it is the time
@@ -115,7 +168,8 @@ def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> fl
     """
     clock = time.thread_time if provider == "cpu" else time.perf_counter
     quickest = []
-    for example in bundle.golden[:NUM_TIMED]:
+    examples = [example for example in bundle.golden if example.precision == precision]
+    for example in examples[:NUM_TIMED]:
         source = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
         options = DecodingOptions(max_length=max(1, len(example.target_tokens)))
         seconds = []

@@ -8,13 +8,13 @@ import signal
 import socket
 import sys
 
-from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.frames import framed, receive_one
 from attendant.server.engine.remote.messages import READY
 from attendant.server.engine.remote.serving import serve_engine
-from attendant.server.loading import load_engine
+from attendant.server.loading import load_engine, open_within_limits
 from attendant.server.observability.logs import configure_logging
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def _serve(connection: socket.socket) -> None:
     configure_logging(config.log_level, config.log_format)
     try:
         (path,) = config.bundles
-        engine = load_engine(open_bundle(path), config)
+        engine = load_engine(open_within_limits(path, config), config)
     except UserError as error:
         connection.sendall(framed(UserError(str(error))))
         return
@@ -54,4 +54,4 @@ def _serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    exit_command("worker", lambda: main(int(sys.argv[1])))

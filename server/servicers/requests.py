@@ -20,12 +20,14 @@ class ParsedRequest:
     Attributes:
         source_ids: as the encoder takes them, the end symbol included where the model wants it.
         num_source_tokens: of the source itself.
+        by_default: it sets no decoding option.
     """
 
     model: ServedModel
     source_ids: tuple[int, ...]
     num_source_tokens: int
     options: DecodingOptions
+    by_default: bool = False
 
     def submit(
         self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
@@ -47,7 +49,9 @@ class ParsedRequest:
     def generated(self, outcome: Outcome) -> Result:
         """The same, with what the hypotheses say of the model."""
         result = self.scored(outcome)
-        self.model.metrics.generated(self.num_source_tokens, result.hypotheses)
+        self.model.metrics.generated(
+            self.source_ids, self.num_source_tokens, result.hypotheses, by_default=self.by_default
+        )
         return result
 
 
@@ -63,7 +67,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     _check_output(request.output, model, violations)
     violations.raise_if_any()
     assert options is not None, "options without a violation are there"
-    return _parsed(source_ids, options, model)
+    return _parsed(source_ids, options, model, by_default=not request.decoding.ByteSize())
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
@@ -95,9 +99,17 @@ def _read_source(
     return read_side(request, "source", model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
 
 
-def _parsed(source_ids: list[int], options: DecodingOptions, model: ServedModel) -> ParsedRequest:
+def _parsed(
+    source_ids: list[int], options: DecodingOptions, model: ServedModel, *, by_default: bool = False
+) -> ParsedRequest:
     encoded = tuple(model.bundle.source_ids(source_ids))
-    return ParsedRequest(model=model, source_ids=encoded, num_source_tokens=len(source_ids), options=options)
+    return ParsedRequest(
+        model=model,
+        source_ids=encoded,
+        num_source_tokens=len(source_ids),
+        options=options,
+        by_default=by_default,
+    )
 
 
 def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:

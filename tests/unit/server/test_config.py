@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,9 @@ VALUES = {
     "drain_seconds": "0.5",
     "log_level": "error",
     "log_format": "json",
+    "require_signature": "README.md",
+    "load_seconds": "30.0",
+    "load_mib": "512",
 }
 BAD = {
     "host": " ",
@@ -61,6 +65,9 @@ BAD = {
     "max_source_positions": "1.5",
     "max_waiting": "0",
     "bulk_seconds": "0",
+    "require_signature": "nowhere.pem",
+    "load_seconds": "0",
+    "load_mib": "much",
     "drain_seconds": "nan",
     "log_level": "loud",
     "log_format": "xml",
@@ -72,7 +79,8 @@ def test_every_option_by_flag_and_by_variable(option) -> None:  # type: ignore[n
     text = VALUES[option.name]
     by_flag, by_variable = parse("b", f"{option.flag}={text}"), parse("b", **{option.variable: text})
     assert by_flag == by_variable
-    assert str(getattr(by_flag, option.name)) == text
+    value = getattr(by_flag, option.name)
+    assert (os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)) == text
     assert parse("b", f"{option.flag}={text}", **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
 
 

@@ -12,8 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.errors import UserError
+from attendant.runtime.quality_signals import MIN_ANSWERS, SIGNALS
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.observability.endpoint import metrics_endpoint
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
@@ -27,6 +29,12 @@ STEP = StepStats(
     useful_cells=30,
     computed_cells=40,
     phase_seconds={"admit": 0.0, "encode": 0.5, "step": 0.25, "search": 0.125, "select": 0.0},
+)
+REFERENCE = Reference(
+    num_examples=100,
+    precision="fp32",
+    data="",
+    signals=dict.fromkeys(SIGNALS, Distribution(edges=(1.0,), shares=(0.5, 0.5))),
 )
 CONTRACT = {
     "request_seconds": {"model", "method"},
@@ -57,6 +65,7 @@ CONTRACT = {
     "unknown_tokens_total": {"model"},
     "hit_max_length_total": {"model"},
     "length_ratio": {"model"},
+    "drift_index": {"model", "signal"},
 }
 
 
@@ -80,9 +89,11 @@ def exercise(metrics: Metrics) -> None:
     runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5)
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     model.set_ready(True)
+    model.watch_drift(REFERENCE)
     model.stepped(STEP)
     model.answered((4, 5, 1, 4, 3), 4, STATS)
-    model.generated(4, [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)])
+    hypotheses = [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)]
+    model.generated((4, 5, 6, 7), 4, hypotheses, by_default=True)
     metrics.ended(model="m", method="Generate", code="OK", seconds=0.75)
     metrics.rejected.labels("m", "queue_full").inc()
 
@@ -154,7 +165,7 @@ def test_an_answer(metrics: Metrics) -> None:
 
 
 def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) -> None:
-    metrics.of_model("m").generated(2, [hypothesis(2)])
+    metrics.of_model("m").generated((4, 5), 2, [hypothesis(2)], by_default=True)
     assert value(metrics, "attention_entropy_ratio_count") == 0
     assert value(metrics, "coverage_deficit_ratio_count") == 0
     exercise(metrics)
@@ -200,3 +211,15 @@ def test_a_port_in_use_is_told_in_one_line(metrics: Metrics) -> None:
         words = f"^--metrics-port: can't listen on 127.0.0.1:{port}: Address already in use"
         with pytest.raises(UserError, match=words), metrics_endpoint("127.0.0.1", port, metrics.registry):
             pass
+
+
+def test_drift_is_that_of_answers_by_the_bundles_defaults(metrics: Metrics) -> None:
+    model = metrics.of_model("m")
+    model.watch_drift(REFERENCE)
+    for _ in range(MIN_ANSWERS):
+        model.generated((4, 5), 2, [hypothesis(2)], by_default=False)
+    assert math.isnan(value(metrics, "drift_index", signal="source_tokens") or 0.0)
+    for _ in range(MIN_ANSWERS):
+        model.generated((4, 5), 2, [hypothesis(2)], by_default=True)
+    drift = value(metrics, "drift_index", signal="source_tokens")
+    assert drift is not None and drift > 0.25, "all sources have two tokens, and half of them used to have one"
