@@ -8,32 +8,38 @@
 
 ARG PYTHON_VERSION=3.11
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS install
+FROM python:${PYTHON_VERSION}-slim-bookworm AS wheels
 WORKDIR /build
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/build/constraints.txt
-RUN python -m venv /opt/attendant
-ENV PATH=/opt/attendant/bin:$PATH
-COPY constraints.txt pyproject.toml README.md LICENSE ./
-# The dependencies first, so that a change of the code does not fetch them again. `tokenizers` without its own: the
-# server loads tokenizer files and never talks to a model hub. Versions are those of constraints.txt (PIP_CONSTRAINT).
-# hadolint ignore=DL3013
-RUN python -c "import tomllib; print(*[d for d in tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'] if not d.startswith(('tokenizers', 'attendant-client'))], sep='\n')" > requirements.txt \
- && pip install --requirement requirements.txt \
- && pip install --no-deps tokenizers
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv /opt/build
+COPY deploy/locks/build.txt ./
+RUN /opt/build/bin/pip install --no-deps --require-hashes --requirement build.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY client ./client
 COPY attendant ./attendant
 COPY runtime ./runtime
 COPY server ./server
-# hadolint ignore=DL3013
-RUN pip install ./client && pip install --no-deps .
+# Our own packages are built from here, by what was installed above: their names are never looked up anywhere.
+RUN /opt/build/bin/pip wheel --no-deps --no-index --no-build-isolation --wheel-dir /wheels ./client .
 
-FROM install AS install-cpu
-# hadolint ignore=DL3013
-RUN pip install onnxruntime
+FROM python:${PYTHON_VERSION}-slim-bookworm AS install-cpu
+WORKDIR /build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv /opt/attendant
+ENV PATH=/opt/attendant/bin:$PATH
+# Exact versions with their hashes (`make locks`). `tokenizers` stands there without its own dependencies: the server
+# loads tokenizer files and never talks to a model hub. --build-arg LOCKS="server-cpu signing" for --require-signature.
+ARG LOCKS=server-cpu
+COPY deploy/locks ./locks
+RUN for lock in $LOCKS; do pip install --no-deps --require-hashes --requirement locks/$lock.txt || exit 1; done
+COPY --from=wheels /wheels /wheels
+RUN pip install --no-deps --no-index /wheels/*.whl
 
-FROM install AS install-gpu
+# CUDA's wheels are several gigabytes of another index's versions, and have no lock: those of constraints.txt.
+FROM install-cpu AS install-gpu
+COPY constraints.txt ./
 # hadolint ignore=DL3013
-RUN pip install "onnxruntime-gpu[cuda,cudnn]"
+RUN pip uninstall --yes onnxruntime && pip install --constraint constraints.txt "onnxruntime-gpu[cuda,cudnn]"
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS base
 LABEL org.opencontainers.image.title="attendant" \

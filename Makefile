@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow reliability bench bench-peers lint types format protos constraints docker-lint clean
+.PHONY: help setup demo serve test test-slow reliability bench bench-peers lint types format protos constraints docker-lint clean audit locks
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,17 @@ constraints: setup ## Write constraints.txt from what is installed
 	@{ sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
 		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/'; } \
 		> constraints.new && mv constraints.new constraints.txt
+
+build/audit/.installed: deploy/locks/audit.txt
+	@test -x build/audit/bin/python || $(PYTHON) -m venv build/audit
+	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	@touch $@
+
+audit: setup build/audit/.installed ## Names, hashes, licences and known vulnerabilities of what we install; SBOM
+	@$(BIN)/python deploy/audit.py --tools build/audit/bin/python --sbom build/sbom
+
+locks: build/audit/.installed ## Write deploy/locks anew: versions of constraints.txt, with their hashes
+	@build/audit/bin/python deploy/lock.py
 
 clean: ## Remove the environment and the caches (never runs, bundles or data)
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info

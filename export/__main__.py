@@ -1,14 +1,17 @@
-"""python -m export RUN|BUNDLE --output BUNDLE; python -m export verify BUNDLE; python -m export inspect BUNDLE."""
+"""python -m export RUN|BUNDLE --output BUNDLE; python -m export verify|inspect|sign|reference BUNDLE: see --help."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from attendant.export.publication import refuse_occupied
 from attendant.runtime.command import exit_command
+from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 
+DEFAULT = "(default: %(default)s)"
 PRECISIONS = ("fp32", "int8", "fp16")
 
 DESCRIPTION = """\
@@ -20,16 +23,19 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
                                             add precisions to a bundle
   python -m export verify BUNDLE            check a bundle's files and golden examples on this host
   python -m export inspect BUNDLE           say what a bundle is
+  python -m export sign BUNDLE --key KEY    sign a bundle, for servers that require it
+  python -m export reference BUNDLE --data FILE.tsv --output NEW
+                                            add what a server compares its answers with, for drift
 """
 
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the command; see `run_command` for what the exceptions mean."""
     # A run that is called like a subcommand is still a run when written as a path: ./verify.
-    command = arguments[0] if arguments and arguments[0] in ("verify", "inspect") else "export"
-    parser = {"export": _export_parser, "verify": _verify_parser, "inspect": _inspect_parser}[command]()
+    command = arguments[0] if arguments and arguments[0] in PARSERS else "export"
+    parser = PARSERS[command]()
     options = parser.parse_args(arguments if command == "export" else arguments[1:])
-    if command == "export":
+    if command in ("export", "reference"):
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
     from attendant.export import commands  # noqa: PLC0415
@@ -87,13 +93,68 @@ def _verify_parser() -> argparse.ArgumentParser:
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     parser.add_argument("--run", metavar="RUN", type=Path, help="also compare the graphs with this run in PyTorch")
     _add_checkpoint(parser)
-    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
+    parser.add_argument(
+        "--signature",
+        metavar="PEM",
+        type=Path,
+        action="append",
+        default=[],
+        help="it must be signed by this public key, or under this authority's certificate; may be given several times",
+    )
+    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu", help=DEFAULT)
+    limits = parser.add_argument_group("limits", "what loading and checking the bundle may take; more is refused")
+    limits.add_argument(
+        "--load-seconds", metavar="SECONDS", type=_in_range(0.1, 86_400), default=LOAD_SECONDS, help=DEFAULT
+    )
+    limits.add_argument("--load-mib", metavar="MIB", type=int, default=LOAD_MIB, help=DEFAULT)
     return parser
 
 
 def _inspect_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m export inspect", description="Says what a bundle is.")
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+    return parser
+
+
+def _sign_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export sign",
+        description="Signs a bundle: writes model.sig beside its files, by the library model-signing. "
+        "A server with --require-signature serves what was signed by a key that it trusts.",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+    parser.add_argument(
+        "--key", metavar="PEM", type=Path, required=True, help="private key: ECDSA on P-256, P-384 or P-521"
+    )
+    parser.add_argument(
+        "--passphrase-file",
+        metavar="FILE",
+        type=Path,
+        help="its first line: what the key is encrypted with",
+    )
+    parser.add_argument("--certificate", metavar="PEM", type=Path, help="of the key, by an authority (default: none)")
+    parser.add_argument(
+        "--chain",
+        metavar="PEM",
+        type=Path,
+        action="append",
+        default=[],
+        help="certificates between them",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a signature that is there")
+    return parser
+
+
+def _reference_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export reference",
+        description="Publishes a bundle anew with reference distributions: how lengths, unknown symbols and "
+        "log-probabilities are distributed on held-out texts. A server compares its answers with them.",
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", type=Path)
+    parser.add_argument("--data", metavar="FILE.tsv", required=True, help="held-out pairs: source, tab, target")
+    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
 
 
@@ -120,6 +181,15 @@ def _in_range(low: float, high: float) -> Callable[[str], float]:
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
+
+
+PARSERS: Final[Mapping[str, Callable[[], argparse.ArgumentParser]]] = {
+    "export": _export_parser,
+    "verify": _verify_parser,
+    "inspect": _inspect_parser,
+    "sign": _sign_parser,
+    "reference": _reference_parser,
+}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
 from attendant.export.verification.quality import preferred_precision
+from attendant.export.verification.reference import reference_of
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
     SOURCE_TOKENIZER_NAME,
@@ -36,6 +37,7 @@ from attendant.runtime.bundle.manifest import (
     GraphPair,
     Manifest,
     Precision,
+    Reference,
     SourceSide,
     TargetSide,
 )
@@ -43,7 +45,7 @@ from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import sha256_of
-from attendant.runtime.golden_check import check_golden
+from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 
@@ -79,7 +81,7 @@ def write_bundle(
         say("opening the bundle as a server does")
         bundle = open_bundle(folder)
         for precision in bundle.manifest.graphs:
-            if differences := check_golden(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
+            if differences := check_decoding(bundle, OnnxStepper(bundle, precision), precision, "cpu"):
                 raise VerificationFailed(f"the golden examples of {precision} don't hold on a second run", differences)
     return open_bundle(output)
 
@@ -104,7 +106,7 @@ class _Draft:
         reference = self._add("fp32", plain)
         self.certificates += self.exportable.certify(self._manifest(), reference, plan=self.plan, say=self.say)
         self._choose_golden(reference)
-        steppers: dict[Precision, Stepper] = {"fp32": reference}
+        steppers: dict[Precision, BundleStepper] = {"fp32": reference}
         for precision in REWRITERS:
             if precision in precisions:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
@@ -114,12 +116,14 @@ class _Draft:
         measured = () if measure is None else measure(steppers)
         again = {(one.metric, one.protocol) for one in measured}
         kept = [one for one in self.exportable.evaluation if (one.metric, one.protocol) not in again]
+        evaluation = (*kept, *measured)
+        distributions = self._reference(steppers[preferred_precision(evaluation)])
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         }
-        self._write_text(MANIFEST_NAME, self._manifest((*kept, *measured), files).signed().to_text())
+        self._write_text(MANIFEST_NAME, self._manifest(evaluation, files, distributions).signed().to_text())
 
     def _write_text(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
@@ -160,8 +164,18 @@ class _Draft:
         sources = self.exportable.encoder_sources() or _random_sources(bundle.manifest)
         self.golden += choose_golden(bundle, stepper, sources)
 
+    def _reference(self, stepper: BundleStepper) -> Reference | None:
+        """On the origin's held-out sources; the origin's own where there are none."""
+        origin = self.exportable
+        if not origin.validation:
+            return origin.reference
+        return reference_of(self._draft_bundle(), stepper, origin.validation, origin.validation_name, self.say)
+
     def _manifest(
-        self, evaluation: tuple[Evaluation, ...] = (), files: Mapping[str, FileEntry] | None = None
+        self,
+        evaluation: tuple[Evaluation, ...] = (),
+        files: Mapping[str, FileEntry] | None = None,
+        reference: Reference | None = None,
     ) -> Manifest:
         exportable = self.exportable
         return Manifest(
@@ -179,6 +193,7 @@ class _Draft:
             provenance=exportable.provenance,
             evaluation=evaluation,
             certificates=tuple(self.certificates),
+            reference=reference,
             files=dict(files or {}),
         )
 

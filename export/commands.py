@@ -1,9 +1,11 @@
-"""The three commands of `python -m export`, once their command line is read."""
+"""The commands of `python -m export`, once their command line is read."""
 
 import argparse
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
@@ -11,6 +13,7 @@ from attendant.export.inspection import describe
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_model import bundle_name, exportable_run
+from attendant.export.publication import published
 from attendant.export.recheck import recheck
 from attendant.export.status import status
 from attendant.export.verification.quality import (
@@ -20,9 +23,16 @@ from attendant.export.verification.quality import (
     measurement_of_run,
     too_costly,
 )
+from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE, reference_of
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, DecodingDefaults, Evaluation, Manifest
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, DecodingDefaults, Evaluation, Manifest
+from attendant.runtime.bundle.signature import sign_bundle
+from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
+from attendant.runtime.escaping import escaped
+from attendant.runtime.limited import limited
+from attendant.training.assessment.session import read_data
+from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
 
 
@@ -111,13 +121,67 @@ def verify(options: argparse.Namespace) -> None:
     """Prints what holds, one line each."""
     run = None if options.run is None else (options.run, options.checkpoint or "best")
     with status() as say:
-        lines = recheck(options.bundle, options.provider, run, say=say)
+        limits = options.load_seconds, options.load_mib
+        lines = recheck(options.bundle, options.provider, run, trusted=options.signature, limits=limits, say=say)
     print("\n".join(lines))
 
 
 def inspect(options: argparse.Namespace) -> None:
     """Prints what the manifest says."""
-    print("\n".join(describe(open_bundle(options.bundle))))
+    bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
+    # What a manifest says may hold anything that a terminal obeys.
+    print("\n".join(map(escaped, describe(bundle))))
 
 
-COMMANDS: Final = {"export": export, "verify": verify, "inspect": inspect}
+def sign(options: argparse.Namespace) -> None:
+    """Writes model.sig, and says where.
+
+    Raises:
+        UserError: there is one, without --force; options that exclude each other; a bad key or bundle.
+    """
+    if (options.bundle / SIGNATURE_NAME).exists() and not options.force:
+        raise UserError(f"{options.bundle / SIGNATURE_NAME} exists already: add --force to replace it")
+    if options.certificate is not None and options.passphrase_file is not None:
+        raise UserError("--passphrase-file: the key of a --certificate must not be encrypted")
+    if options.chain and options.certificate is None:
+        raise UserError("--chain: it leads from a --certificate to its authority, and there is none")
+    password = None if options.passphrase_file is None else _first_line(options.passphrase_file)
+    written = sign_bundle(
+        options.bundle, options.key, certificate=options.certificate, chain=options.chain, password=password
+    )
+    print(f"{written}: signed by {options.certificate or options.key}")
+
+
+def reference(options: argparse.Namespace) -> None:
+    """Publishes the bundle with reference distributions: the same files, another manifest.
+
+    Raises:
+        UserError: too few texts, or `options.output` is occupied.
+    """
+    bundle = open_bundle(options.bundle)
+    examples = read_data(CorpusFiles(tsv=options.data)).examples
+    # Files may be sorted: from all over it.
+    chosen = examples[:: max(1, len(examples) // NUM_REFERENCE)]
+    sources = bundle.source_tokenizer.encode_batch([example.source for example in chosen])
+    with status() as say, published(options.output, force=options.force) as folder:
+        stepper = open_stepper(bundle, default_precision(bundle.manifest, "cpu"))
+        found = reference_of(bundle, stepper, sources, options.data, say)
+        if found is None:
+            raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")
+        for name in bundle.manifest.files:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(bundle.path / name, folder / name)
+        manifest = bundle.manifest.model_copy(update={"reference": found}).signed()
+        (folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
+        open_bundle(folder)
+    print(f"{options.output}: {manifest.name} {manifest.version}, with references of {found.num_examples} texts")
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--passphrase-file {path} can't be read: {error}") from error
+
+
+COMMANDS: Final = {"export": export, "verify": verify, "inspect": inspect, "sign": sign, "reference": reference}

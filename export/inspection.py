@@ -21,6 +21,8 @@ def describe(bundle: Bundle) -> Iterator[str]:
         yield f"  {one.precision} {one.metric} {one.value:.4g}{difference}  n={one.num_examples}  {one.protocol}"
     if not manifest.evaluation:
         yield "  none was recorded"
+    if (reference := manifest.reference) is not None:
+        yield f"  reference distributions: {', '.join(reference.signals)}  n={reference.num_examples}  {reference.data}"
     for certificate in manifest.certificates:
         yield ""
         yield from _certificate_lines(certificate)

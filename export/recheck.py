@@ -1,5 +1,7 @@
 """Checks a published bundle again, on this host."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from attendant.export.origins.from_bundle import exportable_bundle
@@ -7,25 +9,35 @@ from attendant.export.origins.from_model import exportable_run
 from attendant.export.status import Say, say_nothing
 from attendant.export.verification.certification import certify_rewritten, certify_traced
 from attendant.export.verification.grid import GridComparison
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.manifest import Certificate, Provider
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Certificate, Precision, Provider
+from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.device.stepper import DeviceStepper
-from attendant.runtime.errors import UserError, VerificationFailed
-from attendant.runtime.golden_check import check_golden
+from attendant.runtime.errors import UserError, VerificationFailed, some_lines
+from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS, limited
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 
 
 def recheck(
-    path: Path, provider: Provider = "cpu", run: tuple[Path, str] | None = None, *, say: Say = say_nothing
+    path: Path,
+    provider: Provider = "cpu",
+    run: tuple[Path, str] | None = None,
+    *,
+    trusted: Sequence[Path] = (),
+    limits: tuple[float, int] = (LOAD_SECONDS, LOAD_MIB),
+    say: Say = say_nothing,
 ) -> list[str]:
     """Opens the bundle as a server does, and decodes its golden examples in every precision.
 
     Args:
         run: a run directory and which of its checkpoints; its model is then compared with the fp32 graphs, and those
             with the int8 graphs.
+        trusted: public keys or certificates, of which one must have signed it; none: nobody need have.
+        limits: seconds and MiB that opening it, and checking each precision, may take.
 
     Returns:
         What holds, one line each.
@@ -35,19 +47,27 @@ def recheck(
         UserError: the run is not the one that the bundle was exported from, or the provider is not there.
         VerificationFailed: a golden example, or PyTorch, differs.
     """
-    bundle = open_bundle(path)
+    within = partial(
+        limited,
+        what=f"the bundle {path} is refused",
+        seconds=limits[0],
+        mib=limits[1],
+        remedy="; --load-seconds and --load-mib say what it may take",
+    )
+    bundle: Bundle = within(lambda: open_signed_bundle(path, trusted))
     held = [f"{len(bundle.manifest.files)} files are what the manifest of {bundle.manifest.version} says"]
+    if trusted:
+        held.append(f"signed, as {' or '.join(map(str, trusted))} confirms")
     for precision in sorted(bundle.manifest.graphs):
         say(f"decoding the golden examples in {precision}")
         if (precision, provider) == ("int8", "cuda"):
             held.append("int8 on cuda: not checked, since it is not served there")
             continue
-        # Not `open_stepper`: on the CPU fp16 is not served, but what there is of it can be checked.
-        stepper: BundleStepper = (
-            DeviceStepper(bundle, precision, provider) if provider == "cuda" else OnnxStepper(bundle, precision)
-        )
-        if differences := check_golden(bundle, stepper, precision, provider):
-            raise VerificationFailed(f"{path}: {precision} on {provider}: golden examples differ", differences)
+        stepper, differences = within(partial(_checked, bundle, precision, provider))
+        if differences:
+            raise VerificationFailed(
+                f"{path}: {precision} on {provider}: golden examples differ", some_lines(differences)
+            )
         num_examples = sum(example.precision == precision for example in bundle.golden)
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
         held.append(f"{precision} on {provider}: {num_examples} golden examples hold{how}")
@@ -60,6 +80,15 @@ def recheck(
             found = certify_rewritten(grid, {})
             held.append(f"{precision} on {provider}: {_agreement(found)} to fp32's; the same bits alone and in batches")
     return held
+
+
+def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> tuple[BundleStepper, list[str]]:
+    """The stepper of a precision, and what differs."""
+    # Not `open_stepper`: on the CPU fp16 is not served, but what there is of it can be checked.
+    stepper: BundleStepper = (
+        DeviceStepper(bundle, precision, provider) if provider == "cuda" else OnnxStepper(bundle, precision)
+    )
+    return stepper, check_decoding(bundle, stepper, precision, provider)
 
 
 def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say: Say) -> str:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
+from attendant.runtime.limited import anything_given_up
 
 INTERRUPTED = 130
 
@@ -66,11 +67,12 @@ def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     """`run_command` as the end of a process.
 
     CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
-    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice.
+    was compiled from a string, as tracing libraries do: after an interruption it is not left the choice. Nor is it
+    where native code still runs that was given up: taking the process apart around it may crash.
     """
     threading.excepthook = _on_thread
     status = run_command(name, main)
-    if status == INTERRUPTED:
+    if status == INTERRUPTED or anything_given_up():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

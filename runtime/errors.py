@@ -8,8 +8,14 @@ Anything else that escapes a command is a bug of ours and keeps its traceback.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from attendant.runtime.escaping import escaped
+
+MAX_LINE: Final = 400
+"""Characters of a line that tells what a stranger's file holds."""
+
+MAX_LINES: Final = 30
 
 
 class Refusal(Exception):
@@ -35,3 +41,18 @@ class UserError(Refusal):
 
 class VerificationFailed(Refusal):
     """A verification that did not hold."""
+
+
+def one_line(text: str) -> str:
+    """The first line that says something, printable, and cut where it is long."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    # More than is kept is not even looked at: a name may have megabytes.
+    shown = escaped(line[: MAX_LINE + 1])
+    return shown if len(shown) <= MAX_LINE else shown[: MAX_LINE - 3] + "..."
+
+
+def some_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Each as one printable line; of very many only the first, with how many more there are."""
+    shown = [one_line(escaped(line[: MAX_LINE + 1])) for line in lines[:MAX_LINES]]
+    more = len(lines) - len(shown)
+    return (*shown, *([f"and {more} more"] if more else []))

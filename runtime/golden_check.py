@@ -1,38 +1,72 @@
-"""Decodes a bundle's golden examples on this host, and says which of them don't hold."""
+"""Decodes a bundle's golden examples on this host, and says what of the graphs does not hold."""
 
+import logging
 from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.golden import GoldenExample
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.bundle.tokenizer import UnknownTokenError
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import one_line
 from attendant.runtime.stepper import Stepper
 
+log = logging.getLogger(__name__)
 
-def check_golden(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
-    """Decodes the bundle's golden examples on this host.
+
+def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
+    """Decodes the bundle's golden examples on this host, by graphs that take and give its vocabularies' symbols.
 
     Args:
         stepper: the bundle's graphs of `precision` on `provider`.
 
     Returns:
-        One line for each example that does not give its tokens, or not its scores; empty if all hold.
+        One line for each thing that differs: a graph that fails, a vocabulary of another size, an example that does not
+        give its tokens, or not its scores; empty if all hold.
     """
+
+    def told(check: Callable[[], list[str]], what: str) -> list[str]:
+        # Graphs that nobody has run yet: whatever they raise is a fault of theirs.
+        try:
+            return check()
+        except Exception as error:
+            log.debug("a check failed", exc_info=True)
+            return [f"{what} fails: {one_line(str(error)) or type(error).__name__}"]
+
+    graphs = bundle.graphs_in(precision)
+    whose = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"
+    return told(lambda: _symbol_differences(bundle, stepper), f"{whose} the last symbols") or told(
+        lambda: _golden_differences(bundle, stepper, precision, provider), f"{whose} the golden examples"
+    )
+
+
+def _symbol_differences(bundle: Bundle, stepper: Stepper) -> list[str]:
+    """Whether the graphs have as many symbols as the tokenizers: one that they lack would end the engine."""
+    manifest = bundle.manifest
+    num_source, num_target = manifest.source.vocabulary_size, manifest.target.vocabulary_size
+    last = np.array([num_target - 1], np.int64)
+    state = stepper.encode([bundle.source_ids([num_source - 1])])
+    start = np.array([manifest.special_ids.start], np.int64)
+    output, state = stepper.step(state, start, num_candidates=num_target, forced_ids=last)
+    if not np.array_equal(np.sort(output.candidate_ids[0]), np.arange(num_target)):
+        return [f"{bundle.manifest.name}: the candidates of a step are not the {num_target} target symbols"]
+    stepper.step(state, last, num_candidates=1)
+    return []
+
+
+def _golden_differences(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
     tolerance = score_tolerance(bundle, precision, provider)
     differences: list[str] = []
     groups: dict[DecodingOptions, list[tuple[int, GoldenExample, list[int]]]] = defaultdict(list)
     for number, example in enumerate(bundle.golden, 1):
         if example.precision != precision:
             continue
-        try:
-            ids = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
-        except UnknownTokenError as error:
-            differences.append(f"golden example {number}: {error}")
-        else:
-            groups[options_of(example)].append((number, example, ids))
+        ids = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
+        groups[options_of(example)].append((number, example, ids))
     for options, members in groups.items():
         hypotheses = decode_all(stepper, [ids for _, _, ids in members], options, bundle.manifest.special_ids)
         for (number, example, _), found in zip(members, hypotheses, strict=True):

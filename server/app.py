@@ -148,6 +148,8 @@ async def start_model(
         on_prediction=rendered.predicted,
         on_available=on_available,
     )
+    if manifest.reference is not None:
+        rendered.watch_drift(manifest.reference)
     await runner.start()
     rendered.watch(
         runner, rows_limit=max_rows, version=manifest.version, precision=pool.precision, provider=config.provider

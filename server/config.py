@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
+from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
@@ -64,6 +65,12 @@ FILE = Kind(lambda text: text.strip() and Path(text), bool, "a file", "FILE")
 PER_SECOND = Kind(float, lambda value: 0 < value < math.inf, "a number above 0", "NUMBER")
 SECONDS = Kind(float, lambda value: 0 <= value < math.inf, "a number of seconds, 0 or more", "SECONDS")
 SOME_SECONDS = Kind(float, lambda value: 0 < value < math.inf, "a number of seconds above 0", "SECONDS")
+PEM_FILES = Kind(
+    lambda text: tuple(Path(name) for name in text.split(os.pathsep) if name),
+    lambda paths: bool(paths) and all(path.is_file() for path in paths),
+    f"files that are there, separated by {os.pathsep}",
+    "PEM",
+)
 
 
 def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any:
@@ -163,6 +170,21 @@ class ServerConfig:
         _whole("STREAMS"),
         "streaming calls at once; one more is refused with RESOURCE_EXHAUSTED; each may hold an unfinished message of "
         "256 KiB",
+    )
+    require_signature: tuple[Path, ...] = _option(
+        (),
+        PEM_FILES,
+        "serve only bundles that are signed: by one of these public keys, or under one of these authorities' "
+        f"certificates (files in PEM, separated by {os.pathsep})",
+        "unsigned bundles are served too",
+    )
+    load_seconds: float = _option(
+        LOAD_SECONDS, SOME_SECONDS, "how long a bundle may take to be loaded and checked; a slower one is refused"
+    )
+    load_mib: int = _option(
+        LOAD_MIB,
+        _whole("MIB"),
+        "memory, in MiB, that a bundle may take to be loaded and checked; a larger one is refused",
     )
     drain_seconds: float = _option(
         25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"

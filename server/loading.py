@@ -3,22 +3,25 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
-from itertools import cycle, islice
 from statistics import median
 
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused
-from attendant.runtime.bundle.manifest import Limits, Provider
+from attendant.runtime.bundle.graph_io import position_bytes
+from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.golden_check import check_golden
-from attendant.runtime.stepper import Stepper
+from attendant.runtime.errors import one_line
+from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.limited import MIB
+from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.remote.messages import Ready
 from attendant.server.models import limits_in_force
+from attendant.server.opening import within_limits
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +49,22 @@ def load_engine(
         The engine, and what the server is told of it.
 
     Raises:
-        UserError: the bundle is refused, or there is no such precision or provider here.
+        UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
+            precision or provider here.
     """
+    return within_limits(lambda: _load_engine(bundle, config, on_batch), bundle.path, config)
+
+
+def _load_engine(
+    bundle: Bundle, config: ServerConfig, on_batch: Callable[[Iterable[int]], None]
+) -> tuple[Engine, Ready]:
     began, threads = time.monotonic(), config.threads or available_cpus()
     precision = config.precision or default_precision(bundle.manifest, config.provider)
+    _refuse_large_state(bundle, precision, config)
     stepper = open_stepper(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
-    if differences := check_golden(bundle, stepper, precision, config.provider):
+    if differences := check_decoding(bundle, stepper, precision, config.provider):
         raise BundleRefused(bundle.path, differences)
-    warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, limits_in_force(bundle.manifest, config.max_rows))
+    warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, config)
     log.info(
         "bundle checked",
         extra={
@@ -70,29 +81,53 @@ def load_engine(
         max_rows=config.max_rows,
         max_source_positions=config.max_source_positions,
         bulk_seconds=config.bulk_seconds
-        or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, config.provider)),
+        or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, precision, config.provider)),
     )
     engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler, on_batch=on_batch)
     return engine, Ready(bundle.manifest.version, precision, warm_up_size, warm_up_seconds)
 
 
-def _warm_up(bundle: Bundle, stepper: Stepper, limits: Limits) -> tuple[int, float]:
+def _refuse_large_state(bundle: Bundle, precision: Precision, config: ServerConfig) -> None:
+    """Raises BundleRefused where its longest sources would take more memory than it may, before any of it is taken."""
+    num_sources, longest = _num_longest(bundle, config), bundle.manifest.limits.max_source_tokens
+    taken = num_sources * padded_width(longest + 1) * position_bytes(bundle.graphs_in(precision)) // MIB
+    if taken > config.load_mib:
+        what = f"limits.max_source_tokens: {num_sources} sources of {longest} tokens take {taken} MiB"
+        raise BundleRefused(bundle.path, [f"{what} of state, may take {config.load_mib}; --load-mib says how much"])
+
+
+def _num_longest(bundle: Bundle, config: ServerConfig) -> int:
+    """How many of the longest sources are decoded to warm up: no more than may be held together."""
+    width = padded_width(bundle.manifest.limits.max_source_tokens + 1)
+    return max(1, min(WARM_UP_SOURCES, config.max_source_positions // width))
+
+
+def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[int, float]:
     """Decodes the longest sources with the widest beam, so that the first such request finds its memory allocated.
 
     Returns:
         The rows and source positions of this work, and the seconds that it took.
+
+    Raises:
+        BundleRefused: they can't be decoded.
     """
+    limits = limits_in_force(bundle.manifest, config.max_rows)
     symbol = bundle.source_tokenizer.vocabulary_size - 1
-    source = bundle.source_ids(list(islice(cycle([symbol]), limits.max_source_tokens)))
+    source = bundle.source_ids([symbol] * limits.max_source_tokens)
     options = DecodingOptions(
         beam_size=limits.max_beam_size, max_length=min(WARM_UP_STEPS, limits.max_target_tokens), attention=True
     )
-    began = time.monotonic()
-    decode_all(stepper, [source] * WARM_UP_SOURCES, options, bundle.manifest.special_ids)
-    return WARM_UP_SOURCES * (len(source) + limits.max_beam_size), time.monotonic() - began
+    began, num_sources = time.monotonic(), _num_longest(bundle, config)
+    try:
+        decode_all(stepper, [source] * num_sources, options, bundle.manifest.special_ids)
+    except Exception as error:
+        log.debug("warming up failed", exc_info=True)
+        what = f"decoding the longest sources fails: {one_line(str(error)) or type(error).__name__}"
+        raise BundleRefused(bundle.path, [what]) from error
+    return num_sources * (len(source) + limits.max_beam_size), time.monotonic() - began
 
 
-def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> float:
+def _request_seconds(bundle: Bundle, stepper: Stepper, precision: Precision, provider: Provider) -> float:
     """How long a request takes alone: the median over golden sources, each decoded greedily at its quickest.
 
     Other programs can only make it slower, and what they take now says nothing about later. So on a CPU it is the time
@@ -100,7 +135,8 @@ def _request_seconds(bundle: Bundle, stepper: Stepper, provider: Provider) -> fl
     """
     clock = time.thread_time if provider == "cpu" else time.perf_counter
     quickest = []
-    for example in bundle.golden[:NUM_TIMED]:
+    examples = [example for example in bundle.golden if example.precision == precision]
+    for example in examples[:NUM_TIMED]:
         source = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
         options = DecodingOptions(max_length=max(1, len(example.target_tokens)))
         seconds = []

@@ -4,10 +4,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TypeVar
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.errors import UserError
+from attendant.runtime.limited import limited
 from attendant.server.config import ServerConfig
 
 T = TypeVar("T")
@@ -19,7 +22,7 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     Raises:
         UserError: a bundle that is refused, one line per difference; two bundles of one name.
     """
-    bundles = [open_bundle(path) for path in config.bundles]
+    bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:
         name = bundle.manifest.name
@@ -30,6 +33,30 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
             )
         paths[name] = bundle.path
     return bundles
+
+
+def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
+    """Opens a bundle.
+
+    Raises:
+        UserError: it is refused, signed by nobody who is trusted, or takes more time or memory than it may.
+    """
+    return within_limits(lambda: open_signed_bundle(path, config.require_signature), path, config)
+
+
+def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
+    """What `load` returns of a bundle.
+
+    Raises:
+        UserError: it takes more time or memory than it may; or its own.
+    """
+    return limited(
+        load,
+        f"the bundle {path} is refused",
+        seconds=config.load_seconds,
+        mib=config.load_mib,
+        remedy="; --load-seconds and --load-mib say what it may take",
+    )
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ from attendant.runtime.bundle.manifest import (
     Limits,
     Manifest,
     Provenance,
+    Reference,
     SpecialIds,
 )
 from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
@@ -30,6 +31,9 @@ class Exportable(ABC):
         append_eos: whether the encoder is given EOS after the source.
         sources: token ids of real sources, without EOS: the graphs are verified on them, golden examples come from
             them; random ones do where there are none.
+        validation: token ids of held-out sources, without EOS, on which reference distributions are taken.
+        validation_name: what they are.
+        reference: the origin's own, which is kept where there are no such sources.
     """
 
     name: str
@@ -41,6 +45,9 @@ class Exportable(ABC):
     provenance: Provenance
     evaluation: tuple[Evaluation, ...] = ()
     sources: Sequence[Sequence[int]] = ()
+    validation: Sequence[Sequence[int]] = ()
+    validation_name: str = ""
+    reference: Reference | None = None
 
     @property
     @abstractmethod

@@ -67,5 +67,6 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         decoding=manifest.decoding,
         provenance=manifest.provenance,
         evaluation=tuple(one for one in manifest.evaluation if one.precision == "fp32"),
+        reference=manifest.reference,
         sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
     )

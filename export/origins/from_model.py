@@ -14,6 +14,7 @@ from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.certification import certify_traced
 from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import VerificationPlan
+from attendant.export.verification.reference import NUM_REFERENCE
 from attendant.runtime.bundle.manifest import (
     Certificate,
     DecodingDefaults,
@@ -109,7 +110,14 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         ),
         evaluation=tuple(Evaluation(**{field: entry[field] for field in measured}) for entry in run.evaluation),
         sources=run.held_out_sources(NUM_SOURCES),
+        validation=run.held_out_sources(NUM_REFERENCE, ("validation",)),
+        validation_name=_validation_name(run),
     )
+
+
+def _validation_name(run: LoadedRun) -> str:
+    files = run.recipe.data.files("validation")
+    return "" if files is None else ", ".join(map(str, files.paths))
 
 
 def bundle_name(given: str | None, folder: str) -> str:

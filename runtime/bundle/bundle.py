@@ -1,7 +1,7 @@
 """Opens a bundle: everything that can be checked without running it is checked here, and every difference is told.
 
 What needs the sessions (their real inputs and outputs) is checked by runtime/onnx/stepper.py, what needs this host's
-arithmetic by runtime/bundle/golden.py.
+arithmetic by runtime/golden_check.py.
 """
 
 import json
@@ -13,15 +13,36 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.golden import GoldenExample, parse_golden
+from attendant.runtime.bundle.graph_content import unfit_parts
 from attendant.runtime.bundle.graph_io import contract_differences
-from attendant.runtime.bundle.manifest import FORMAT_VERSION, MANIFEST_NAME, GraphPair, Manifest, Precision
-from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from attendant.runtime.errors import UserError
-from attendant.runtime.files import sha256_of
+from attendant.runtime.bundle.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    GraphPair,
+    Manifest,
+    Precision,
+)
+from attendant.runtime.bundle.reading import (
+    MAX_BUNDLE_BYTES,
+    MAX_GRAPH_BYTES,
+    MAX_MANIFEST_BYTES,
+    MAX_TEXT_BYTES,
+    Unfit,
+    digest_of,
+    files_in,
+    open_file,
+    parse_json,
+    read_file,
+)
+from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, UnknownTokenError
+from attendant.runtime.errors import UserError, some_lines
+from attendant.runtime.quiet import quiet_stderr
 
 SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
 GOLDEN_NAME = "golden.jsonl"
+TEXTS = (SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, GOLDEN_NAME)
 
 WORDS_REMEMBERED = 1000
 """By a tokenizer of a bundle, whose texts come from anywhere: 8 MiB at most."""
@@ -31,7 +52,7 @@ class BundleRefused(UserError):
     """A bundle that is not what its manifest says; one line for each thing that differs."""
 
     def __init__(self, path: Path, differences: Sequence[str]) -> None:
-        super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", differences)
+        super().__init__(f"the bundle {path} is refused; export it anew, or copy it again:", some_lines(differences))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +81,34 @@ class Bundle:
 def open_bundle(path: Path | str) -> Bundle:
     """Opens the bundle in the folder `path`, whatever the folder's name.
 
+    The folder may be anybody's: links are not followed, nothing is read beyond its bound, and what is refused is
+    refused by its name.
+
     Raises:
         BundleRefused: with one line for every file, digest, size or id that differs from the manifest.
     """
     path = Path(path)
     manifest = read_manifest(path)
-    differences = [*_file_differences(path, manifest), *_manifest_differences(manifest)]
-    if differences:
-        raise BundleRefused(path, differences)
-    # From here on the files are the exported ones, byte for byte: what does not parse was exported wrong.
     try:
-        source_tokenizer = Tokenizer.from_file(path / SOURCE_TOKENIZER_NAME)
-        target_tokenizer = Tokenizer.from_file(path / TARGET_TOKENIZER_NAME)
-        golden = parse_golden((path / GOLDEN_NAME).read_text(encoding="utf-8"))
-    except (ValueError, UserError) as error:
+        texts, differences = _checked_files(path, manifest)
+    except (OSError, Unfit) as error:
+        raise BundleRefused(path, [_reason(error)]) from error
+    if differences := [*differences, *_manifest_differences(manifest)]:
+        raise BundleRefused(path, differences)
+    # From here on the files are the ones that the manifest lists, byte for byte.
+    try:
+        bundle = Bundle(
+            path=path,
+            manifest=manifest,
+            source_tokenizer=_tokenizer(SOURCE_TOKENIZER_NAME, texts),
+            target_tokenizer=_tokenizer(TARGET_TOKENIZER_NAME, texts),
+            golden=parse_golden(_text(GOLDEN_NAME, texts)),
+        )
+    except ValueError as error:
         raise BundleRefused(path, [str(error)]) from error
-    for tokenizer in (source_tokenizer, target_tokenizer):
+    for tokenizer in (bundle.source_tokenizer, bundle.target_tokenizer):
         tokenizer.bound_cache(WORDS_REMEMBERED)
-    bundle = Bundle(
-        path=path,
-        manifest=manifest,
-        source_tokenizer=source_tokenizer,
-        target_tokenizer=target_tokenizer,
-        golden=golden,
-    )
-    if differences := [*_vocabulary_differences(bundle)]:
+    if differences := [*_vocabulary_differences(bundle)] or [*_golden_differences(bundle)]:
         raise BundleRefused(path, differences)
     return bundle
 
@@ -102,11 +126,11 @@ def read_manifest(path: Path) -> Manifest:
     if not path.is_dir():
         refuse("no such folder")
     try:
-        content: Any = json.loads((path / MANIFEST_NAME).read_bytes())
+        content: Any = parse_json(read_file(path / MANIFEST_NAME, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
         refuse(f"{MANIFEST_NAME} is missing: this is no bundle")
-    except (OSError, ValueError) as error:
-        refuse(f"{MANIFEST_NAME} can't be read: {error}")
+    except (OSError, Unfit) as error:
+        refuse(f"{MANIFEST_NAME} can't be read: {_reason(error)}")
     if not isinstance(content, dict):
         refuse(f"{MANIFEST_NAME} is no JSON object")
     if content.get("format_version") != FORMAT_VERSION:
@@ -124,22 +148,66 @@ def _dotted(location: Sequence[int | str]) -> str:
     return ".".join(str(part) for part in location)
 
 
-def _file_differences(path: Path, manifest: Manifest) -> Iterator[str]:
-    present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()} - {MANIFEST_NAME}
-    for name in sorted(present - manifest.files.keys()):
-        yield f"{name}: not listed in {MANIFEST_NAME}; remove it"
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizers and golden examples as they are on the disk, and what is wrong with all the files, a line each.
+
+    Raises:
+        Unfit: there are far more files than a bundle has.
+        OSError: a folder can't be read.
+    """
+    present, differences = files_in(path)
+    is_odd = {line.partition(":")[0] for line in differences}
+    for name in sorted(present.keys() - manifest.files.keys() - {MANIFEST_NAME, SIGNATURE_NAME}):
+        differences.append(f"{name}: not listed in {MANIFEST_NAME}; remove it")
+    if (size := sum(entry.size for entry in manifest.files.values())) > MAX_BUNDLE_BYTES:
+        return {}, [*differences, f"files: {size} bytes in all, a bundle may have {MAX_BUNDLE_BYTES}"]
+    graphs = {graph.file for pair in manifest.graphs.values() for graph in (pair.encoder, pair.decoder_step)}
+    texts: dict[str, bytes] = {}
     for name, entry in sorted(manifest.files.items()):
         if name not in present:
-            yield f"{name}: missing"
-        elif (size := (path / name).stat().st_size) != entry.size:
-            yield f"{name}: {size} bytes, the manifest says {entry.size}"
-        elif (digest := sha256_of(path / name)) != entry.sha256:
-            yield f"{name}: sha256 is {digest}, the manifest says {entry.sha256}"
+            differences += [] if name in is_odd else [f"{name}: missing"]
+        elif present[name] != entry.size:
+            differences.append(f"{name}: {present[name]} bytes, the manifest says {entry.size}")
+        else:
+            try:
+                with open_file(path / name, MAX_GRAPH_BYTES if name in graphs else MAX_TEXT_BYTES) as file:
+                    if (digest := digest_of(file)) != entry.sha256:
+                        differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
+                    elif name in graphs:
+                        differences += [f"{name}: {line}" for line in unfit_parts(file)]
+                    elif name in TEXTS:
+                        file.seek(0)
+                        texts[name] = file.read(MAX_TEXT_BYTES)
+            except (OSError, Unfit) as error:
+                differences.append(f"{name}: {_reason(error)}")
+    return texts, differences
+
+
+def _text(name: str, texts: dict[str, bytes]) -> str:
+    try:
+        return texts[name].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _tokenizer(name: str, texts: dict[str, bytes]) -> Tokenizer:
+    try:
+        # A panic says the same once more on standard error, in several lines.
+        with quiet_stderr():
+            tokenizer = Tokenizer.from_text(_text(name, texts))
+            tokenizer.check_encoding()
+        return tokenizer
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _manifest_differences(manifest: Manifest) -> Iterator[str]:
     """What the manifest says in two places, or leaves out."""
-    for name in (SOURCE_TOKENIZER_NAME, TARGET_TOKENIZER_NAME, GOLDEN_NAME):
+    for name in TEXTS:
         if name not in manifest.files:
             yield f"{name}: not listed in {MANIFEST_NAME}"
     if "fp32" not in manifest.graphs:
@@ -158,6 +226,14 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
     for provider, precision in manifest.default_precision.items():
         if precision not in manifest.graphs:
             yield f"default_precision.{provider}: {precision} is not among the graphs"
+    decoding, limits = manifest.decoding, manifest.limits
+    for name, value, most in (
+        ("beam_size", decoding.beam_size, limits.max_beam_size),
+        ("num_hypotheses", decoding.num_hypotheses, min(limits.max_num_hypotheses, decoding.beam_size)),
+        ("max_length", decoding.max_length or 1, limits.max_target_tokens),
+    ):
+        if value > most:
+            yield f"decoding.{name}: {value}, must be 1 to {most}"
 
 
 def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
@@ -179,3 +255,22 @@ def _vocabulary_differences(bundle: Bundle) -> Iterator[str]:
             yield f"special_ids.{name}: {given}, the tokenizers say {expected}"
     if not 0 <= ids.start < manifest.target.vocabulary_size:
         yield f"special_ids.start: {ids.start} is not in the target vocabulary"
+
+
+def _golden_differences(bundle: Bundle) -> Iterator[str]:
+    """Examples that could not be asked for, and precisions that nothing would be decoded in."""
+    limits = bundle.manifest.limits
+    for precision in sorted(bundle.manifest.graphs.keys() - {example.precision for example in bundle.golden}):
+        yield f"{GOLDEN_NAME}: no example in {precision}: these graphs would be served unseen"
+    for number, example in enumerate(bundle.golden, 1):
+        for name, value, most in (
+            ("source_tokens", len(example.source_tokens), limits.max_source_tokens),
+            ("beam_size", example.beam_size, limits.max_beam_size),
+            ("max_length", example.max_length, limits.max_target_tokens),
+        ):
+            if not 1 <= value <= most:
+                yield f"{GOLDEN_NAME}: line {number}: {name} is {value}, must be 1 to {most}"
+        try:
+            bundle.source_tokenizer.ids_of(example.source_tokens)
+        except UnknownTokenError as error:
+            yield f"{GOLDEN_NAME}: line {number}: {error}"

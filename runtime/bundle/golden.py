@@ -5,10 +5,15 @@ change the tokens. Scores may differ by the certificate's `score_tolerance`.
 """
 
 import json
+from typing import Final
 
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.manifest import Precision, Section
+from attendant.runtime.bundle.reading import Unfit, parse_json
+
+MAX_EXAMPLES: Final = 1000
+"""An export chooses 24 per precision."""
 
 
 class GoldenExample(Section):
@@ -38,8 +43,12 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
     """
     examples = []
     for number, line in enumerate(text.splitlines(), 1):
+        if number > MAX_EXAMPLES:
+            raise ValueError(f"golden.jsonl: more than {MAX_EXAMPLES} examples")
         try:
-            examples.append(GoldenExample.model_validate_json(line))
+            examples.append(GoldenExample.model_validate(parse_json(line)))
+        except Unfit as error:
+            raise ValueError(f"golden.jsonl: line {number}: {error}") from error
         except ValidationError as error:
             raise ValueError(f"golden.jsonl: line {number}: {error.errors()[0]['msg']}") from error
     return tuple(examples)

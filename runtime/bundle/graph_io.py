@@ -4,6 +4,8 @@ Shapes: B sources, R rows, S source positions, M queries per source, K candidate
 The state tensors come on top; their names are the model's own and stand in the manifest.
 """
 
+import math
+
 from attendant.runtime.bundle.manifest import GraphPair, GraphSpec, TensorSpec
 
 SOURCE_IDS = "source_ids"
@@ -20,6 +22,8 @@ CANDIDATE_LOG_PROBS = "candidate_log_probs"
 CANDIDATE_IDS = "candidate_ids"
 FORCED_LOG_PROBS = "forced_log_probs"
 ATTENTION = "attention"
+
+ITEM_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "float16": 2, "float32": 4, "int32": 4}
 
 ENCODER_INPUTS = (
     TensorSpec(name=SOURCE_IDS, dtype="int64", shape=("B", "S")),
@@ -61,6 +65,14 @@ def step_outputs(has_attention: bool) -> tuple[TensorSpec, ...]:
 def position_axis(spec: TensorSpec) -> int | None:
     """Which axis of a tensor runs over the source's positions; None: none does."""
     return spec.shape.index("S") if "S" in spec.shape else None
+
+
+def position_bytes(pair: GraphPair) -> int:
+    """Memory of one position of one source, in the tensors that pass between the graphs."""
+    of_sources = {tensor.input for tensor in pair.state if tensor.scope == "source"}
+    tensors = [spec for spec in pair.encoder.outputs if spec.name in of_sources and position_axis(spec) is not None]
+    sizes = (math.prod(size for size in spec.shape if isinstance(size, int)) for spec in tensors)
+    return sum(size * ITEM_BYTES.get(spec.dtype, 8) for size, spec in zip(sizes, tensors, strict=True))
 
 
 def contract_differences(pair: GraphPair) -> list[str]:

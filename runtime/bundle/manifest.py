@@ -7,20 +7,30 @@ with `digest` empty.
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+SIGNATURE_NAME = "model.sig"
+"""Of all other files; it stands beside them and is listed nowhere."""
+
+MAX_TOKENS = 65_536
+"""Of a source or a target: memory is reserved for it, so that it may not be whatever a manifest likes to say."""
+
+MAX_BEAM = 1024
+MAX_SYMBOLS = 2**24
+MAX_QUERIES = 64
 
 Precision = Literal["fp32", "int8", "fp16"]
 Provider = Literal["cpu", "cuda"]
 Scope = Literal["row", "source"]
+Signal = Literal["source_tokens", "unknown_ratio", "length_ratio", "mean_log_prob", "truncated"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class TensorSpec(Section):
@@ -66,7 +76,7 @@ class GraphPair(Section):
     encoder: GraphSpec
     decoder_step: GraphSpec
     state: tuple[StateTensor, ...]
-    min_queries: int = Field(ge=1)
+    min_queries: int = Field(ge=1, le=MAX_QUERIES)
 
 
 class SpecialIds(Section):
@@ -85,21 +95,21 @@ class SpecialIds(Section):
 class SourceSide(Section):
     """How a source becomes the encoder's input."""
 
-    vocabulary_size: int
+    vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
     append_eos: bool
 
 
 class TargetSide(Section):
-    vocabulary_size: int
+    vocabulary_size: int = Field(ge=1, le=MAX_SYMBOLS)
 
 
 class Limits(Section):
     """What a request may ask for. Lengths don't count BOS, EOS or padding."""
 
-    max_source_tokens: int = Field(ge=1)
-    max_target_tokens: int = Field(ge=1)
-    max_beam_size: int = Field(ge=1)
-    max_num_hypotheses: int = Field(ge=1)
+    max_source_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    max_target_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    max_beam_size: int = Field(ge=1, le=MAX_BEAM)
+    max_num_hypotheses: int = Field(ge=1, le=MAX_BEAM)
 
 
 class DecodingDefaults(Section):
@@ -112,12 +122,12 @@ class DecodingDefaults(Section):
             min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
     """
 
-    beam_size: int = 1
-    num_hypotheses: int = 1
-    length_penalty: float = 0.0
-    max_length: int | None = None
-    patience: float | None = None
-    max_length_ratio: float | None = None
+    beam_size: int = Field(1, ge=1)
+    num_hypotheses: int = Field(1, ge=1)
+    length_penalty: float = Field(0.0, ge=0, le=10)
+    max_length: int | None = Field(None, ge=1)
+    patience: float | None = Field(None, gt=0, le=10)
+    max_length_ratio: float | None = Field(None, gt=0, le=100)
 
     @model_serializer(mode="wrap")
     def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -149,7 +159,7 @@ class Evaluation(Section):
     metric: str
     value: float
     protocol: str
-    num_examples: int
+    num_examples: int = Field(ge=0, le=2**53)
     precision: Precision = "fp32"
     difference: float | None = None
 
@@ -203,11 +213,49 @@ class Certificate(Section):
     arithmetic: dict[str, str]
     tokens: TokenAgreement
     batch_invariant: bool
-    score_tolerance: float
+    score_tolerance: float = Field(ge=0, le=1)
+
+
+class Distribution(Section):
+    """How a signal is distributed: the share of the values up to each edge, and last of those above all.
+
+    Attributes:
+        edges: ascending.
+        shares: one more than edges.
+    """
+
+    edges: tuple[float, ...] = Field(max_length=64)
+    shares: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Distribution":
+        if len(self.shares) != len(self.edges) + 1 or list(self.edges) != sorted(set(self.edges)):
+            raise ValueError("edges must ascend, and there must be a share for each and one more")
+        return self
+
+
+class Reference(Section):
+    """What a server compares its answers with: signals of quality on held-out texts, decoded by the bundle's defaults.
+
+    Attributes:
+        precision: of the arithmetic that they were decoded with.
+        data: what the texts are.
+    """
+
+    num_examples: int = Field(ge=1)
+    precision: Precision
+    data: str
+    signals: dict[Signal, Distribution]
+
+    @model_validator(mode="after")
+    def _has_all(self) -> "Reference":
+        if missing := set(get_args(Signal)) - self.signals.keys():
+            raise ValueError(f"signals: {', '.join(sorted(missing))} missing")
+        return self
 
 
 class FileEntry(Section):
-    size: int
+    size: int = Field(ge=0)
     sha256: str
 
 
@@ -226,7 +274,14 @@ class Manifest(Section):
     provenance: Provenance
     evaluation: tuple[Evaluation, ...]
     certificates: tuple[Certificate, ...]
+    reference: Reference | None = None
     files: dict[str, FileEntry]
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what older bundles don't have, where it is None: their digests stay what they are."""
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "reference" or value is not None}
 
     @property
     def version(self) -> str:

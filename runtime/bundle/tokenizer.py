@@ -25,6 +25,12 @@ def special_ids(start_id: int) -> SpecialIds:
     return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
+PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
+"""Texts that any tokenizer must take, whatever it knows."""
+
+MAX_TOKENS_PER_BYTE = 4
+
+
 class UnknownTokenError(ValueError):
     """A token that the vocabulary does not have, or that a caller may not give.
 
@@ -46,13 +52,19 @@ class Tokenizer:
         """Takes over a trained tokenizer.
 
         Raises:
-            ValueError: a special symbol does not stand where it must.
+            ValueError: a special symbol does not stand where it must, the ids are not 0, 1, 2, ..., or what it gives
+                is not what the text holds: padding, or a part of it.
         """
         self._library = library
         for token_id, token in enumerate(SPECIAL_TOKENS):
             if library.token_to_id(token) != token_id:
                 raise ValueError(f"the vocabulary must hold {token} as id {token_id}")
-        self.vocabulary_size: int = library.get_vocab_size()
+        vocabulary = library.get_vocab()
+        self.vocabulary_size: int = len(vocabulary)
+        if (largest := max(vocabulary.values())) >= self.vocabulary_size:
+            raise ValueError(f"{self.vocabulary_size} symbols, and the id {largest}: ids must be 0, 1, 2, ...")
+        if library.padding is not None or library.truncation is not None:
+            raise ValueError("padding and truncation must be unset: a source is tokenized as it is")
         self._tokens: list[str] = [
             library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)
         ]
@@ -62,9 +74,27 @@ class Tokenizer:
     def from_text(cls, text: str) -> "Tokenizer":
         try:
             library = LibraryTokenizer.from_str(text)
-        except Exception as error:  # the library raises plain Exception for every malformed file
+        except BaseException as error:  # the library raises plain Exception for every malformed file, or panics
+            if not _is_fault_of_file(error):
+                raise
             raise ValueError(f"not a tokenizer file: {error}") from None
         return cls(library)
+
+    def check_encoding(self) -> None:
+        """Tokenizes what no vocabulary is ready for.
+
+        Raises:
+            ValueError: it can't, or makes far more of a text than the text is long.
+        """
+        for text in PROBES:
+            try:
+                num_tokens, most = len(self.encode(text)), MAX_TOKENS_PER_BYTE * len(text.encode())
+            except BaseException as error:
+                if not _is_fault_of_file(error):
+                    raise
+                raise ValueError(f"{text!a} can't be tokenized: {error}") from None
+            if num_tokens > most:
+                raise ValueError(f"{text!a} becomes {num_tokens} tokens, more than {most}")
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
@@ -90,7 +120,13 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, for many texts at once on the library's own threads."""
-        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        try:
+            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if isinstance(error, Exception) or not _is_fault_of_file(error):
+                raise
+            # A panic of one text must not go past everybody who catches errors.
+            raise RuntimeError("the tokenizer can't take this text") from None
         return [_as_text(encoding.ids) for encoding in encodings]
 
     def max_characters(self, num_tokens: int) -> int:
@@ -143,3 +179,8 @@ def _as_text(ids: list[int]) -> list[int]:
     if _NEVER_IN_TEXT.isdisjoint(ids):
         return ids
     return [UNK_ID if token_id in _NEVER_IN_TEXT else token_id for token_id in ids]
+
+
+def _is_fault_of_file(error: BaseException) -> bool:
+    """The library's panics derive from BaseException, and their class can't be imported."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

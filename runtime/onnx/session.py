@@ -6,9 +6,9 @@ without a word. So what the session really got is read back.
 
 import contextlib
 import functools
+import io
 import os
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
+from attendant.runtime.bundle.graph_content import unfit_parts
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
-from attendant.runtime.errors import UserError
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
+from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.onnx.bound_runs import BoundRuns, Shape
+from attendant.runtime.quiet import quiet_stderr
 
 Array = NDArray[Any]
-Graph = Path | bytes
-"""A file, or what stands in one."""
-
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     # TF32 rounds the factors of a matrix product to 10 bits: not the fp32 that the certificate speaks of.
@@ -38,7 +38,7 @@ RUNTIME_VERSION = f"onnxruntime {ort.__version__}"
 NO_CAPTURE = -1
 """Run, and record nothing."""
 
-ERROR = 3
+ERROR, FATAL = 3, 4
 DTYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -70,11 +70,13 @@ class OnnxSession:
             copied: small inputs that are other arrays at each run; see runtime/onnx/bound_runs.py.
 
         Raises:
-            UserError: the provider is not there, or the file is no graph that onnxruntime runs.
+            UserError: the provider is not there, the file is no graph that onnxruntime runs, or it is no longer the
+                one that the specification was made of.
         """
         self.spec = spec
         self.provider: Provider = provider
-        self._session = _load(spec.file, folder / spec.file, provider, num_threads, cuda_graphs=cuda_graphs)
+        content = _content(folder, spec)
+        self._session = _load(spec.file, content, provider, num_threads, cuda_graphs=cuda_graphs)
         self._bound_runs: BoundRuns | None = None
         if provider == "cpu":
             self._bound_runs = BoundRuns(self._session, {one.name: one.dtype for one in spec.outputs}, copied)
@@ -195,25 +197,40 @@ def _run_options(capture: int) -> ort.RunOptions:
     return options
 
 
-def _load(label: str, graph: Graph, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:
+def _content(folder: Path, spec: GraphSpec) -> bytes:
+    """The graph itself: what is loaded is what was looked at, whoever else writes to the folder meanwhile."""
+    try:
+        content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
+        unfit = unfit_parts(io.BytesIO(content))
+    except (OSError, Unfit) as error:
+        raise UserError(f"{spec.file}: {one_line(str(error))}") from error
+    if unfit:
+        raise UserError(f"{spec.file}: {one_line(unfit[0])}")
+    if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
+        raise UserError(f"{spec.file}: sha256 is {digest}, the manifest says {spec.sha256}")
+    return content
+
+
+def _load(label: str, graph: bytes, provider: Provider, num_threads: int, *, cuda_graphs: bool) -> ort.InferenceSession:
     if provider == "cuda":
         _prepare_cuda()
     name, options = PROVIDERS[provider]
     if cuda_graphs:
         options = {**options, "enable_cuda_graph": "1"}
-    source = graph if isinstance(graph, bytes) else str(graph)
     try:
-        with _quiet_stderr() as said:
-            session = ort.InferenceSession(source, _session_options(num_threads), providers=[(name, options)])
+        with quiet_stderr() as said:
+            session = ort.InferenceSession(graph, _session_options(num_threads, provider), providers=[(name, options)])
     # onnxruntime's exceptions have no common base of their own.
     except Exception as error:
         raise UserError(f"{label}: onnxruntime can't load it on {provider}: {_one_line(str(error))}") from error
     if session.get_providers()[0] != name:
         raise UserError(_missing_cuda(_one_line(said.text)))
+    # It would keep the file beside the graph that it has made of it, for as long as it lives.
+    session._model_bytes = None
     return session
 
 
-def _session_options(num_threads: int) -> ort.SessionOptions:
+def _session_options(num_threads: int, provider: Provider) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
@@ -222,7 +239,10 @@ def _session_options(num_threads: int) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Graphs that quantize do so where they mean to; what onnxruntime moves about costs time.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.log_severity_level = ERROR
+    # Bytes that are laid out as its own format would not be the ONNX that was looked at.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    # What fails raises, with the same words; but why there is no CUDA is only logged.
+    options.log_severity_level = FATAL if provider == "cpu" else ERROR
     return options
 
 
@@ -242,7 +262,7 @@ def _prepare_cuda() -> None:
     if PROVIDERS["cuda"][0] not in ort.get_available_providers():
         raise UserError(_missing_cuda("the onnxruntime that is installed is the one for CPUs"))
     # The wheels that carry the CUDA libraries lie where no loader looks: this loads them, and prints what it misses.
-    with contextlib.redirect_stdout(None), _quiet_stderr():
+    with contextlib.redirect_stdout(None), quiet_stderr():
         ort.preload_dlls()
 
 
@@ -255,33 +275,8 @@ def _missing_cuda(reason: str) -> str:
 
 def _one_line(text: str) -> str:
     """The first thing that was said, without onnxruntime's source locations, status codes and colours."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    said = line.split("] ")[-1].replace("\x1b[m", "")
-    return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", said).strip()[:300]
-
-
-class _Said:
-    text = ""
-
-
-@contextlib.contextmanager
-def _quiet_stderr() -> Iterator[_Said]:
-    """Keeps what native code writes to standard error: onnxruntime's loader logs there past every log level.
-
-    Only around the creation of a session, before anything is served.
-    """
-    said = _Said()
-    with tempfile.TemporaryFile() as kept:
-        saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
-        try:
-            with contextlib.redirect_stdout(None):
-                yield said
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            kept.seek(0)
-            said.text = kept.read().decode(errors="replace")
+    said = one_line(text.replace("\x1b[m", "")).split("] ")[-1]
+    return re.sub(r"^(\[ONNXRuntimeError\])?\s*: \d+ : [A-Z_]+ : ", "", said).strip()
 
 
 def as_input(values: Any, dtype: type[np.generic]) -> Array:

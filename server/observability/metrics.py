@@ -19,8 +19,10 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.quality_signals import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import Prediction
@@ -140,6 +142,12 @@ class Metrics:
         self.bundle_info = gauge(
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
+        self.drift = gauge(
+            "drift_index",
+            "Population stability index of a quality signal of recent answers against the bundle's reference "
+            "distribution; NaN until there are enough.",
+            ("model", "signal"),
+        )
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
         self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
@@ -170,6 +178,8 @@ class ModelMetrics:
         self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
         self._count_mispredicted = {what: metrics.mispredicted.labels(model, what).inc for what in ("time", "steps")}
         self._bundle_info = partial(metrics.bundle_info.labels, model)
+        self._drift_of = partial(metrics.drift.labels, model)
+        self._drift: DriftWatch | None = None
 
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
         """Sets what never changes, and what to ask the engine for at each scrape, so that it can't go stale."""
@@ -180,6 +190,12 @@ class ModelMetrics:
         self._gauges["bulk_requests"].set_function(lambda: runner.bulk_room.num_held)
         self._gauges["bulk_requests_limit"].set(runner.bulk_room.num_places)
         self._bundle_info(version, precision, provider).set(1)
+
+    def watch_drift(self, reference: Reference) -> None:
+        """Compares the answers from now on with a bundle's reference distributions."""
+        self._drift = DriftWatch(reference)
+        for signal in SIGNALS:
+            self._drift_of(signal).set_function(partial(self._drift.index, signal))
 
     def set_ready(self, ready: bool) -> None:
         self._gauges["ready"].set(int(ready))
@@ -225,9 +241,17 @@ class ModelMetrics:
         self._count["source_tokens"](num_source_tokens)
         self._count["unknown_tokens"](source_ids.count(UNK_ID))
 
-    def generated(self, num_source_tokens: int, hypotheses: Sequence[Hypothesis]) -> None:
-        """What the model made of a source, best first: the quality signals."""
+    def generated(
+        self, source_ids: Sequence[int], num_source_tokens: int, hypotheses: Sequence[Hypothesis], *, by_default: bool
+    ) -> None:
+        """What the model made of a source, best first: the quality signals.
+
+        Args:
+            by_default: decoded by the bundle's defaults, as its reference distributions were.
+        """
         best = hypotheses[0]
+        if by_default and self._drift is not None:
+            self._drift.add(signals_of(source_ids, num_source_tokens, best))
         self._observe["request_target_tokens"](len(best.token_ids))
         self._observe["length_ratio"](len(best.token_ids) / num_source_tokens)
         self._count["target_tokens"](sum(len(one.token_ids) for one in hypotheses))

@@ -9,7 +9,7 @@ import traceback
 
 from attendant.server.errors import AttendantError
 
-NEAR_TEXTS = ("asyncio", "grpc", "attendant.server.servicers", "attendant.server.observability")
+NEAR_TEXTS = ("asyncio", "grpc", "uvicorn", "attendant.server.servicers", "attendant.server.observability")
 """Loggers that tell of exceptions of code that has texts at hand; the engine knows ids alone."""
 
 

@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.flight_record import FlightRecord
@@ -19,6 +19,7 @@ from attendant.server.engine.remote.frames import framed, receive_one
 from attendant.server.engine.remote.serving import StrangeSocket, inherited, serve_engine
 from attendant.server.loading import load_engine
 from attendant.server.observability.logs import configure_logging, log_what_python_prints
+from attendant.server.opening import open_within_limits
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def _serve(connection: socket.socket, record: int) -> None:
     log_what_python_prints()
     try:
         (path,) = config.bundles
-        engine, ready = load_engine(open_bundle(path), config, FlightRecord(record).note)
+        engine, ready = load_engine(open_within_limits(path, config), config, FlightRecord(record).note)
     except UserError as error:
         connection.sendall(framed(UserError(error.summary, error.differences)))
         return
@@ -80,4 +81,4 @@ def _serve(connection: socket.socket, record: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    exit_command("worker", lambda: main(int(sys.argv[1]), int(sys.argv[2])))

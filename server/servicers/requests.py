@@ -41,6 +41,7 @@ class ParsedRequest:
         num_source_tokens: of the source itself.
         attention, token_log_probs: whether they are to be in the answer.
         source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
+        by_default: it sets no decoding option.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class ParsedRequest:
     attention: bool = False
     token_log_probs: bool = False
     source_words: list[str] | None = None
+    by_default: bool = False
 
     @property
     def max_answer_bytes(self) -> int:
@@ -80,7 +82,9 @@ class ParsedRequest:
     def generated(self, outcome: Outcome) -> Result:
         """The same, with what the hypotheses say of the model."""
         result = self.scored(outcome)
-        self.model.metrics.generated(self.num_source_tokens, result.hypotheses)
+        self.model.metrics.generated(
+            self.source_ids, self.num_source_tokens, result.hypotheses, by_default=self.by_default
+        )
         return result
 
 
@@ -106,7 +110,7 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     violations.raise_if_any()
     assert options is not None, "options without a violation are there"
     source_words = _source_words(request, source_ids, model) if request.output.replace_unknowns else None
-    return _parsed(request, source_ids, options, model, source_words)
+    return _parsed(request, source_ids, options, model, source_words, by_default=not request.decoding.ByteSize())
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
@@ -142,6 +146,8 @@ def _parsed(
     options: DecodingOptions,
     model: ServedModel,
     source_words: list[str] | None = None,
+    *,
+    by_default: bool = False,
 ) -> ParsedRequest:
     return ParsedRequest(
         request_id=request.request_id,
@@ -152,6 +158,7 @@ def _parsed(
         attention=request.output.attention,
         token_log_probs=request.output.token_log_probs,
         source_words=source_words,
+        by_default=by_default,
     )
 
 

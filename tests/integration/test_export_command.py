@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from attendant.export.__main__ import main
 from attendant.runtime.bundle.bundle import open_bundle
@@ -62,6 +65,8 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert {one.metric for one in manifest.evaluation} == {"exact_match"}
     assert (manifest.certificates[0].grid.batch_sizes[-1], manifest.certificates[0].grid.source_lengths[-1]) == (64, 80)
     assert {example.beam_size for example in opened.golden} == {1, 4}
+    assert manifest.reference is not None and manifest.reference.num_examples >= 100
+    assert manifest.reference.data == "data/reverse/validation.tsv"
     assert str(run.parent) not in (bundle / MANIFEST_NAME).read_text()
     assert [path.name for path in bundle.parent.iterdir()] == ["toy"]
 
@@ -85,7 +90,7 @@ def test_another_runs_bundle_is_told_apart(
 def test_golden_examples_that_fail_are_status_1(
     bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attendant.export.recheck.check_golden", lambda *arguments: ["golden example 1: differs"])
+    monkeypatch.setattr("attendant.export.recheck.check_decoding", lambda *arguments: ["golden example 1: differs"])
     assert command("verify", bundle) == 1
     assert "  - golden example 1: differs" in capsys.readouterr().err
 
@@ -95,6 +100,50 @@ def test_inspect_says_what_it_is(bundle: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     for part in ("toy  version ", "exact_match", "alone = batched bit for bit", "fp32/decoder_step.onnx", "memory"):
         assert part in said
+
+
+def test_references_are_added_to_a_bundle_that_has_none(
+    tiny_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    words = [f"{first}{second}{third}" for first in "abcdef" for second in "ghij" for third in "abcdex"]
+    pairs.write_text("".join(f"{word}\tAA\n" for word in words))
+    assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "new") == 0
+    assert "with references of 144 texts" in capsys.readouterr().out
+    old, new = open_bundle(tiny_bundle_path).manifest, open_bundle(tmp_path / "new").manifest
+    assert old.reference is None and new.reference is not None
+    assert new.files == old.files
+    assert new.reference.signals["source_tokens"].edges == (3.0,)
+    assert new.reference.signals["unknown_ratio"].shares[0] == pytest.approx(120 / 144, abs=1e-4)
+    pairs.write_text("abc\tAA\n" * 9)
+    assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "other") == 2
+    assert "fewer than 100 sources" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own, when it is imported
+def test_a_bundle_is_signed_once_and_verified(
+    tiny_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("model_signing", reason="the extra `signing` is not installed")
+    signed = Path(shutil.copytree(tiny_bundle_path, tmp_path / "signed"))
+    key = ec.generate_private_key(ec.SECP256R1())
+    private, public = tmp_path / "release.pem", tmp_path / "release.pub"
+    pem = serialization.Encoding.PEM
+    private.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret"))
+    )
+    public.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    (tmp_path / "secret").write_text("secret\n")
+    options = "--key", private, "--passphrase-file", tmp_path / "secret"
+    assert command("verify", signed, "--signature", public) == 2
+    assert "nobody has signed it" in capsys.readouterr().err
+    assert command("sign", signed, *options) == 0
+    assert command("sign", signed, *options) == 2
+    assert "exists already: add --force" in capsys.readouterr().err
+    assert command("verify", signed, "--signature", public) == 0
+    assert f"signed, as {public} confirms" in capsys.readouterr().out
+    assert command("sign", signed, "--key", tmp_path / "secret", "--force") == 2
+    assert "--key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.graphs import StateLayout, reordering_graph
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.golden_check import check_golden
+from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import DecoderState
@@ -140,7 +140,7 @@ def test_two_models_may_be_recorded_on_two_threads(bundle: Bundle, caplog: pytes
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_golden_examples_hold(bundle: Bundle, precision: Any) -> None:
-    assert check_golden(bundle, DeviceStepper(bundle, precision), precision, "cuda") == []
+    assert check_decoding(bundle, DeviceStepper(bundle, precision), precision, "cuda") == []
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

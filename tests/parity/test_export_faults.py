@@ -123,7 +123,9 @@ def test_a_failed_replacement_keeps_the_old_bundle(
 ) -> None:
     monkeypatch.setattr("attendant.export.origins.from_model.trace_graphs", lambda model: traced)
     old = write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN)
-    monkeypatch.setattr("attendant.export.bundle_writer.check_golden", lambda *arguments: ["golden example 1: differs"])
+    monkeypatch.setattr(
+        "attendant.export.bundle_writer.check_decoding", lambda *arguments: ["golden example 1: differs"]
+    )
     with pytest.raises(VerificationFailed, match="golden example 1"):
         write_bundle(tiny_exportable(), tmp_path / "bundle", plan=TINY_PLAN, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

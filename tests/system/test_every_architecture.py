@@ -15,7 +15,7 @@ from attendant.export.origins.from_model import exportable_run
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.golden_check import check_golden
+from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.__main__ import main
 from attendant.training.model import ModelConfig
@@ -84,7 +84,7 @@ async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
     write_bundle(exportable_run(run, "walked"), folder / "bundle", plan=TINY_PLAN)
     bundle = open_bundle(folder / "bundle")
     stepper = OnnxStepper(bundle)
-    assert check_golden(bundle, stepper, "fp32", "cpu") == []
+    assert check_decoding(bundle, stepper, "fp32", "cpu") == []
     options = DecodingOptions(beam_size=3, max_length=12)
     sources = [bundle.source_ids(bundle.source_tokenizer.encode(word)) for word in WORDS[:4]]
     wanted = decode_all(TorchStepper(run.model), sources, options, bundle.manifest.special_ids)

@@ -8,7 +8,7 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.golden_check import check_golden
+from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
@@ -29,7 +29,7 @@ def sources(bundle: Bundle) -> list[list[int]]:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_its_golden_examples_hold_here(bundle: Bundle, precision: Precision) -> None:
-    assert check_golden(bundle, OnnxStepper(bundle, precision), precision, "cpu") == []
+    assert check_decoding(bundle, OnnxStepper(bundle, precision), precision, "cpu") == []
 
 
 def test_it_is_served_in_int8_because_that_was_measured(bundle: Bundle) -> None:

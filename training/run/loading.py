@@ -1,6 +1,7 @@
 """A trained run, opened for evaluation or export, or as the start of another training."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,9 +61,8 @@ class LoadedRun:
         found: float | None = self.data.get("max_length_ratio")
         return found
 
-    def held_out_sources(self, limit: int) -> list[list[int]]:
+    def held_out_sources(self, limit: int, splits: Sequence[Split] = ("validation", "test")) -> list[list[int]]:
         """At most `limit` sources, without EOS, that a request could give; none where the data is not here any more."""
-        splits: tuple[Split, ...] = ("validation", "test")
         sources: list[list[int]] = []
         for split in splits:
             files = self.recipe.data.files(split)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ VALUES = {
     "log_level": "error",
     "log_format": "json",
     "log_texts": "on",
+    "require_signature": "README.md",
+    "load_seconds": "30.0",
+    "load_mib": "512",
 }
 BAD = {
     "host": " ",
@@ -101,6 +105,9 @@ BAD = {
     "bulk_seconds": "0",
     "unread_seconds": "0",
     "log_texts": "perhaps",
+    "require_signature": "nowhere.pem",
+    "load_seconds": "0",
+    "load_mib": "much",
     "drain_seconds": "nan",
     "tls_certificate": " ",
     "tls_key": " ",
@@ -120,7 +127,8 @@ def test_every_option_by_flag_and_by_variable(option) -> None:  # type: ignore[n
     text = VALUES[option.name]
     by_flag, by_variable = parse("b", f"{option.flag}={text}"), parse("b", **{option.variable: text})
     assert by_flag == by_variable
-    assert str(getattr(by_flag, option.name)) == text
+    value = getattr(by_flag, option.name)
+    assert (os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)) == text
     assert parse("b", f"{option.flag}={text}", **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
 
 

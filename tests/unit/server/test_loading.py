@@ -26,7 +26,7 @@ def test_a_request_is_timed_by_what_it_computes_where_others_may_hold_it_up(
     """On a busy host the time on the wall is that of the neighbours, and bulk work would be let take as long."""
     readings = itertools.count()
     monkeypatch.setattr(f"attendant.server.loading.time.{clock}", lambda: 0.5 * next(readings))
-    assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, provider) == 0.5
+    assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, "fp32", provider) == 0.5
 
 
 def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.quality_signals import MIN_ANSWERS, SIGNALS
 from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
@@ -23,6 +25,12 @@ STEP = StepStats(
     useful_cells=30,
     computed_cells=40,
     phase_seconds={"admit": 0.0, "encode": 0.5, "step": 0.25, "search": 0.125, "select": 0.0},
+)
+REFERENCE = Reference(
+    num_examples=100,
+    precision="fp32",
+    data="",
+    signals=dict.fromkeys(SIGNALS, Distribution(edges=(1.0,), shares=(0.5, 0.5))),
 )
 CONTRACT = {
     "request_seconds": {"model", "method"},
@@ -62,6 +70,7 @@ CONTRACT = {
     "engine_restarts_total": {"model"},
     "hit_max_length_total": {"model"},
     "length_ratio": {"model"},
+    "drift_index": {"model", "signal"},
 }
 
 
@@ -85,9 +94,11 @@ def exercise(metrics: Metrics) -> None:
     runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_room=BulkRoom(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     model.set_ready(True)
+    model.watch_drift(REFERENCE)
     model.stepped(STEP)
     model.answered((4, 5, 1, 4, 3), 4, STATS)
-    model.generated(4, [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)])
+    hypotheses = [hypothesis(3, FinishReason.LENGTH, attention=True), hypothesis(2)]
+    model.generated((4, 5, 6, 7), 4, hypotheses, by_default=True)
     metrics.ended(model="m", method="Generate", code="OK", seconds=0.75)
     metrics.rejected.labels("m", "queue_full").inc()
 
@@ -159,7 +170,7 @@ def test_an_answer(metrics: Metrics) -> None:
 
 
 def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) -> None:
-    metrics.of_model("m").generated(2, [hypothesis(2)])
+    metrics.of_model("m").generated((4, 5), 2, [hypothesis(2)], by_default=True)
     assert value(metrics, "attention_entropy_ratio_count") == 0
     assert value(metrics, "coverage_deficit_ratio_count") == 0
     exercise(metrics)
@@ -184,3 +195,15 @@ def test_entropy_and_coverage_by_hand() -> None:
     assert coverage_deficit(sharp) == 0.0
     assert coverage_deficit(half) == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
     assert coverage_deficit(np.concatenate([half, half, half])) == pytest.approx(0.5), "twice looked at counts once"
+
+
+def test_drift_is_that_of_answers_by_the_bundles_defaults(metrics: Metrics) -> None:
+    model = metrics.of_model("m")
+    model.watch_drift(REFERENCE)
+    for _ in range(MIN_ANSWERS):
+        model.generated((4, 5), 2, [hypothesis(2)], by_default=False)
+    assert math.isnan(value(metrics, "drift_index", signal="source_tokens") or 0.0)
+    for _ in range(MIN_ANSWERS):
+        model.generated((4, 5), 2, [hypothesis(2)], by_default=True)
+    drift = value(metrics, "drift_index", signal="source_tokens")
+    assert drift is not None and drift > 0.25, "all sources have two tokens, and half of them used to have one"

@@ -1,0 +1,156 @@
+"""Reads a folder that a stranger may have made: nothing is followed, nothing blocks, nothing is larger than it may be.
+
+A digest says that a file is the one that its manifest names. It does not say that the manifest means well: whoever
+makes a bundle writes the digests too.
+"""
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+MIB: Final = 2**20
+MAX_MANIFEST_BYTES: Final = 4 * MIB
+MAX_TEXT_BYTES: Final = 64 * MIB
+"""Of a tokenizer, or of the golden examples."""
+
+MAX_GRAPH_BYTES: Final = 2**31
+"""What one protobuf message can hold."""
+
+MAX_BUNDLE_BYTES: Final = 8 * MAX_GRAPH_BYTES
+MAX_ENTRIES: Final = 64
+"""Files and folders of a bundle: three precisions need fourteen."""
+
+MAX_DEPTH: Final = 64
+"""Of JSON: lists and objects within each other."""
+
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link: put the file itself in its place, e.g. by cp -rL",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+class Unfit(ValueError):
+    """What was found is nothing to be read; the message says why, without the name."""
+
+
+def files_in(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """The files below a folder, by their names relative to it, with their sizes; and a line for what is none.
+
+    Raises:
+        Unfit: there are far more entries than a bundle has.
+    """
+    files: dict[str, int] = {}
+    others: list[str] = []
+    for number, (name, status) in enumerate(_walk(folder, ""), 1):
+        if number > MAX_ENTRIES:
+            raise Unfit(f"holds more than {MAX_ENTRIES} files and folders: this is no bundle")
+        if stat.S_ISREG(status.st_mode):
+            files[name] = status.st_size
+        elif not stat.S_ISDIR(status.st_mode):
+            others.append(f"{name}: {_kind(status)}; a bundle holds files alone")
+    return files, sorted(others)
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Names below a folder with what they are themselves; folders are entered, links are not."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
+            yield name, status
+            if stat.S_ISDIR(status.st_mode):
+                yield from _walk(folder / entry.name, f"{name}/")
+
+
+def _kind(status: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
+
+
+def open_file(path: Path, max_bytes: int) -> BufferedReader:
+    """Opens a regular file of at most so many bytes. A FIFO without a writer, or a tape, does not block it.
+
+    Raises:
+        Unfit: it is a link, a FIFO, a device, or larger.
+        OSError: it is not there, or may not be read.
+    """
+    if (before := os.lstat(path)) and not stat.S_ISREG(before.st_mode):
+        raise Unfit(_kind(before))
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= max_bytes:
+        return file
+    file.close()
+    if not stat.S_ISREG(status.st_mode):
+        raise Unfit(_kind(status))
+    raise Unfit(f"{status.st_size} bytes, may have {max_bytes}")
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file. Raises as `open_file` does."""
+    with open_file(path, max_bytes) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise Unfit(f"more than {max_bytes} bytes")
+    return content
+
+
+def digest_of(file: BytesIO | BufferedReader) -> str:
+    """The sha256 of a file's content, in hexadecimal."""
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parse_json(text: bytes | str) -> Any:
+    """JSON in which every key stands once, every number is one, and nothing is nested beyond MAX_DEPTH.
+
+    Raises:
+        Unfit: it is not.
+    """
+    try:
+        content = json.loads(
+            text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_object_without_repeated_keys
+        )
+    except RecursionError:
+        raise Unfit(f"nested deeper than {MAX_DEPTH}") from None
+    except Unfit:
+        raise
+    except ValueError as error:
+        raise Unfit(str(error)) from None
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        level = [part for one in level if isinstance(one, dict | list) for part in _parts(one)]
+        if not level:
+            return content
+    raise Unfit(f"nested deeper than {MAX_DEPTH}")
+
+
+def _parts(container: dict[str, Any] | list[Any]) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else container
+
+
+def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise Unfit(f"the key {repeated!r} stands twice in one object")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise Unfit(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise Unfit(f"{text} is beyond what a number can be")
+    return value

@@ -1,0 +1,148 @@
+"""model.sig: who vouches for a bundle, by the library `model-signing` (OpenSSF's Model Signing, Sigstore's bundles).
+
+Digests say that a bundle is whole; a signature says whose it is. The extra `signing` brings the library. Keys and
+certificates are the operator's own files: nothing here asks a network.
+"""
+
+import base64
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME
+from attendant.runtime.bundle.reading import MIB, Unfit, files_in, read_file
+from attendant.runtime.errors import UserError, one_line
+
+MAX_SIGNATURE_BYTES: Final = MIB
+MAX_PEM_BYTES: Final = MIB
+PUBLIC_KEY, CERTIFICATE = "PUBLIC KEY", "CERTIFICATE"
+
+
+def open_signed_bundle(path: Path, trusted: Sequence[Path]) -> Bundle:
+    """Opens a bundle that one of these keys, or a certificate of one of these authorities, has signed.
+
+    Args:
+        trusted: files in PEM, each with a public key (ECDSA on P-256, P-384 or P-521) or with certificates of
+            authorities; none: nobody need have signed it.
+
+    Raises:
+        BundleRefused: it is refused, nobody has signed it, or somebody else has.
+        UserError: a file of `trusted` is none, or the extra is not installed.
+    """
+    if not trusted:
+        return open_bundle(path)
+    try:
+        _, others = files_in(path)
+        signature = read_file(path / SIGNATURE_NAME, MAX_SIGNATURE_BYTES)
+    except FileNotFoundError:
+        missing = SIGNATURE_NAME if path.is_dir() else path.name
+        raise BundleRefused(path, [f"{missing} is missing: nobody has signed it"]) from None
+    except (OSError, Unfit) as error:
+        raise BundleRefused(path, [f"{SIGNATURE_NAME} can't be read: {error}"]) from error
+    if others:
+        raise BundleRefused(path, others)
+    reasons = [one_line(reason) for one in trusted if (reason := _refusal(path, signature, one))]
+    if len(reasons) == len(trusted):
+        raise BundleRefused(path, [f"{SIGNATURE_NAME}: {reason}" for reason in reasons])
+    bundle = open_bundle(path)
+    # The library has read the folder for itself. What it vouches for must be what was opened.
+    if _signed_digest(signature) != hashlib.sha256(bundle.manifest.to_text().encode()).hexdigest():
+        raise BundleRefused(path, [f"{SIGNATURE_NAME}: not of this {MANIFEST_NAME}"])
+    return bundle
+
+
+def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
+    """Why this is not a signature by what is trusted; empty where it is one."""
+    kind = pem_kind(trusted)
+    verifying = _library().verifying.Config()
+    with tempfile.NamedTemporaryFile() as copied:
+        copied.write(signature)
+        copied.flush()
+        try:
+            if kind == PUBLIC_KEY:
+                verifying.use_elliptic_key_verifier(public_key=trusted)
+            else:
+                verifying.use_certificate_verifier(certificate_chain=[trusted])
+            verifying.verify(path, Path(copied.name))
+        # Whatever a signature of a stranger makes the library raise: it has not verified it.
+        except Exception as error:
+            return f"{trusted} does not vouch for it: {str(error) or type(error).__name__}"
+    return ""
+
+
+def _signed_digest(signature: bytes) -> str:
+    """Of the manifest, as a signature that was verified has it; empty where it has none."""
+    payload = json.loads(base64.b64decode(json.loads(signature)["dsseEnvelope"]["payload"]))
+    resources = payload["predicate"].get("resources", [])
+    found = [one["digest"] for one in resources if one["name"] == MANIFEST_NAME and one["algorithm"] == "sha256"]
+    return str(found[0]) if len(found) == 1 else ""
+
+
+def sign_bundle(
+    path: Path, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = (), password: str | None = None
+) -> Path:
+    """Signs a bundle: all of its files, in model.sig beside them; returns that file.
+
+    Args:
+        key: the private key, in PEM: ECDSA on P-256, P-384 or P-521.
+        certificate: of that key, by an authority that those who verify trust.
+        chain: certificates between it and that authority.
+
+    Raises:
+        UserError: the bundle is refused, the key or certificate is none, or the extra is not installed.
+    """
+    open_bundle(path)
+    signing = _library().signing.Config()
+    try:
+        if certificate is None:
+            # The library says `str`; what it calls takes bytes.
+            secret: Any = None if password is None else password.encode()
+            signing.use_elliptic_key_signer(private_key=key, password=secret)
+        else:
+            # The library takes no empty chain.
+            between = [*chain] or [certificate]
+            signing.use_certificate_signer(private_key=key, signing_certificate=certificate, certificate_chain=between)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"--key {key}: {one_line(str(error))}") from error
+    hashing = _library().hashing.Config().set_ignored_paths(paths=[SIGNATURE_NAME], ignore_git_paths=False)
+    output = path / SIGNATURE_NAME
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / SIGNATURE_NAME
+        signing.set_hashing_config(hashing).sign(path, written)
+        content = written.read_bytes()
+    # Whole or not at all: a server may look at it now.
+    aside = path.with_name(f".{path.name}.{SIGNATURE_NAME}")
+    try:
+        aside.write_bytes(content)
+        aside.replace(output)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UserError(f"{output} can't be written: {error.strerror}") from error
+    return output
+
+
+def pem_kind(path: Path) -> str:
+    """What stands in a file in PEM: a public key or certificates. Raises UserError where it is neither."""
+    try:
+        text = read_file(path, MAX_PEM_BYTES).decode("ascii", "replace")
+    except (OSError, Unfit) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"{path} can't be read: {reason}; name a public key or certificates, in PEM") from error
+    for kind in (PUBLIC_KEY, CERTIFICATE):
+        if f"-----BEGIN {kind}-----" in text:
+            return kind
+    raise UserError(f"{path} is neither a public key nor a certificate in PEM")
+
+
+def _library() -> Any:
+    try:
+        import model_signing.hashing  # noqa: PLC0415  # takes most of a second, and is an extra
+        import model_signing.signing  # noqa: PLC0415
+        import model_signing.verifying  # noqa: PLC0415
+    except ImportError as error:
+        raise UserError(f"signatures need the extra `signing` ({error}): pip install ./client '.[signing]'") from error
+    return model_signing

@@ -1,0 +1,239 @@
+"""Bundles that mean harm: what a stranger can make of a sound one, with every digest right."""
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
+
+Craft = Callable[[Path], None]
+"""Turns the sound bundle in this folder into one that means harm."""
+
+ENCODER, STEP = "fp32/encoder.onnx", "fp32/decoder_step.onnx"
+SOURCE, TARGET, GOLDEN = "source_tokenizer.json", "target_tokenizer.json", "golden.jsonl"
+HUGE = 10**9
+
+
+def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda content: None) -> None:
+    """Writes the manifest anew: sizes and digests of the files as they are, then `change`, then its own digest."""
+    content = json.loads((folder / MANIFEST_NAME).read_text())
+    for name, entry in content["files"].items():
+        if (folder / name).is_file():
+            data = (folder / name).read_bytes() if (folder / name).stat().st_size < HUGE // 10 else b""
+            entry |= {"size": (folder / name).stat().st_size, "sha256": hashlib.sha256(data).hexdigest()}
+    for pair in content["graphs"].values():
+        for graph in (pair["encoder"], pair["decoder_step"]):
+            graph["sha256"] = content["files"][graph["file"]]["sha256"]
+    change(content)
+    try:
+        text = Manifest.model_validate(content).signed().to_text()
+    except ValueError:
+        # Nobody could sign it; it is refused before that.
+        text = json.dumps(content)
+    (folder / MANIFEST_NAME).write_text(text)
+
+
+def field(*path: str, value: Any) -> Craft:
+    """A field of the manifest becomes `value`."""
+
+    def change(content: dict[str, Any]) -> None:
+        for name in path[:-1]:
+            content = content[name]
+        content[path[-1]] = value
+
+    return lambda folder: seal(folder, change)
+
+
+def link(name: str) -> Craft:
+    """A file or folder is moved out of the bundle, and a link to it takes its place."""
+
+    def craft(folder: Path) -> None:
+        outside = folder.parent / "outside"
+        (folder / name).rename(outside)
+        (folder / name).symlink_to(outside)
+
+    return craft
+
+
+def fifo(name: str) -> Craft:
+    def craft(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return craft
+
+
+def unix_socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = Path.cwd()
+        os.chdir(folder)  # the name of a socket may have some hundred characters only
+        try:
+            one.bind("socket")
+        finally:
+            os.chdir(here)
+
+
+def sparse(name: str, size: int) -> Craft:
+    """A file becomes as large as that, without taking room on the disk."""
+
+    def craft(folder: Path) -> None:
+        os.truncate(folder / name, size)
+        if name != MANIFEST_NAME:
+            seal(folder)
+
+    return craft
+
+
+def many_files(folder: Path) -> None:
+    for number in range(1000):
+        (folder / f"{number}").touch()
+
+
+def manifest_text(change: Callable[[str], str]) -> Craft:
+    def craft(folder: Path) -> None:
+        text = (folder / MANIFEST_NAME).read_text()
+        changed = change(text)
+        assert changed != text
+        (folder / MANIFEST_NAME).write_bytes(changed.encode("utf-8", "surrogatepass"))
+
+    return craft
+
+
+def tokenizer(name: str, change: Callable[[dict[str, Any]], None]) -> Craft:
+    def craft(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+        seal(folder)
+
+    return craft
+
+
+def golden(change: Callable[[list[dict[str, Any]]], None]) -> Craft:
+    def craft(folder: Path) -> None:
+        examples = [json.loads(line) for line in (folder / GOLDEN).read_text().splitlines()]
+        change(examples)
+        (folder / GOLDEN).write_text("".join(json.dumps(example) + "\n" for example in examples))
+        seal(folder)
+
+    return craft
+
+
+def graph(name: str, change: Callable[[onnx.ModelProto], None]) -> Craft:
+    def craft(folder: Path) -> None:
+        model = onnx.load(folder / name)
+        change(model)
+        (folder / name).write_bytes(model.SerializeToString())
+        seal(folder)
+
+    return craft
+
+
+def weight(model: onnx.ModelProto, name: str) -> TensorProto:
+    return next(one for one in model.graph.initializer if one.name == name)
+
+
+def fewer_rows(name: str) -> Callable[[onnx.ModelProto], None]:
+    """A matrix loses its last row: the symbol of the last id is not there."""
+
+    def change(model: onnx.ModelProto) -> None:
+        one = weight(model, name)
+        one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one)[:-1].copy(), name))
+
+    return change
+
+
+def one_symbol_more(model: onnx.ModelProto) -> None:
+    """The output layer gives an id that no tokenizer has."""
+    matrix = weight(model, "model.output.weight")
+    bias = next(one for one in model.graph.initializer if list(one.dims) == [matrix.dims[0]])
+    for one, row in ((matrix, 0.0), (bias, 9.0)):
+        values = numpy_helper.to_array(one)
+        more = np.full((1, *values.shape[1:]), row, np.float32)
+        one.CopyFrom(numpy_helper.from_array(np.concatenate([values, more]), one.name))
+
+
+def values_outside(model: onnx.ModelProto) -> None:
+    one = model.graph.initializer[0]
+    one.ClearField("raw_data")
+    one.data_location = TensorProto.EXTERNAL
+    one.external_data.add(key="location", value="../../etc/passwd")
+
+
+def foreign_operator(model: onnx.ModelProto) -> None:
+    model.opset_import.append(helper.make_opsetid("evil.example", 1))
+    _beside(model, [helper.make_node("Backdoor", [], ["crafted"], domain="evil.example")])
+
+
+def loop(model: onnx.ModelProto) -> None:
+    """A Loop whose condition stays true."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go_on"], ["still"]), helper.make_node("Identity", ["held"], ["kept"])],
+        "body",
+        [_value("number", TensorProto.INT64), _value("go_on", TensorProto.BOOL), _value("held", TensorProto.FLOAT)],
+        [_value("still", TensorProto.BOOL), _value("kept", TensorProto.FLOAT)],
+    )
+    _constant(model, "yes", np.array(True))
+    _constant(model, "zero", np.array(0, np.float32))
+    _beside(model, [helper.make_node("Loop", ["", "yes", "zero"], ["crafted"], body=body)])
+
+
+def endless(model: onnx.ModelProto) -> None:
+    """Scans within each other: 10 ^ 15 additions."""
+    _constant(model, "many", np.zeros(1000, np.float32))
+    _constant(model, "zero", np.array(0, np.float32))
+    inner = helper.make_node("Add", ["s0", "x0"], ["t0"])
+    for depth in range(5):
+        state, scanned, result = f"s{depth}", f"x{depth}", f"t{depth}"
+        values = [_value(name, TensorProto.FLOAT) for name in (state, scanned, result)]
+        body = helper.make_graph([inner], f"body{depth}", values[:2], values[2:])
+        is_last = depth == 4
+        names = ["zero" if is_last else f"s{depth + 1}", "many"], ["crafted" if is_last else f"t{depth + 1}"]
+        inner = helper.make_node("Scan", *names, body=body, num_scan_inputs=1)
+    _beside(model, [inner])
+
+
+def greedy_for_memory(model: onnx.ModelProto) -> None:
+    """1.6 GiB of ones, and their sum."""
+    _constant(model, "shape", np.array([20_000, 21_000], np.int64))
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    _beside(
+        model,
+        [
+            helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=one),
+            helper.make_node("Sqrt", ["ones"], ["roots"]),
+            helper.make_node("ReduceSum", ["roots"], ["crafted"], keepdims=0),
+        ],
+    )
+
+
+def _value(name: str, kind: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, [])
+
+
+def _constant(model: onnx.ModelProto, name: str, value: "np.ndarray[Any, Any]") -> None:
+    model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+
+def _beside(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    """Nodes that make the number `crafted`, of which the first state tensor then depends and still is what it was."""
+    output = model.graph.output[0].name
+    for node in model.graph.node:
+        for place, name in enumerate(node.output):
+            if name == output:
+                node.output[place] = "sound"
+        for place, name in enumerate(node.input):
+            if name == output:
+                node.input[place] = "sound"
+    _constant(model, "nothing", np.array(0, np.float32))
+    model.graph.node.extend(nodes)
+    model.graph.node.append(helper.make_node("Mul", ["crafted", "nothing"], ["none"]))
+    model.graph.node.append(helper.make_node("Add", ["sound", "none"], [output]))

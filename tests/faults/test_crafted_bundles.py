@@ -1,0 +1,315 @@
+"""Hostile bundles.
+
+Whoever makes a bundle writes its digests too, so that right digests say nothing of what it means to do.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.errors import UserError
+from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
+from attendant.server.config import parse_config
+from attendant.server.loading import load_engine, open_within_limits
+from tests.faults.conftest import Figure
+from tests.faults.crafting import (
+    ENCODER,
+    GOLDEN,
+    HUGE,
+    SOURCE,
+    STEP,
+    TARGET,
+    Craft,
+    endless,
+    fewer_rows,
+    field,
+    fifo,
+    foreign_operator,
+    golden,
+    graph,
+    greedy_for_memory,
+    link,
+    loop,
+    manifest_text,
+    many_files,
+    one_symbol_more,
+    seal,
+    sparse,
+    tokenizer,
+    unix_socket,
+    values_outside,
+)
+from tests.faults.figures import at_most
+from tests.server_process import MEBIBYTE, ROOT, command
+
+PADDING = {
+    "strategy": {"Fixed": 1000},
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 99_999,
+    "pad_type_id": 0,
+    "pad_token": "[PAD]",
+}
+TRUNCATION = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 5}
+UNIGRAM = {
+    "type": "Unigram",
+    "unk_id": None,
+    "byte_fallback": False,
+    "vocab": [[symbol, 0.0] for symbol in ("<pad>", "<unk>", "<s>", "</s>", *"abcdefghij")],
+}
+
+
+def change(**fields: Any) -> Any:
+    return lambda content: content.update(fields)
+
+
+def of_first(**fields: Any) -> Any:
+    return lambda examples: examples[0].update(fields)
+
+
+def distant_id(content: dict[str, Any]) -> None:
+    content["model"]["vocab"]["a"] = 70_000
+
+
+def every_precision(name: str) -> Any:
+    return lambda examples: [example.update(precision=name) for example in examples]
+
+
+def not_utf8(folder: Path) -> None:
+    (folder / SOURCE).write_bytes(b"\xff\xfe")
+    seal(folder)
+
+
+def strange_name(folder: Path) -> None:
+    (folder / "a\nserving on 1.2.3.4\x1b[2J").touch()
+
+
+def listed_elsewhere(folder: Path) -> None:
+    def move(content: dict[str, Any]) -> None:
+        content["files"]["../outside"] = content["files"].pop(ENCODER)
+        content["graphs"]["fp32"]["encoder"]["file"] = "../outside"
+
+    shutil.copy(folder / ENCODER, folder.parent / "outside")
+    seal(folder, move)
+
+
+CASES: dict[str, tuple[Craft, str]] = {
+    "a link to a graph": (link(ENCODER), f"{ENCODER}: a symbolic link"),
+    "a link to a folder": (link("fp32"), "fp32: a symbolic link"),
+    "a link to the manifest": (link(MANIFEST_NAME), f"{MANIFEST_NAME} can't be read: a symbolic link"),
+    "a link to nowhere": (lambda folder: (folder / "x").symlink_to("nowhere"), "x: a symbolic link"),
+    "a link to itself": (lambda folder: (folder / "x").symlink_to(folder), "x: a symbolic link"),
+    "a path that leads outside": (listed_elsewhere, "../outside: missing"),
+    "a FIFO for the golden examples": (fifo(GOLDEN), f"{GOLDEN}: a FIFO"),
+    "a FIFO for the manifest": (fifo(MANIFEST_NAME), f"{MANIFEST_NAME} can't be read: a FIFO"),
+    "a socket": (unix_socket, "socket: a socket"),
+    "a thousand files": (many_files, "holds more than 64 files and folders"),
+    "a name that writes to the terminal": (strange_name, r"a\nserving on 1.2.3.4\x1b[2J: not listed"),
+    "golden examples of 10 GB": (sparse(GOLDEN, 10 * HUGE), f"{GOLDEN}: 10000000000 bytes, may have 67108864"),
+    "a tokenizer of 600 MB": (sparse(SOURCE, 600_000_000), f"{SOURCE}: 600000000 bytes, may have 67108864"),
+    "a manifest of 600 MB": (sparse(MANIFEST_NAME, 600_000_000), f"{MANIFEST_NAME} can't be read: 600000000 bytes"),
+    "a graph of 10 GB": (sparse(ENCODER, 10 * HUGE), f"{ENCODER}: 10000000000 bytes, may have 2147483648"),
+    "a bundle of 100 GB": (sparse(ENCODER, 100 * HUGE), "bytes in all, a bundle may have"),
+    "a deep manifest": (
+        manifest_text(lambda text: '{"format_version": 1, "x": ' + "[" * 200_000),
+        f"{MANIFEST_NAME} can't be read: nested deeper than 64",
+    ),
+    "a manifest somewhat too deep": (
+        manifest_text(lambda text: text.replace('"recipe": {', '"recipe": {"x": ' + "[" * 99 + "]" * 99, 1)),
+        f"{MANIFEST_NAME} can't be read: nested deeper than 64",
+    ),
+    "NaN in the manifest": (
+        manifest_text(lambda text: text.replace('"score_tolerance": 0.0001', '"score_tolerance": NaN')),
+        f"{MANIFEST_NAME} can't be read: NaN is no number",
+    ),
+    "infinity in the manifest": (
+        manifest_text(lambda text: text.replace('"score_tolerance": 0.0001', '"score_tolerance": 1e999')),
+        f"{MANIFEST_NAME} can't be read: 1e999 is beyond what a number can be",
+    ),
+    "a key twice": (
+        manifest_text(lambda text: text.replace('"max_beam_size": 8', '"max_beam_size": 8, "max_beam_size": 9')),
+        f"{MANIFEST_NAME} can't be read: the key 'max_beam_size' stands twice",
+    ),
+    "half a character": (
+        manifest_text(lambda text: text.replace('"protocol": "', '"protocol": "\\ud800')),
+        f"{MANIFEST_NAME}: ",
+    ),
+    "not UTF-8": (not_utf8, f"{SOURCE}: 'utf-8' codec can't decode"),
+    "sources without end": (field("limits", "max_source_tokens", value=HUGE), "limits.max_source_tokens: "),
+    "targets without end": (field("limits", "max_target_tokens", value=HUGE), "limits.max_target_tokens: "),
+    "beams without end": (field("limits", "max_beam_size", value=HUGE), "limits.max_beam_size: "),
+    "a vocabulary without end": (field("target", "vocabulary_size", value=HUGE), "target.vocabulary_size: "),
+    "queries without end": (field("graphs", "fp32", "min_queries", value=HUGE), "graphs.fp32.min_queries: "),
+    "any score will do": (
+        lambda folder: seal(folder, lambda content: content["certificates"][0].update(score_tolerance=1e9)),
+        "certificates.0.score_tolerance: ",
+    ),
+    "a default beam beyond the limit": (field("decoding", "beam_size", value=9), "decoding.beam_size: 9, must be"),
+    "a default beam of none": (field("decoding", "beam_size", value=0), "decoding.beam_size: "),
+    "an id beyond the embedding": (tokenizer(SOURCE, distant_id), f"{SOURCE}: 14 symbols, and the id 70000"),
+    "an id beyond the output": (
+        tokenizer(TARGET, lambda content: content["model"]["vocab"].update(AA=70_000)),
+        f"{TARGET}: 16 symbols, and the id 70000",
+    ),
+    "padding": (tokenizer(SOURCE, change(padding=PADDING)), f"{SOURCE}: padding and truncation must be unset"),
+    "a tokenizer that panics when read": (
+        tokenizer(SOURCE, change(pre_tokenizer={"type": "FixedLength", "length": 0})),
+        f"{SOURCE}: ",
+    ),
+    "truncation that panics": (tokenizer(SOURCE, change(truncation=TRUNCATION)), f"{SOURCE}: "),
+    "a tokenizer that fails on what it does not know": (
+        tokenizer(SOURCE, change(model=UNIGRAM)),
+        f"{SOURCE}: ' ' can't be tokenized: ",
+    ),
+    "a tokenizer that makes much of little": (
+        tokenizer(SOURCE, change(normalizer={"type": "Prepend", "prepend": "a" * 10_000})),
+        "becomes 10001 tokens, more than 4",
+    ),
+    "no golden examples": (golden(list.clear), f"{GOLDEN}: no example in fp32"),
+    "golden examples of another precision": (golden(every_precision("int8")), f"{GOLDEN}: no example in fp32"),
+    "a golden score that is no number": (golden(of_first(score=float("nan"))), f"{GOLDEN}: line 1: NaN is no number"),
+    "a golden beam without end": (golden(of_first(beam_size=HUGE)), f"{GOLDEN}: line 1: beam_size is {HUGE}"),
+    "a golden source without end": (
+        golden(of_first(source_tokens=["a"] * 99)),
+        f"{GOLDEN}: line 1: source_tokens is 99, must be 1 to 64",
+    ),
+    "golden examples without end": (golden(lambda lines: lines.extend(lines * 100)), "more than 1000 examples"),
+    "an unknown golden token": (golden(of_first(source_tokens=["\x1b[2J"])), r"line 1: '\x1b[2J' at position 0"),
+    "a graph that is none": (
+        lambda folder: ((folder / ENCODER).write_bytes(b"no graph"), seal(folder)),  # type: ignore[func-returns-value]
+        f"{ENCODER}: no ONNX model",
+    ),
+    "weights in another file": (graph(ENCODER, values_outside), f"{ENCODER}: the values of the tensor "),
+    "an operator of a stranger": (graph(ENCODER, foreign_operator), "the operator 'Backdoor' is of 'evil.example'"),
+    "a loop": (graph(ENCODER, loop), f"{ENCODER}: the operator 'Loop' need not end"),
+    "a source embedding without the last symbol": (
+        graph(ENCODER, fewer_rows("model.source_embedding.weight")),
+        f"{ENCODER} and {STEP}: decoding the last symbols fails: ",
+    ),
+    "a target embedding without the last symbol": (
+        graph(STEP, fewer_rows("model.target_embedding.weight")),
+        f"{ENCODER} and {STEP}: decoding the last symbols fails: ",
+    ),
+    "an output that no tokenizer knows": (
+        graph(STEP, one_symbol_more),
+        "the candidates of a step are not the 16 target symbols",
+    ),
+}
+UNBOUNDED: dict[str, tuple[Craft, str]] = {
+    "a graph that does not end": (graph(ENCODER, endless), "not done after 2 s"),
+    "a graph that wants memory": (graph(ENCODER, greedy_for_memory), "MiB of memory, may take 192"),
+}
+"""What is given up while it computes, and so needs a process that ends."""
+
+SECONDS, MIB = 2, 192
+"""What these may take; a sound bundle takes a tenth of a second and some MiB."""
+
+
+@pytest.fixture
+def crafted(tiny_bundle_path: Path, tmp_path: Path) -> Path:
+    """A sound bundle that may be spoiled."""
+    return Path(shutil.copytree(tiny_bundle_path, tmp_path / "crafted"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_refused_by_name(name: str, crafted: Path) -> None:
+    craft, said = CASES[name]
+    craft(crafted)
+    with pytest.raises(UserError) as refusal:
+        load(crafted)
+    assert said in str(refusal.value)
+    assert "\x1b" not in str(refusal.value) and str(refusal.value).count("\n") <= 3
+
+
+def load(bundle: Path, *options: str) -> None:
+    config = parse_config([str(bundle), "--threads", "1", *options], {})
+    load_engine(open_within_limits(bundle, config), config)
+
+
+def test_what_was_made_anew_and_not_spoiled_is_served(crafted: Path) -> None:
+    seal(crafted)
+    load(crafted)
+
+
+def test_state_that_would_not_fit_is_refused_before_it_is_taken(crafted: Path) -> None:
+    field("limits", "max_source_tokens", value=60_000)(crafted)
+    with pytest.raises(UserError, match=r"limits\.max_source_tokens: 4 sources of 60000 tokens take \d+ MiB of state"):
+        load(crafted, "--max-source-positions", "999999", "--load-mib", "20")
+
+
+def refusal_by(arguments: list[str], environment: dict[str, str]) -> tuple[list[str], float, float]:
+    """The lines of a command that must refuse a bundle; its seconds, and the most memory it had, in MiB."""
+    began, most = time.monotonic(), 0.0
+    with subprocess.Popen(
+        arguments, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        seen = psutil.Process(process.pid)
+        while process.poll() is None:
+            try:
+                most = max(most, sum(one.memory_info().rss for one in (seen, *seen.children())) / MEBIBYTE)
+            except psutil.NoSuchProcess:
+                break
+            if time.monotonic() - began > 100:
+                process.kill()
+            time.sleep(0.005)
+        output, errors = process.communicate()
+    assert process.returncode in (1, 2) and not output, (process.returncode, output, errors)
+    assert "Traceback" not in errors
+    return [line for line in errors.splitlines() if not line.startswith("time=")], time.monotonic() - began, most
+
+
+def commands(bundle: Path, seconds: float, mib: int) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Everything that opens a bundle."""
+    limits = "--load-seconds", f"{seconds:g}", "--load-mib", f"{mib}"
+    ports = "--port", "0", "--metrics-port", "0", "--threads", "1"
+    _, environment = command()
+    export = [sys.executable, "-m", "export"]
+    return {
+        "server": command(str(bundle), *ports, *limits),
+        "server with workers": command(str(bundle), *ports, *limits, "--workers", "2"),
+        "export verify": ([*export, "verify", str(bundle), *limits], environment),
+        "export inspect": ([*export, "inspect", str(bundle)], environment),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "seconds"),
+    [
+        ("a FIFO for the golden examples", "server", LOAD_SECONDS),
+        ("a graph that does not end", "server", SECONDS),
+        ("a graph that does not end", "server with workers", SECONDS),
+        ("a graph that wants memory", "server", LOAD_SECONDS),
+        *(
+            pytest.param(name, by, SECONDS, marks=pytest.mark.reliability)  # they import torch
+            for by in ("export verify", "export inspect")
+            for name in ("a FIFO for the golden examples", "a loop")
+        ),
+        pytest.param("a graph that does not end", "export verify", SECONDS, marks=pytest.mark.reliability),
+    ],
+)
+def test_the_process_that_opens_it_ends_with_a_line(name: str, by: str, seconds: float, crafted: Path) -> None:
+    craft, said = (CASES | UNBOUNDED)[name]
+    craft(crafted)
+    lines, _, _ = refusal_by(*commands(crafted, seconds, MIB)[by])
+    assert any(said in line for line in lines) and len(lines) <= 6
+
+
+@pytest.mark.reliability
+def test_a_server_refuses_every_one_soon_and_small(figure: Figure, tiny_bundle_path: Path, tmp_path: Path) -> None:
+    worst = {"seconds": 0.0, "mib": 0.0}
+    for number, (name, (craft, said)) in enumerate(CASES.items()):
+        crafted = Path(shutil.copytree(tiny_bundle_path, tmp_path / f"{number}" / "crafted"))
+        craft(crafted)
+        lines, seconds, mib = refusal_by(*commands(crafted, LOAD_SECONDS, LOAD_MIB)["server"])
+        assert any(said in line for line in lines), (name, lines)
+        worst = {"seconds": max(worst["seconds"], seconds), "mib": max(worst["mib"], mib)}
+    what = f"a server that refuses one of {len(CASES)} crafted bundles"
+    figure(f"{what}: from its start to its end", worst["seconds"], at_most(20), "s")
+    figure(f"{what}: its memory, libraries included", worst["mib"], at_most(512), "MiB")

@@ -1,0 +1,161 @@
+"""A bundle is served where somebody who is trusted has signed it, and as it was signed."""
+
+import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from attendant.runtime.bundle.bundle import BundleRefused, open_bundle
+from attendant.runtime.bundle.manifest import SIGNATURE_NAME
+from attendant.runtime.bundle.signature import open_signed_bundle, sign_bundle
+from attendant.runtime.errors import UserError
+from tests.faults.crafting import field, seal
+
+pytest.importorskip("model_signing", reason="the extra `signing` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, when it is imported
+
+Keys = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.fixture
+def bundle(tiny_bundle_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle_path, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """Files with a new private key and its public key."""
+
+    def make(name: str, password: bytes | None = None) -> tuple[Path, Path]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+        private.write_bytes(_private(key, password))
+        public.write_bytes(
+            key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        )
+        return private, public
+
+    return make
+
+
+def _private(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+    how = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+
+
+def test_what_one_of_the_trusted_keys_has_signed_is_opened(bundle: Path, keys: Keys) -> None:
+    (private, public), (_, other) = keys("ours"), keys("other")
+    assert sign_bundle(bundle, private) == bundle / SIGNATURE_NAME
+    assert open_signed_bundle(bundle, [other, public]).manifest == open_bundle(bundle).manifest
+    with pytest.raises(BundleRefused, match=r"model\.sig: .*other\.pub does not vouch for it"):
+        open_signed_bundle(bundle, [other])
+
+
+def test_an_encrypted_key_needs_its_passphrase(bundle: Path, keys: Keys) -> None:
+    private, public = keys("ours", b"secret")  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="--key"):
+        sign_bundle(bundle, private)
+    with pytest.raises(UserError, match="--key"):
+        sign_bundle(bundle, private, password="wrong")
+    sign_bundle(bundle, private, password="secret")
+    open_signed_bundle(bundle, [public])
+
+
+def test_nobody_has_signed_it(bundle: Path, keys: Keys) -> None:
+    _, public = keys("ours")
+    with pytest.raises(BundleRefused, match=r"model\.sig is missing: nobody has signed it"):
+        open_signed_bundle(bundle, [public])
+    open_signed_bundle(bundle, [])
+
+
+@pytest.mark.parametrize("spoil", [field("limits", "max_beam_size", value=7), lambda bundle: (bundle / "x").touch()])
+def test_what_was_changed_after_it_was_signed_is_refused(
+    bundle: Path, keys: Keys, spoil: Callable[[Path], None]
+) -> None:
+    private, public = keys("ours")
+    sign_bundle(bundle, private)
+    spoil(bundle)
+    with pytest.raises(BundleRefused, match="does not vouch for it"):
+        open_signed_bundle(bundle, [public])
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b"\xff", b'{"dsseEnvelope": {}}', b"x" * 2_000_000])
+def test_a_signature_that_is_none_is_refused(bundle: Path, keys: Keys, content: bytes) -> None:
+    _, public = keys("ours")
+    (bundle / SIGNATURE_NAME).write_bytes(content)
+    with pytest.raises(BundleRefused, match=r"model\.sig"):
+        open_signed_bundle(bundle, [public])
+    open_signed_bundle(bundle, [])
+
+
+def test_another_bundles_signature_is_refused(bundle: Path, keys: Keys, tmp_path: Path) -> None:
+    private, public = keys("ours")
+    other = Path(shutil.copytree(bundle, tmp_path / "other"))
+    seal(other, lambda content: content.update(name="other"))
+    shutil.copy(sign_bundle(other, private), bundle / SIGNATURE_NAME)
+    with pytest.raises(BundleRefused, match="does not vouch for it"):
+        open_signed_bundle(bundle, [public])
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN EC PRIVATE KEY-----\n"])
+def test_what_is_trusted_is_a_key_or_a_certificate(bundle: Path, keys: Keys, tmp_path: Path, content: bytes) -> None:
+    private, _ = keys("ours")
+    sign_bundle(bundle, private)
+    (tmp_path / "trusted.pem").write_bytes(content)
+    with pytest.raises(UserError, match=r"trusted\.pem is neither a public key nor a certificate"):
+        open_signed_bundle(bundle, [tmp_path / "trusted.pem"])
+
+
+def test_what_a_trusted_authority_has_certified_is_opened(bundle: Path, tmp_path: Path) -> None:
+    authorities = {}
+    for name in ("ours", "other"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, name, key, is_authority=True)
+        authorities[name] = key, tmp_path / f"{name}.crt"
+        authorities[name][1].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    signer, private, signing = ec.generate_private_key(ec.SECP256R1()), tmp_path / "s.pem", tmp_path / "s.crt"
+    private.write_bytes(_private(signer))
+    certificate = _certificate("signer", signer, "ours", authorities["ours"][0], is_authority=False)
+    signing.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    sign_bundle(bundle, private, certificate=signing)
+    open_signed_bundle(bundle, [authorities["ours"][1]])
+    with pytest.raises(BundleRefused, match=r"other\.crt does not vouch for it"):
+        open_signed_bundle(bundle, [authorities["other"][1]])
+
+
+def _certificate(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, is_authority: bool
+) -> x509.Certificate:
+    def named(one: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, one)])
+
+    now = datetime.datetime.now(datetime.UTC)
+    usages = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usages)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(named(name))
+        .issuer_name(named(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(by, hashes.SHA256())
+    )

@@ -1,0 +1,96 @@
+"""Whatever the bytes are, reading them ends with a value or with one reason."""
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attendant.runtime.bundle.graph_content import MAX_FIELDS, unfit_parts
+from attendant.runtime.bundle.reading import MAX_DEPTH, Unfit, files_in, open_file, parse_json, read_file
+from attendant.runtime.errors import MAX_LINE, MAX_LINES, one_line, some_lines
+
+GRAPH = Path("models/g2p-en/int8/decoder_step.onnx").read_bytes()
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.binary())
+def test_any_bytes_are_a_graph_or_none(content: bytes) -> None:
+    with contextlib.suppress(Unfit):
+        assert isinstance(unfit_parts(io.BytesIO(content)), list)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(GRAPH) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_a_graph_with_other_bytes_is_one_or_none(changes: list[tuple[int, int]]) -> None:
+    content = bytearray(GRAPH)
+    for place, byte in changes:
+        content[place] = byte
+    with contextlib.suppress(Unfit):
+        assert isinstance(unfit_parts(io.BytesIO(bytes(content))), list)
+
+
+def test_a_sound_graph_has_nothing_unfit() -> None:
+    assert unfit_parts(io.BytesIO(GRAPH)) == []
+
+
+def test_a_graph_of_nothing_but_fields_is_refused_in_bounded_time() -> None:
+    with pytest.raises(Unfit, match="fields"):
+        unfit_parts(io.BytesIO(b"\x08\x01" * (MAX_FIELDS + 1)))
+
+
+@given(st.text())
+def test_any_text_is_json_or_none(text: str) -> None:
+    try:
+        found = parse_json(text)
+    except Unfit:
+        return
+    assert found == json.loads(text)
+
+
+@given(VALUES)
+def test_json_is_read_as_json(value: object) -> None:
+    assert parse_json(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 10_000, 1_000_000])
+def test_depth_is_bounded(depth: int) -> None:
+    text = "[" * depth + "]" * depth
+    if depth <= MAX_DEPTH:
+        parse_json(text)
+    else:
+        with pytest.raises(Unfit, match="nested deeper"):
+            parse_json(text)
+
+
+def test_only_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
+    os.mkfifo(tmp_path / "fifo")
+    files, others = files_in(tmp_path)
+    assert files == {"folder/file": 5}
+    assert [line.partition(":")[0] for line in others] == ["fifo", "link"]
+    for name, said in (("folder", "a folder"), ("link", "a symbolic link"), ("fifo", "a FIFO")):
+        with pytest.raises(Unfit, match=said):
+            open_file(tmp_path / name, 9)
+    assert read_file(tmp_path / "folder" / "file", 5) == b"12345"
+    with pytest.raises(Unfit, match="5 bytes, may have 4"):
+        read_file(tmp_path / "folder" / "file", 4)
+
+
+@given(st.text())
+def test_a_line_is_printable_and_short(text: str) -> None:
+    for line in (one_line(text), *some_lines([text])):
+        assert line.isprintable() and len(line) <= MAX_LINE
+
+
+def test_of_many_lines_some_are_told() -> None:
+    lines = some_lines([f"{number}" for number in range(1000)])
+    assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {1000 - MAX_LINES} more"
