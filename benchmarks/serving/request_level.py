@@ -4,16 +4,20 @@ It takes the server's options. A batch is formed of who waits, and nobody joins 
 the same. Those of a batch that end earlier leave, and are answered, at once. One worker: it runs in this process.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
-from attendant.server.engine.queueing.scheduler import Scheduler
+from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
 
 
 class RequestLevelScheduler(Scheduler):
-    """Admits only when nothing runs."""
+    """Admits only when nothing runs, and then as many as there is room for, however long a call takes."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(replace(budget, bulk_seconds=None))
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
         return [] if self.num_running else super().admit(priority)
