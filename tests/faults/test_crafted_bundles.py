@@ -17,7 +17,8 @@ from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 from attendant.server.config import parse_config
-from attendant.server.loading import load_engine, open_within_limits
+from attendant.server.loading import load_engine
+from attendant.server.opening import open_within_limits
 from tests.faults.conftest import Figure
 from tests.faults.crafting import (
     ENCODER,
@@ -230,7 +231,7 @@ def test_it_is_refused_by_name(name: str, crafted: Path) -> None:
 
 def load(bundle: Path, *options: str) -> None:
     config = parse_config([str(bundle), "--threads", "1", *options], {})
-    load_engine(open_within_limits(bundle, config), config)
+    load_engine(open_within_limits(bundle, config), config, lambda keys: None)
 
 
 def test_what_was_made_anew_and_not_spoiled_is_served(crafted: Path) -> None:
