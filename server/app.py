@@ -82,11 +82,11 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, models, serving=True)
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
+            log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             try:
                 print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
             except OSError:  # its disk is full; the log says the same
                 give_up_output()
-            log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             await lifecycle.ending()
             catalogue.closing.set()
             await _announce(lifecycle, models, serving=False)

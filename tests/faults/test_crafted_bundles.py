@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Craft, str]] = {
     "a FIFO for the manifest": (fifo(MANIFEST_NAME), f"{MANIFEST_NAME} can't be read: a FIFO"),
     "a socket": (unix_socket, "socket: a socket"),
     "a thousand files": (many_files, "holds more than 64 files and folders"),
-    "a name that writes to the terminal": (strange_name, r"a\nserving on 1.2.3.4\x1b[2J: not listed"),
+    "a name that writes to the terminal": (strange_name, r"a\nserving on 1.2.3.4\u001b[2J: not listed"),
     "golden examples of 10 GB": (sparse(GOLDEN, 10 * HUGE), f"{GOLDEN}: 10000000000 bytes, may have 67108864"),
     "a tokenizer of 600 MB": (sparse(SOURCE, 600_000_000), f"{SOURCE}: 600000000 bytes, may have 67108864"),
     "a manifest of 600 MB": (sparse(MANIFEST_NAME, 600_000_000), f"{MANIFEST_NAME} can't be read: 600000000 bytes"),
