@@ -247,8 +247,10 @@ async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Waits for what another thread, or the other end of a socket, is about to do."""
+    """Waits for what another thread, or the other end of a socket, is about to do, and until workers were told of it."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < give_up, "it never came to be"
         await asyncio.sleep(0.002)
+    for _ in range(5):  # commands for the workers are sent some turns of the event loop later
+        await asyncio.sleep(0)
