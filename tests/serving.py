@@ -247,7 +247,7 @@ async def answered(submitted: "asyncio.Future[Outcome]") -> Result:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Waits for what another thread, or the other end of a socket, is about to do, and until workers were told of it."""
+    """Waits for what another thread, or the other end of a socket, is about to do, and until workers know of it."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < give_up, "it never came to be"

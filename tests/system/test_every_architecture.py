@@ -33,7 +33,7 @@ validation = "{folder}/pairs.tsv"
 max_source_tokens = 12
 max_target_tokens = 12
 [source]
-tokenizer = "character"
+tokenizer = "{source}"
 [target]
 tokenizer = "word"
 [batches]
@@ -77,8 +77,11 @@ def toml(config: ModelConfig) -> str:
 
 
 async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
-    (folder / "pairs.tsv").write_text("".join(f"{word}\t{' '.join(word)}\n" for word in WORDS))
-    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder) + toml(config))
+    # One vocabulary for both sides needs one tokenizer.
+    words = [" ".join(word) if config.shared_embeddings else word for word in WORDS]
+    (folder / "pairs.tsv").write_text("".join(f"{word}\t{' '.join(word.replace(' ', ''))}\n" for word in words))
+    source = "word" if config.shared_embeddings else "character"
+    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder, source=source) + toml(config))
     main([str(folder / "recipe.toml"), "--output", str(folder / "run")])
     run = load_run(folder / "run", "last")
     write_bundle(exportable_run(run, "walked"), folder / "bundle", plan=TINY_PLAN)
@@ -86,10 +89,10 @@ async def goes_the_whole_way(config: ModelConfig, folder: Path) -> None:
     stepper = OnnxStepper(bundle)
     assert check_decoding(bundle, stepper, "fp32", "cpu") == []
     options = DecodingOptions(beam_size=3, max_length=12)
-    sources = [bundle.source_ids(bundle.source_tokenizer.encode(word)) for word in WORDS[:4]]
+    sources = [bundle.source_ids(bundle.source_tokenizer.encode(word)) for word in words[:4]]
     wanted = decode_all(TorchStepper(run.model), sources, options, bundle.manifest.special_ids)
     async with served(stepper, bundle) as server, AttendantClient(server.target) as client:
-        for word, (best, *_) in zip(WORDS, wanted, strict=False):
+        for word, (best, *_) in zip(words, wanted, strict=False):
             answer = (await client.generate(word, beam_size=3, max_length=12)).best
             assert answer.log_prob == pytest.approx(best.log_prob, abs=1e-4)
             if answer.finish_reason == "EOS":

@@ -20,7 +20,7 @@ class Ahead(NamedTuple):
     Attributes:
         work: expected rows x steps that will be admitted before it.
         num_requests: that these are, about.
-        num_own: requests of its own client that wait.
+        num_own: requests of its own client that wait here.
     """
 
     work: float
@@ -149,13 +149,18 @@ class FairQueue:
         """The keys of those that had to begin by now, to be answered before their deadlines; each is told once."""
         return self._starts.reached(now)
 
+    def num_of(self, client: str) -> int:
+        """Requests of this client that wait."""
+        mine = self._clients.get(client)
+        return 0 if mine is None else len(mine.requests)
+
     def ahead(self, client: str, work: float) -> Ahead:
         """What is taken before a request of this client that comes now.
 
         That is all of its own that wait, and of every other client as much work, or what it has.
         """
         mine = self._clients.get(client)
-        work_ahead, num_own = (0.0, 0) if mine is None else (mine.work, len(mine.requests))
+        work_ahead, num_own = 0.0 if mine is None else mine.work, self.num_of(client)
         turn, num_ahead = work_ahead + work, float(num_own)
         # A list at once: the engine may take requests on its thread meanwhile.
         for other in list(self._clients.values()):

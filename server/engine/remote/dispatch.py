@@ -36,8 +36,9 @@ class Dispatcher:
         return len(self._waiting[priority])
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """What waits before a request of so many expected rows x steps of this client."""
-        return self._waiting[priority].ahead(client, work)
+        """What waits before a request of so many expected rows x steps of this client; its own, light and heavy."""
+        num_own = sum(queue.num_of(client) for kind, queue in self._waiting.items() if kind is not Priority.BULK)
+        return self._waiting[priority].ahead(client, work)._replace(num_own=num_own)
 
     def missed(self, now: float) -> list[EngineRequest]:
         """Takes out those that wait and can't be answered before their deadlines any more."""

@@ -6,6 +6,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.request import EngineRequest, Priority
 from tests.unit.server.engine.queueing.test_scheduler import BULK, HEAVY, INTERACTIVE, request
@@ -132,3 +133,12 @@ def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int,
     while running:
         end(min(running))
     assert all(keys == sorted(keys) for keys in order.values()) and desk.num_waiting(INTERACTIVE) == 0
+
+
+def test_what_a_client_has_waiting_counts_whatever_its_priority() -> None:
+    dispatcher = Dispatcher(1, max_rows=4)
+    for key, priority in enumerate((Priority.INTERACTIVE, Priority.HEAVY, Priority.HEAVY, Priority.BULK)):
+        dispatcher.add(EngineRequest(key, (4,), DecodingOptions(max_length=3), 0.0, None, priority, "flood", 3.0))
+    for priority in (Priority.INTERACTIVE, Priority.HEAVY):
+        assert dispatcher.ahead(priority, "flood", 3.0).num_own == 3
+        assert dispatcher.ahead(priority, "other", 3.0).num_own == 0
