@@ -18,7 +18,7 @@ from attendant.runtime.errors import UserError, VerificationFailed, some_lines
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS, limited
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 
 

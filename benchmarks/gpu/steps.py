@@ -20,7 +20,7 @@ from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepping.stepper import TorchStepper
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 

@@ -26,7 +26,7 @@ from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
 from attendant.training.model import Seq2Seq
-from attendant.training.model.candidates import candidates
+from attendant.training.model.stepping.candidates import candidates
 
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 MAX_GRAPH_BYTES = 2**31 - 1

@@ -10,7 +10,7 @@ from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -8,8 +8,9 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from attendant.server.observability.metrics import Metrics
-from attendant.training.model import ModelConfig, Seq2Seq, scores
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model import ModelConfig, Seq2Seq
+from attendant.training.model.attention import scores
+from attendant.training.model.stepping.stepper import TorchStepper
 from tests.bundles import TINY_SIZES
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -16,8 +16,8 @@ from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.kernels.device import choose_device
-from attendant.training.model.ensemble import Ensemble
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepping.ensemble import Ensemble
+from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run

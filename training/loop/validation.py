@@ -14,7 +14,7 @@ from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepper import TorchStepper
+from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.recipe.recipe import Recipe
 
 

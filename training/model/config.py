@@ -45,8 +45,8 @@ class AttentionConfig(Table):
     """`[model.attention]`.
 
     Attributes:
-        score: how well a source position fits a query, see training/model/scores.py; "none": no attention, the decoder
-            knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
+        score: how well a source position fits a query, see training/model/attention/scores.py; "none": no attention,
+            the decoder knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
         query: the decoder state that asks. "current": the one after the cell, whose attentional vector makes the
             prediction (Luong et al. 2015). "previous": the one before the cell, into which the context is fed
             (Bahdanau et al. 2015).
@@ -77,7 +77,7 @@ class DecoderConfig(Table):
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
         copying: the next symbol may be one of the source's, chosen by attention (See et al. 2017), see
-            training/model/copying.py.
+            training/model/attention/copying.py.
     """
 
     num_layers: NumLayers = 1

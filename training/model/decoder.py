@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.kernels.mixture import Copies
-from attendant.training.model.attention import Attention, AttentionLoop
+from attendant.training.model.attention.attention import Attention, AttentionLoop
+from attendant.training.model.attention.copying import SYMBOLS, Copying
 from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
-from attendant.training.model.copying import SYMBOLS, Copying
 from attendant.training.model.decoder_layers import (
     CellLoop,
     DecoderCell,

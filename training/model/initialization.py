@@ -7,8 +7,8 @@ from torch import nn
 
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.training.kernels.cells import weights_of
+from attendant.training.model.attention.scores import AdditiveScore
 from attendant.training.model.output import Output
-from attendant.training.model.scores import AdditiveScore
 
 
 def initialize(model: nn.Module) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from attendant.training.kernels.mixture import Copies, mixed
+from attendant.training.model.attention.copying import SYMBOLS
 from attendant.training.model.bridge import Bridge
 from attendant.training.model.config import ModelConfig
-from attendant.training.model.copying import SYMBOLS
 from attendant.training.model.decoder import Decoder
 from attendant.training.model.dropout import Dropout
 from attendant.training.model.encoder import Encoder

@@ -13,7 +13,7 @@ from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.copying import NOTHING
+from attendant.training.model.attention.copying import NOTHING
 from attendant.training.model.output import IMPOSSIBLE
 from attendant.training.model.reference import reference_loss
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from attendant.training.model import ModelConfig
-from attendant.training.model.attention import Attention
-from attendant.training.model.coverage import MAX_FERTILITY
+from attendant.training.model.attention.attention import Attention
+from attendant.training.model.attention.coverage import MAX_FERTILITY
 
 
 def build(**attention: object) -> Attention:

@@ -10,7 +10,7 @@ from attendant.training.kernels.loss import repeated_attention
 from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.copying import Copying
+from attendant.training.model.attention.copying import Copying
 from attendant.training.model.reference import reference_loss
 
 CONFIG = ModelConfig.model_validate(

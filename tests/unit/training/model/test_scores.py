@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attendant.training.model import ModelConfig
+from attendant.training.model.attention.scores import SCORES, Score
 from attendant.training.model.config import ScoreKind
-from attendant.training.model.scores import SCORES, Score
 
 H, D = 4, 4
 CONFIGS: dict[str, dict[str, object]] = {

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from attendant.training.kernels.looped import LoopedProduct
+from attendant.training.model.attention.coverage import Coverage
+from attendant.training.model.attention.scores import SCORES
 from attendant.training.model.config import ModelConfig
-from attendant.training.model.coverage import Coverage
-from attendant.training.model.scores import SCORES
 
 MASKED_SCORE = -1e9
 """Finite: where a runtime meets a row of -inf, its softmax is NaN."""

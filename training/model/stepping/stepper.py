@@ -21,8 +21,8 @@ from attendant.runtime.stepper import (
     state_of,
 )
 from attendant.training.model import Seq2Seq
-from attendant.training.model.candidates import candidates
-from attendant.training.model.ensemble import Ensemble
+from attendant.training.model.stepping.candidates import candidates
+from attendant.training.model.stepping.ensemble import Ensemble
 
 
 class TorchStepper:

@@ -1,0 +1,1 @@
+"""Attention: scores, weights, coverage, and copying by them."""

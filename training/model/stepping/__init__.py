@@ -1,0 +1,1 @@
+"""A model, or several, decoded step by step: what a step hands to the search."""
