@@ -133,8 +133,9 @@ def test_a_worker_that_is_killed_is_started_again(start: Start) -> None:
 
 def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
     with start("--max-restarts", "1", program=PROGRAM) as running, connected(running) as stub:
-        calls = [ask(stub, Break.CRASH.text), ask(stub)]
-        assert {code_of(call) for call in calls} <= {"INTERNAL", "UNAVAILABLE"}
+        poisoned, neighbour = ask(stub, Break.CRASH.text), ask(stub)
+        assert code_of(poisoned) in {"INTERNAL", "UNAVAILABLE"}
+        assert code_of(neighbour) in {"OK", "UNAVAILABLE"}, "it may have been answered before the end"
         assert running.process.wait(30) == 1
 
 
