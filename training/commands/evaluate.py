@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
@@ -20,6 +18,7 @@ from attendant.training.assessment.models import OpenedModel, is_bundle, open_bu
 from attendant.training.assessment.results import Result, document, outputs_file
 from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
 from attendant.training.assessment.tables import show
+from attendant.training.commands.progress_bar import progress_bar
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
 from attendant.training.evaluation.evaluating import EvaluationConfig
@@ -100,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     writing = nullcontext() if arguments.outputs is None else outputs_file(arguments.outputs)
     results: list[Result] = []
     unrecorded: dict[Path, CantWrite] = {}
-    with writing as outputs, _progress() as progress:
+    with writing as outputs, progress_bar() as progress:
         session = Session(
             data=data,
             num_resamples=arguments.bootstrap,
@@ -227,17 +226,3 @@ def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
     if not runs:
         raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
     return read_held_out(runs, arguments.split)
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

@@ -1,15 +1,15 @@
 """python -m training label RUN... --sources FILE --output FILE.tsv: the models' own outputs, as pairs to train on."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import told_of
 from attendant.training.assessment.models import OpenedModel, open_ensemble, open_run
+from attendant.training.commands.progress_bar import progress_bar
 from attendant.training.data.pairs import Example, read_sources
 from attendant.training.evaluation.decoding import decode_examples
 from attendant.training.run.checkpoint import BEST
@@ -60,7 +60,7 @@ def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: 
         patience=config.patience,
         max_length=config.max_length or model.max_length,
     )
-    with output.open("a", encoding="utf-8") as file, _progress() as progress:
+    with told_of(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
         task = progress.add_task("labelling", total=len(sources))
         for first in range(0, len(sources), CHUNK):
             chunk = [Example(source, ()) for source in sources[first : first + CHUNK]]
@@ -80,18 +80,6 @@ def _labelled(output: Path) -> list[str]:
     content = output.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
-        output.write_bytes(whole)
+        with told_of(output):
+            os.truncate(output, len(whole))
     return [line.partition("\t")[0] for line in whole.decode("utf-8").split("\n")]
-
-
-def _progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

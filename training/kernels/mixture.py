@@ -25,12 +25,16 @@ class Copies(NamedTuple):
 
 
 def mixed(logits: Tensor, copies: Copies) -> Tensor:
-    """Logits [N, V] whose softmax is the mixture of that of logits [N, V] and of what can be copied.
-
-    With L = log_softmax(logits), the mixture's log-probabilities less log g are L itself but for the source's symbols,
-    where they are log(exp L + exp score).
-    """
+    """Logits [N, V] whose softmax is the mixture of that of logits [N, V] and of what can be copied."""
     log_probs = torch.log_softmax(logits, -1)
-    generated = log_probs.gather(1, copies.symbols)
+    return mixed_in(log_probs, log_probs.gather(1, copies.symbols), copies)
+
+
+def mixed_in(log_probs: Tensor, generated: Tensor, copies: Copies) -> Tensor:
+    """The same, of L = log_softmax(logits) [N, V] and what L gives the source's symbols [N, S].
+
+    The mixture's log-probabilities less log g are L itself but for the source's symbols, where they are
+    log(exp L + exp score).
+    """
     # A symbol that stands in the source several times is written as often, with the same value.
     return log_probs.scatter_reduce(1, copies.symbols, generated + F.softplus(copies.scores - generated), "amax")

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attendant.training.kernels.loss import smoothed_cross_entropy, smoothing_shares
-from attendant.training.kernels.mixture import Copies, mixed
+from attendant.training.kernels.mixture import Copies, mixed, mixed_in
 from attendant.training.kernels.precision import product_dtype, without_autocast
 
 MIN_ROWS: Final = 256
@@ -145,7 +145,7 @@ def _at_mixture(
     log_probs = torch.log_softmax(logits, 1)
     generated = log_probs.gather(1, symbols)
     copied = torch.sigmoid(scores - generated)
-    mixture = log_probs.scatter_reduce(1, symbols, generated + F.softplus(scores - generated), "amax")
+    mixture = mixed_in(log_probs, generated, copies)
     loss, gradients = _at_logits(mixture, target_ids, shares, label_smoothing)
     # Of a symbol that stands several times, its first place gets all.
     earlier = (symbols.unsqueeze(2) == symbols.unsqueeze(1)).tril(-1).any(2)

@@ -53,7 +53,13 @@ class Objective(nn.Module):
         Returns:
             their sum in nats, a scalar.
         """
-        forced = self.model.forced(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        forced = self.model.forced(
+            batch.source_ids,
+            batch.source_lengths,
+            batch.previous_ids,
+            batch.positions,
+            keep_attention=self._coverage_loss > 0,
+        )
         loss = output_loss(
             forced.readouts,
             *self.model.output_layer(),
@@ -61,7 +67,7 @@ class Objective(nn.Module):
             label_smoothing=self._label_smoothing,
             copies=forced.copies,
         )
-        if self._coverage_loss and forced.weights is not None:
+        if self._coverage_loss > 0 and forced.weights is not None:
             loss = loss + self._coverage_loss * repeated_attention(forced.weights, batch.positions)
         return loss
 

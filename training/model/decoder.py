@@ -30,12 +30,12 @@ VECTOR = "vector"
 
 
 class Forced(NamedTuple):
-    """What teacher forcing gives for each target position.
+    """What teacher forcing gives for B x T target positions, or for N of them that are wanted.
 
     Attributes:
-        readouts: [B, T, H].
-        weights: [B, T, S] of attention; None without it.
-        copies: [B, T, S] of both; None: the model does not copy.
+        readouts: [B, T, H] or [N, H].
+        weights: [B, T, S] of attention, at all positions in any case; None where they were not to be kept.
+        copies: [B, T, S] or [N, S], both of them; None: the model does not copy.
     """
 
     readouts: Tensor
@@ -49,14 +49,13 @@ class _Attended(NamedTuple):
     Attributes:
         context: [R, C].
         weights, coverage: [R, S]; coverage None where the model has none.
-        symbols, shares: [R, S] the source's symbols, and the attention on each (see Copying); None: it does not copy.
+        copyable: [R, S] the source's symbols, and the attention on each (see Copying); None: it does not copy.
     """
 
     context: Tensor
     weights: Tensor
     coverage: Tensor | None
-    symbols: Tensor | None
-    shares: Tensor | None
+    copyable: tuple[Tensor, Tensor] | None
 
 
 class Decoder(nn.Module):
@@ -117,15 +116,24 @@ class Decoder(nn.Module):
             rows[VECTOR] = vector
         return rows
 
-    def forward(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Forced:
+    def forward(
+        self,
+        embedded: Tensor,
+        rows: Mapping[str, Tensor],
+        source: Mapping[str, Tensor],
+        *,
+        keep_attention: bool = False,
+    ) -> Forced:
         """Teacher forcing: what follows from embedded previous symbols [B, T, E].
 
         Args:
             rows: what `start` made.
             source: by `source_names`.
+            keep_attention: its weights are wanted, whether the model copies or not.
         """
+        keep_attention |= self.copying is not None
         if self.asks_before or self.feeds_input:
-            return self._loop(embedded, rows, source)
+            return self._loop(embedded, rows, source, keep_attention)
         hidden, context, weights = embedded, None, None
         if self.has_vector:
             context = rows[VECTOR].unsqueeze(1).expand(-1, embedded.shape[1], -1)
@@ -155,7 +163,9 @@ class Decoder(nn.Module):
         contexts, all_weights = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
         return contexts, all_weights
 
-    def _loop(self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Forced:
+    def _loop(
+        self, embedded: Tensor, rows: Mapping[str, Tensor], source: Mapping[str, Tensor], keep_attention: bool
+    ) -> Forced:
         """Teacher forcing where the cells need the attention of this or the previous step: only what does is looped."""
         assert self.attention is not None and self.readout is not None
         num_rows, num_steps, _ = embedded.shape
@@ -176,7 +186,8 @@ class Decoder(nn.Module):
                 outputs.append(output)
             all_contexts, hidden = torch.stack(contexts, 1), torch.stack(outputs, 1)
             readouts = self._read_out(all_contexts, hidden, embedded)
-            return self._forced(readouts, all_contexts, torch.stack(weights, 1), hidden, embedded, source)
+            all_weights = torch.stack(weights, 1) if keep_attention else None
+            return self._forced(readouts, all_contexts, all_weights, hidden, embedded, source)
         read_out, attentional = self.readout.loop(num_rows, num_steps), rows[ATTENTIONAL]
         attentionals = []
         for symbol in embedded.unbind(1):
@@ -187,9 +198,10 @@ class Decoder(nn.Module):
             outputs.append(output)
             contexts.append(context)
             weights.append(of_step)
-        all_contexts, all_weights, hidden, readouts = (
-            torch.stack(parts, 1) for parts in (contexts, weights, outputs, attentionals)
-        )
+        readouts = torch.stack(attentionals, 1)
+        if not keep_attention:  # nothing but the readouts is needed, and stacking takes time
+            return Forced(readouts, None, None)
+        all_contexts, all_weights, hidden = (torch.stack(parts, 1) for parts in (contexts, weights, outputs))
         return self._forced(readouts, all_contexts, all_weights, hidden, embedded, source)
 
     def _forced(
@@ -206,10 +218,9 @@ class Decoder(nn.Module):
             return Forced(readouts, weights, None)
         assert contexts is not None and weights is not None
         symbols = source[SYMBOLS]
-        of_positions = symbols.unsqueeze(1).expand(weights.shape)
         shares = self.copying.shares(weights, symbols)
-        scores = self.copying.scores(shares, of_positions, contexts, hidden, embedded)
-        return Forced(readouts, weights, Copies(of_positions, scores))
+        of_positions = symbols.unsqueeze(1).expand(weights.shape)
+        return Forced(readouts, weights, self.copying.copies(of_positions, shares, contexts, hidden, embedded))
 
     def step(
         self,
@@ -258,11 +269,8 @@ class Decoder(nn.Module):
         if attended is None:
             return readout, new_rows, None, None
         copies = None
-        if self.copying is not None:
-            symbols, shares = attended.symbols, attended.shares
-            assert symbols is not None and shares is not None
-            scores = self.copying.scores(shares, symbols, attended.context, output, embedded)
-            copies = Copies(symbols, scores)
+        if self.copying is not None and attended.copyable is not None:
+            copies = self.copying.copies(*attended.copyable, attended.context, output, embedded)
         return readout, new_rows, attended.weights, copies
 
     def _read_out(self, context: Tensor | None, hidden: Tensor, embedded: Tensor) -> Tensor:
@@ -307,15 +315,14 @@ class Decoder(nn.Module):
 
         query = grid(self.attention.query(hidden))
         contexts, weights, coverage = self.attention(query, source, None if coverage is None else grid(coverage))
-        symbols = shares = None
+        copyable = None
         if self.copying is not None:
-            of_sources = source[SYMBOLS]
-            symbols = ungrid(of_sources.unsqueeze(1).expand(-1, width, -1))
+            symbols = source[SYMBOLS]
             # In int8 a source may have a single query, whose product would be rounded otherwise than that of several.
-            twice = torch.cat([weights, weights], 1)
-            shares = ungrid(self.copying.shares(twice, of_sources)[:, :width])
+            shares = self.copying.shares(torch.cat([weights, weights], 1), symbols)[:, :width]
+            copyable = ungrid(symbols.unsqueeze(1).expand(-1, width, -1)), ungrid(shares)
         covered = None if coverage is None else ungrid(coverage)
-        return _Attended(ungrid(contexts), ungrid(weights), covered, symbols, shares)
+        return _Attended(ungrid(contexts), ungrid(weights), covered, copyable)
 
     def _states(self, rows: Mapping[str, Tensor]) -> list[CellState]:
         return unstack_states(tuple(rows[name] for name in self.state_names))

@@ -16,7 +16,7 @@ from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.model.attention.copying import SYMBOLS
 from attendant.training.model.bridge import Bridge
 from attendant.training.model.config import ModelConfig
-from attendant.training.model.decoder import Decoder
+from attendant.training.model.decoder import Decoder, Forced
 from attendant.training.model.dropout import Dropout
 from attendant.training.model.encoder import Encoder
 from attendant.training.model.initialization import initialize
@@ -34,21 +34,6 @@ class Encoded:
 
     row_tensors: dict[str, Tensor]
     source_tensors: dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """What teacher forcing gives for N target positions.
-
-    Attributes:
-        readouts: [N, H], what the output layer takes.
-        copies: what can be copied; None: the model does not copy.
-        weights: [B, T, S] of attention at all positions, padding included; None without attention.
-    """
-
-    readouts: Tensor
-    copies: Copies | None
-    weights: Tensor | None
 
 
 class Seq2Seq(nn.Module):
@@ -109,19 +94,31 @@ class Seq2Seq(nn.Module):
         return logits if positions is not None else logits.view(*previous_ids.shape, -1)
 
     def forced(
-        self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
+        self,
+        source_ids: Tensor,
+        source_lengths: Tensor,
+        previous_ids: Tensor,
+        positions: Tensor | None = None,
+        *,
+        keep_attention: bool = False,
     ) -> Forced:
-        """`forward` up to the output layer, of N = B T positions where all are wanted."""
+        """`forward` up to the output layer, of N = B T positions where all are wanted.
+
+        Args:
+            keep_attention: its weights are wanted.
+        """
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))
-        found = self.decoder(embedded, encoded.row_tensors, encoded.source_tensors)
+        found: Forced = self.decoder(
+            embedded, encoded.row_tensors, encoded.source_tensors, keep_attention=keep_attention
+        )
 
         def wanted(values: Tensor) -> Tensor:
             flat = values.flatten(0, 1)
             return flat if positions is None else flat.index_select(0, positions)
 
         copies = None if found.copies is None else Copies(*map(wanted, found.copies))
-        return Forced(self.dropout(wanted(found.readouts)), copies, found.weights)
+        return Forced(self.dropout(wanted(found.readouts)), found.weights, copies)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
         """The output layer's matrix [V, H] and bias [V], for a loss that takes their product itself."""

@@ -69,3 +69,12 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         return status, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path, tiny_recipe: Path, command: Callable[..., tuple[int, str, str]]) -> Path:
+    """A run that has ended."""
+    output = tmp_path / "run"
+    status, _, errors = command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")
+    assert status == 0, errors
+    return output

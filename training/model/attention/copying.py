@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
+from attendant.training.kernels.mixture import Copies
 from attendant.training.model.config import ModelConfig
 from attendant.training.model.output import IMPOSSIBLE
 
@@ -43,12 +44,12 @@ class Copying(nn.Module):
         same = symbols.unsqueeze(1) == symbols.unsqueeze(2)
         return torch.matmul(weights, same.to(weights.dtype))
 
-    def scores(self, shares: Tensor, symbols: Tensor, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """See Copies in training/kernels/mixture.py: [..., S] of shares [..., S] and symbols [..., S].
+    def copies(self, symbols: Tensor, shares: Tensor, context: Tensor, hidden: Tensor, embedded: Tensor) -> Copies:
+        """What can be copied, both of it [..., S], of symbols [..., S] and their shares [..., S].
 
         Args:
             context, hidden, embedded: [..., C], [..., H] and [..., E], as the readout takes them.
         """
         gates = self.gate(torch.cat([context, hidden, embedded], -1))
         scores = torch.log(shares.clamp(min=LEAST_SHARE)) - gates
-        return torch.where((symbols == PAD_ID) | (symbols == BOS_ID), NOTHING, scores)
+        return Copies(symbols, torch.where((symbols == PAD_ID) | (symbols == BOS_ID), NOTHING, scores))

@@ -17,14 +17,6 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def finished_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
-    output = tmp_path / "run"
-    status, _, errors = command(tiny_recipe, "--output", output, "--set", "training.max_epochs=1")
-    assert status == 0, errors
-    return output
-
-
-@pytest.fixture
 def letters(tmp_path: Path) -> Path:
     """Data for the tiny bundle."""
     path = tmp_path / "letters.tsv"

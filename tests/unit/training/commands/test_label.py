@@ -11,14 +11,6 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def finished_run(tmp_path: Path, tiny_recipe: Path, command: Command) -> Path:
-    output = tmp_path / "run"
-    status, _, errors = command(tiny_recipe, "--output", output, "--set", "training.max_epochs=2")
-    assert status == 0, errors
-    return output
-
-
-@pytest.fixture
 def sources(tmp_path: Path) -> Path:
     path = tmp_path / "words.txt"
     path.write_text("ab\ncd\n\nabc\nab\nbcd\n")

@@ -13,7 +13,7 @@ from attendant.training.kernels.precision import PrecisionName
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.update import Updater
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.seq2seq import Forced
+from attendant.training.model.decoder import Forced
 from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
 
 CPU = torch.device("cpu")
@@ -48,9 +48,17 @@ class Bigrams(nn.Module):
         self.embedding = nn.Embedding(11, 6)
         self.output = nn.Linear(6, 11)
 
-    def forced(self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor) -> Forced:
-        del source_ids, source_lengths
-        return Forced(self.embedding(previous_ids.flatten()[positions]), copies=None, weights=None)
+    def forced(
+        self,
+        source_ids: Tensor,
+        source_lengths: Tensor,
+        previous_ids: Tensor,
+        positions: Tensor,
+        *,
+        keep_attention: bool,
+    ) -> Forced:
+        del source_ids, source_lengths, keep_attention
+        return Forced(self.embedding(previous_ids.flatten()[positions]), weights=None, copies=None)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
         return self.output.weight, self.output.bias

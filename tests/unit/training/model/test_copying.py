@@ -7,7 +7,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels.loss import repeated_attention
-from attendant.training.kernels.mixture import Copies, mixed
+from attendant.training.kernels.mixture import mixed
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention.copying import Copying
@@ -45,8 +45,8 @@ def test_the_mixture_is_that_of_the_paper() -> None:
         return torch.from_numpy(values).unsqueeze(0)
 
     shares = copying.shares(tensor(attention).unsqueeze(0), tensor(symbols)).squeeze(0)
-    scores = copying.scores(shares, tensor(symbols), tensor(context), tensor(hidden), tensor(embedded))
-    found = torch.softmax(mixed(tensor(logits), Copies(tensor(symbols), scores)), -1)
+    copies = copying.copies(tensor(symbols), shares, tensor(context), tensor(hidden), tensor(embedded))
+    found = torch.softmax(mixed(tensor(logits), copies), -1)
     np.testing.assert_allclose(found.detach().numpy()[0], expected, rtol=1e-12, atol=1e-300)
 
 
@@ -71,7 +71,7 @@ def test_training_and_the_plain_reference_agree(model: Seq2Seq) -> None:
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=name)
 
 
-def test_the_coverage_loss_is_that_of_the_paper(model: Seq2Seq) -> None:
+def test_the_coverage_loss_is_that_of_the_paper() -> None:
     weights = np.random.default_rng(1).dirichlet(np.ones(4), (2, 5))
     positions = [0, 1, 2, 3, 4, 5, 6]  # the second pair has two target symbols
     expected = 0.0
@@ -82,11 +82,28 @@ def test_the_coverage_loss_is_that_of_the_paper(model: Seq2Seq) -> None:
             expected += min(weights[pair, step, place], covered)
     found = repeated_attention(torch.from_numpy(weights), torch.tensor(positions))
     assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"shared_embeddings": True, "decoder": {"copying": True}},
+        {},
+        {"decoder": {"input_feeding": True}},
+        {"attention": {"score": "additive", "query": "previous"}},
+        {"attention": {"score": "additive", "coverage": True}},
+    ],
+    ids=["copying", "plain", "input-feeding", "previous", "coverage"],
+)
+def test_the_coverage_loss_is_added_whatever_the_order_of_the_decoder(tables: dict[str, object]) -> None:
+    torch.manual_seed(3)
+    sizes = {"embedding_size": 3, "hidden_size": 4, "dropout": 0.0}
+    model = Seq2Seq(ModelConfig.model_validate(sizes | tables), V, V).double()
     source_ids, lengths = torch.tensor([[4, 5, 6, 3]]), torch.tensor([4])
     batch = Batch(source_ids, lengths, torch.tensor([[2, 4, 5]]), torch.arange(3), torch.tensor([4, 5, 3]))
-    attention = model.forced(source_ids, lengths, batch.previous_ids).weights
+    attention = model.forced(source_ids, lengths, batch.previous_ids, keep_attention=True).weights
     assert attention is not None
-    added = Objective(model, label_smoothing=0.0, coverage_loss=2.0)(batch) - Objective(model, label_smoothing=0.0)(
-        batch
+    plain, weighted = (
+        Objective(model, label_smoothing=0.0, coverage_loss=weight)(batch).detach() for weight in (0.0, 2.0)
     )
-    torch.testing.assert_close(added, 2 * repeated_attention(attention, batch.positions))
+    torch.testing.assert_close(weighted - plain, 2 * repeated_attention(attention, batch.positions).detach())
