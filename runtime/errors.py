@@ -51,6 +51,11 @@ def one_line(text: str) -> str:
     return shown if len(shown) <= MAX_LINE else shown[: MAX_LINE - 3] + "..."
 
 
+def reason_of(error: BaseException) -> str:
+    """What an exception of somebody else's code says, or its class where it says nothing."""
+    return one_line(str(error)) or type(error).__name__
+
+
 def some_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Each as one printable line; of very many only the first, with how many more there are."""
     shown = [one_line(escaped(line[: MAX_LINE + 1])) for line in lines[:MAX_LINES]]

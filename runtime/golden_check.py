@@ -12,7 +12,7 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.errors import one_line
+from attendant.runtime.errors import reason_of
 from attendant.runtime.stepper import Stepper
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provi
             return check()
         except Exception as error:
             log.debug("a check failed", exc_info=True)
-            return [f"{what} fails: {one_line(str(error)) or type(error).__name__}"]
+            return [f"{what} fails: {reason_of(error)}"]
 
     graphs = bundle.graphs_in(precision)
     whose = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"

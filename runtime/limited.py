@@ -52,18 +52,8 @@ def limited(
     Raises:
         TookTooMuch: it did not keep within them.
     """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as raised:  # whatever it is, who waits gets it
-            future.set_exception(raised)
-
     began, had = time.monotonic(), resident_bytes()
-    thread = threading.Thread(target=run, name="limited", daemon=True)
-    thread.start()
+    thread, future = on_a_thread(function, "limited")
     try:
         while True:
             try:
@@ -79,6 +69,22 @@ def limited(
         if thread.is_alive() and not future.done():
             _given_up.append(thread)
             speak_again()
+
+
+def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
+    """Calls a function on a thread of its own, which the process does not wait for at its end."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as raised:  # whatever it is, who waits gets it
+            future.set_exception(raised)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread, future
 
 
 def anything_given_up() -> bool:

@@ -12,7 +12,7 @@ from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.errors import one_line
+from attendant.runtime.errors import reason_of
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import MIB
 from attendant.runtime.stepper import Stepper, padded_width
@@ -122,7 +122,7 @@ def _warm_up(bundle: Bundle, stepper: Stepper, config: ServerConfig) -> tuple[in
         decode_all(stepper, [source] * num_sources, options, bundle.manifest.special_ids)
     except Exception as error:
         log.debug("warming up failed", exc_info=True)
-        what = f"decoding the longest sources fails: {one_line(str(error)) or type(error).__name__}"
+        what = f"decoding the longest sources fails: {reason_of(error)}"
         raise BundleRefused(bundle.path, [what]) from error
     return num_sources * (len(source) + limits.max_beam_size), time.monotonic() - began
 

@@ -1,16 +1,14 @@
 """From folders to bundles that may be loaded: everything that can refuse their files does so here."""
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import limited
+from attendant.runtime.limited import limited, on_a_thread
 from attendant.server.config import ServerConfig
 
 T = TypeVar("T")
@@ -61,14 +59,5 @@ def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Awaits a blocking function that may be left behind: a process that is told to end does not wait for it."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as raised:  # whatever it is, who awaits it gets it
-            future.set_exception(raised)
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
+    _, future = on_a_thread(function, "loading")
     return await asyncio.wrap_future(future)

@@ -35,17 +35,10 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         self.seconds = Histogram(
             "grpc_server_handling_seconds", "Duration of RPCs.", LABELS, registry=registry, buckets=REQUEST_BUCKETS
         )
-        # Path -> handler, for the paths that a service has: they are few, and don't change once a server runs.
-        self._handlers: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        path = handler_call_details.method
-        if path not in self._handlers:
-            handler = await continuation(handler_call_details)
-            if handler is None:
-                return None
-            self._handlers[path] = self._measured(path, handler)
-        return self._handlers[path]
+        handler = await continuation(handler_call_details)
+        return None if handler is None else self._measured(handler_call_details.method, handler)
 
     def _measured(self, path: str, handler: Any) -> Any:
         kind, _, _ = KINDS[handler.request_streaming, handler.response_streaming]

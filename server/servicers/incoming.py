@@ -51,7 +51,8 @@ class Incoming(grpc.aio.ServerInterceptor):
     def __init__(self, metrics: Metrics, bounds: Bounds) -> None:
         self._metrics = metrics
         self._bounds = bounds
-        # Path -> handler, for the paths that a service has.
+        # Path -> handler, for the paths that a service has: they are few, and don't change once a server runs. The
+        # interceptors inside are asked once for each.
         self._handlers: dict[str, Any] = {}
         # Unary calls and when they began, in order of arrival.
         self._unread: dict[Context, float] = {}

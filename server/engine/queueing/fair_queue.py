@@ -162,8 +162,7 @@ class FairQueue:
         mine = self._clients.get(client)
         work_ahead, num_own = 0.0 if mine is None else mine.work, self.num_of(client)
         turn, num_ahead = work_ahead + work, float(num_own)
-        # A list at once: the engine may take requests on its thread meanwhile.
-        for other in list(self._clients.values()):
+        for other in self._clients.values():
             if other is not mine and other.work:
                 part = min(1.0, turn / other.work)
                 work_ahead += part * other.work

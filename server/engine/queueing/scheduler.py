@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 from attendant.server.engine.queueing.batch_budget import BatchBudget
-from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.queueing.fair_share import FairShare
 from attendant.server.engine.queueing.moments import Moments
 from attendant.server.engine.queueing.priority_queue import PriorityQueue
@@ -63,7 +62,7 @@ class Budget:
         return self.bulk_seconds * (HEAVY_PART if priority is Priority.HEAVY else 1.0)
 
 
-class _Lane:
+class _LimitedQueue:
     """A priority's queue, and how much of it a call into the model may hold."""
 
     def __init__(self, call_seconds: float) -> None:
@@ -88,8 +87,8 @@ class Scheduler:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._lanes = {priority: _Lane(budget.call_seconds(priority)) for priority in Priority}
-        self._queues = {priority: lane.queue for priority, lane in self._lanes.items()}
+        self._limited = {priority: _LimitedQueue(budget.call_seconds(priority)) for priority in Priority}
+        self._queues = {priority: one.queue for priority, one in self._limited.items()}
         seconds = budget.call_seconds(Priority.HEAVY)
         self._bulk_share = FairShare()
         self._heavy_share = FairShare(HEAVY_PATIENCE * seconds if seconds < math.inf else 0.0)
@@ -97,10 +96,6 @@ class Scheduler:
 
     def num_waiting(self, priority: Priority) -> int:
         return self._queues[priority].num_waiting
-
-    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """What waits before a request of so many expected rows x steps of this client."""
-        return self._queues[priority].waiting.ahead(client, work)
 
     @property
     def num_running(self) -> int:
@@ -130,16 +125,16 @@ class Scheduler:
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
         """Moves the requests of a priority that may join now to running, and returns them."""
-        lane, budget = self._lanes[priority], self.budget
+        limited, budget = self._limited[priority], self.budget
         max_rows, max_joining = budget.max_rows, math.inf
-        if lane.rows is not None and lane.positions is not None:
-            max_rows, max_joining = min(max_rows, lane.rows.units), lane.positions.units
+        if limited.rows is not None and limited.positions is not None:
+            max_rows, max_joining = min(max_rows, limited.rows.units), limited.positions.units
         if priority is Priority.BULK:
-            if lane.queue.num_running and max_rows - lane.queue.reserved_rows < max_rows / MIN_FREE_PART:
+            if limited.queue.num_running and max_rows - limited.queue.reserved_rows < max_rows / MIN_FREE_PART:
                 return []
-        elif lane.waits_to_fill_a_batch():
+        elif limited.waits_to_fill_a_batch():
             return []
-        return lane.queue.admit(max_rows, budget.max_source_positions, max_joining)
+        return limited.queue.admit(max_rows, budget.max_source_positions, max_joining)
 
     def note_round(self, priority: Priority, seconds: float) -> None:
         """A priority's round took so long; called before what ended in it is removed."""
@@ -155,12 +150,12 @@ class Scheduler:
 
     def note_step(self, priority: Priority, seconds: float, num_rows: int) -> None:
         """A step of so many rows took so long."""
-        if (rows := self._lanes[priority].rows) is not None:
+        if (rows := self._limited[priority].rows) is not None:
             rows.note(seconds, num_rows)
 
     def note_encoding(self, priority: Priority, seconds: float, num_positions: int) -> None:
         """Encoding so many positions, padding included, took so long."""
-        if (positions := self._lanes[priority].positions) is not None:
+        if (positions := self._limited[priority].positions) is not None:
             positions.note(seconds, num_positions)
 
     def expired(self, now: float) -> list[int]:

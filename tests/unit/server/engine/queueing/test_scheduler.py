@@ -157,10 +157,10 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
             for key in list(queue._queues[BULK]._running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
-    lane = queue._lanes[BULK]
-    assert lane.rows is not None and lane.positions is not None
-    assert lane.rows.units == pytest.approx(30, abs=3)
-    assert lane.positions.units == pytest.approx(100, abs=5)
+    limited = queue._limited[BULK]
+    assert limited.rows is not None and limited.positions is not None
+    assert limited.rows.units == pytest.approx(30, abs=3)
+    assert limited.positions.units == pytest.approx(100, abs=5)
 
 
 def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
