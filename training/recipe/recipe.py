@@ -35,6 +35,9 @@ class TrainerConfig(Table):
         max_seconds: of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
         coverage_loss: weight of a loss on attention to what has had it already (See et al. 2017, eq. 13); 0: none.
+        scheduled_sampling: the probability that an input of the decoder is a symbol that the model itself would have
+            said there, at the run's limit; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
+            2015); 0: all are the true ones.
         clip_norm: gradients of a larger norm are scaled down to it (Pascanu et al. 2013); 0: never.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
@@ -60,6 +63,7 @@ class TrainerConfig(Table):
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     coverage_loss: Annotated[float, Field(ge=0.0)] = 0.0
+    scheduled_sampling: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     accumulate_batches: Count = 1
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -149,6 +153,11 @@ class Recipe(Table):
                 raise ValueError(
                     f'schedule.kind = "{self.schedule.kind}" falls towards an end: set training.max_epochs, max_steps '
                     "or max_seconds"
+                )
+            if training.scheduled_sampling:
+                raise ValueError(
+                    f"training.scheduled_sampling = {training.scheduled_sampling:g} rises towards an end: set "
+                    "training.max_epochs, max_steps or max_seconds"
                 )
             if self.validation.patience is None:
                 raise ValueError(

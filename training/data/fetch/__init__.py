@@ -7,6 +7,7 @@ from attendant.training.data.config import DataConfig, FetcherName
 from attendant.training.data.fetch.cmudict import build_cmudict
 from attendant.training.data.fetch.debdocs import build_debdocs
 from attendant.training.data.fetch.debian_descriptions import build_debian_synopses
+from attendant.training.data.fetch.numbers import build_numbers
 from attendant.training.data.fetch.published import Announce, Builder, publish
 from attendant.training.data.fetch.toys import build_copy, build_dates, build_reverse
 
@@ -18,6 +19,7 @@ FETCHERS: dict[FetcherName, Builder] = {
     "debdocs-en-fr-prose": partial(build_debdocs, language="fr", unit="prose"),
     "debdocs-en-fr-sentences": partial(build_debdocs, language="fr", unit="sentences"),
     "debian-synopses": build_debian_synopses,
+    "numbers": build_numbers,
     "reverse": build_reverse,
 }
 

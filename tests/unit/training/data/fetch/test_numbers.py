@@ -1,0 +1,107 @@
+"""Numbers and days in words; and splits by length, of which none shares a value with another."""
+
+import pytest
+
+from attendant.training.data.fetch import numbers
+from attendant.training.data.fetch.numbers import build_numbers, cardinal, num_words, ordinal, year
+from attendant.training.data.pairs import Pair
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "zero"),
+        (14, "fourteen"),
+        (20, "twenty"),
+        (21, "twenty-one"),
+        (100, "one hundred"),
+        (715, "seven hundred fifteen"),
+        (1_000, "one thousand"),
+        (40_007, "forty thousand seven"),
+        (3_000_000_110, "three billion one hundred ten"),
+        (10**20, "one hundred quintillion"),
+        (10**21 - 1, " ".join(f"nine hundred ninety-nine {scale}" for scale in reversed(numbers.SCALES)).strip()),
+    ],
+)
+def test_cardinals(number: int, words: str) -> None:
+    assert cardinal(number) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1, "first"),
+        (12, "twelfth"),
+        (20, "twentieth"),
+        (31, "thirty-first"),
+        (105, "one hundred fifth"),
+        (1_000, "one thousandth"),
+        (2_000_089, "two million eighty-ninth"),
+    ],
+)
+def test_ordinals(number: int, words: str) -> None:
+    assert ordinal(number) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (1600, "sixteen hundred"),
+        (1905, "nineteen oh five"),
+        (1998, "nineteen ninety-eight"),
+        (2000, "two thousand"),
+        (2009, "two thousand nine"),
+        (2012, "twenty twelve"),
+        (2100, "twenty-one hundred"),
+    ],
+)
+def test_years(number: int, words: str) -> None:
+    assert year(number) == words
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Pair]]:
+    folder = tmp_path_factory.mktemp("numbers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbers, "SPLITS", {name: (lengths, 400) for name, (lengths, _) in numbers.SPLITS.items()})
+        build_numbers(folder, print)
+    return {
+        name: [Pair(*line.split("\t")) for line in (folder / f"{name}.tsv").read_text().splitlines()]
+        for name in numbers.SPLITS
+    }
+
+
+def in_words(pair: Pair) -> str:
+    return next(text for text in (pair.source, pair.target) if not any(character.isdigit() for character in text))
+
+
+def test_every_pair_has_figures_and_words_in_both_directions(splits: dict[str, list[Pair]]) -> None:
+    to_words = 0
+    for pairs in splits.values():
+        for pair in pairs:
+            assert any(character.isdigit() for character in pair.source + pair.target)
+            to_words += in_words(pair) == pair.target
+    assert 0.4 < to_words / sum(map(len, splits.values())) < 0.6
+
+
+def test_lengths_beyond_those_of_training_are_held_out(splits: dict[str, list[Pair]]) -> None:
+    # As read, a number may have an `and` for each of its hundreds.
+    lengths = {name: [num_words(in_words(pair).replace(" and ", " ")) for pair in splits[name]] for name in splits}
+    assert max(lengths["train"] + lengths["short"]) <= 18  # `the third of March` for `March third`
+    assert min(lengths["validation"]) == 17 and max(lengths["validation"]) == 20
+    assert min(lengths["test"]) == 21 and max(lengths["test"]) > 30
+
+
+def test_no_value_is_in_two_splits(splits: dict[str, list[Pair]]) -> None:
+    figures = [
+        {(pair.source if in_words(pair) == pair.target else pair.target).replace(",", "") for pair in pairs}
+        for pairs in splits.values()
+    ]
+    assert len(set().union(*figures)) == sum(map(len, figures)) == 4 * 400
+
+
+def test_what_is_read_comes_in_several_forms(splits: dict[str, list[Pair]]) -> None:
+    sources = [pair.source for pair in splits["train"]]
+    for form in ("hundred and ", "the ", "-", ",", "th"):
+        assert any(form in source for source in sources)
+    assert any(source.isdigit() and len(source) > 4 for source in sources)
