@@ -20,16 +20,17 @@ from attendant.training.data.training_split import TrainingSplit, prepare_traini
 from attendant.training.kernels.device import choose_device
 from attendant.training.loop.allocator import keep_freed_memory
 from attendant.training.loop.processes import Processes
+from attendant.training.loop.teaching import taught_corpus
 from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, versions
-from attendant.training.run.loading import start_from, starting_run
+from attendant.training.run.loading import start_from, starting_run, teaching_runs
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
-FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
+FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches", "distillation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,16 @@ class Experiment:
     facts: dict[str, Any]
 
 
-def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Experiment:
+def prepare(
+    run: Run,
+    recipe: Recipe,
+    processes: Processes | None = None,
+    *,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Experiment:
     """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
 
-    A run that begins with another's weights takes its tokenizers too.
+    A run that begins with another's weights, or learns from others, takes their tokenizers too.
 
     The first process does so while the others wait; they then find all of it in the run. Raises UserError: bad data;
     the run was begun with another recipe or other data; the run to start from does not fit.
@@ -63,7 +70,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
     start = None if resumed else starting_run(recipe)
-    tokenizers_of = run if resumed or not processes.is_first else start
+    teachers = [] if resumed else teaching_runs(recipe, start)
+    tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
     digests = {split: {str(path): file_digest(path) for path in found.paths} for split, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
@@ -86,6 +94,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     num_read = {split: len(pairs) for split, pairs in held_out.items()}
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
     held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
+    corpus, said_of_teachers = taught_corpus(train, recipe, run, teachers, device, announce)
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
     encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
     validation_corpus = encode_pairs(held_out["validation"], encoder)
@@ -118,9 +127,11 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
             write_json(run.left_out_path, left_out)
         if started:
             write_json(run.start_path, started)
+        if said_of_teachers:
+            write_json(run.teachers_path, said_of_teachers)
         write_text(run.recipe_path, recipe.to_text())
         processes.wait()
-    return Experiment(run, recipe, model, train.corpus, validator, device, facts)
+    return Experiment(run, recipe, model, corpus, validator, device, facts)
 
 
 def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:

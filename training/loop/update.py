@@ -69,6 +69,7 @@ class Objective(nn.Module):
             *self.model.output_layer(),
             batch.target_ids,
             label_smoothing=self._label_smoothing,
+            taught=batch.taught,
             copies=forced.copies,
         )
         if self._coverage_loss > 0 and forced.weights is not None:

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig
+from attendant.training.data.distillation import DistillationConfig
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
@@ -120,6 +121,7 @@ class Recipe(Table):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     training: TrainerConfig
+    distillation: DistillationConfig = DistillationConfig()
     validation: ValidationConfig = ValidationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 

@@ -1,7 +1,7 @@
 """A trained run, opened for evaluation or export, or as the start of another training."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,6 @@ from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path,
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
 
-AGREEING_TABLES: Final = ("source", "target", "model")
 FREE_FIELDS: Final = ("model.dropout",)
 
 
@@ -105,23 +104,74 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     )
 
 
+def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[LoadedRun]:
+    """Opens runs that predict together.
+
+    Args:
+        option: what names them, for errors.
+
+    Raises:
+        UserError: a run that can't be opened, or that has another tokenizer than the first.
+    """
+    loaded = [load_run(path, which) for path in paths]
+    first = loaded[0]
+    for one in loaded:
+        for side in ("source_tokenizer", "target_tokenizer"):
+            if getattr(one, side).to_text() != getattr(first, side).to_text():
+                raise UserError(
+                    f"{option}: {one.path} and {first.path} have different tokenizers ({side}): train all members with "
+                    "the tokenizers of one (the same data, or training.start_from)"
+                )
+        ends = (one.model.start_id, one.recipe.source.append_eos)
+        if ends != (first.model.start_id, first.recipe.source.append_eos):
+            raise UserError(
+                f"{option}: {one.path} and {first.path} differ in model.decoder.start_symbol or source.append_eos: "
+                "train all members with the same"
+            )
+    return loaded
+
+
 def starting_run(recipe: Recipe) -> Run | None:
     """The run that `training.start_from` names; None: the training starts from random weights. Raises UserError: it is
     no run, has no checkpoint, or is of another architecture or other tokenizers.
     """
-    if recipe.training.start_from is None:
-        return None
-    run = Run(Path(recipe.training.start_from))
+    name = recipe.training.start_from
+    return None if name is None else _named_run(recipe, "training.start_from", name, ("source", "target", "model"))
+
+
+def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
+    """The runs that `distillation.teachers` names.
+
+    Args:
+        start: the run that the training starts from, whose tokenizers they must have too.
+
+    Raises:
+        UserError: as `starting_run`, but for the architecture; other tokenizers than the first has.
+    """
+    option, names = "distillation.teachers", recipe.distillation.teachers
+    runs = [_named_run(recipe, option, name, ("source", "target")) for name in names]
+    together = [start, *runs] if start else runs
+    for run in runs:
+        for own, theirs in zip(run.tokenizers(), together[0].tokenizers(), strict=True):
+            if own.to_text() != theirs.to_text():
+                raise UserError(
+                    f"{option}: {run.path} and {together[0].path} have different tokenizers: take runs that share them"
+                )
+    return runs
+
+
+def _named_run(recipe: Recipe, option: str, name: str, agreeing: Collection[str]) -> Run:
+    run = Run(Path(name))
     theirs = run.recipe().fields()
     for field, own in recipe.fields().items():
-        shall_agree = field.partition(".")[0] in AGREEING_TABLES and field not in FREE_FIELDS
+        shall_agree = field.partition(".")[0] in agreeing and field not in FREE_FIELDS
         if shall_agree and own != theirs.get(field):
             raise UserError(
-                f"training.start_from = {str(run.path)!r} was trained with {field} = {json.dumps(theirs.get(field))}, "
-                f"and this recipe says {json.dumps(own)}: make them equal, or start from another run"
+                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs.get(field))}, and this recipe says "
+                f"{json.dumps(own)}: make them equal, or take another run"
             )
     if checkpoint_path(run, BEST) is None:
-        raise UserError(f"training.start_from = {str(run.path)!r} has no checkpoint {BEST!r} yet: train it first")
+        raise UserError(f"{option} = {name!r} has no checkpoint {BEST!r} yet: train it first")
     return run
 
 
@@ -133,6 +183,13 @@ def start_from(run: Run, model: Seq2Seq) -> dict[str, Any]:
     directory = checkpoint_path(run, BEST)
     assert directory is not None
     load_weights(directory, model)
+    return said_of(run)
+
+
+def said_of(run: Run) -> dict[str, Any]:
+    """What another run records of the best weights of a run that it uses."""
+    directory = checkpoint_path(run, BEST)
+    assert directory is not None
     return {
         "run": str(run.path),
         "checkpoint": f"sha256:{file_digest(directory / MODEL_FILE)}",
