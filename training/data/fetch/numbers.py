@@ -27,12 +27,14 @@ ORDINALS = {
 
 MAX_DIGITS = 3 * len(SCALES)
 MAX_DECIMALS = 6
-TRAINED_WORDS = range(1, 17)
+NONZERO = "111123456789"
+"""Many ones: there are as many teens as all other tens have words."""
+TRAINED_WORDS = range(1, 25)
 SPLITS = {
-    "train": (TRAINED_WORDS, 120_000),
+    "train": (TRAINED_WORDS, 300_000),
     "short": (TRAINED_WORDS, 10_000),
-    "validation": (range(17, 21), 2_000),
-    "test": (range(21, 100), 10_000),
+    "validation": (range(25, 28), 2_000),
+    "test": (range(28, 100), 10_000),
 }
 """file -> how many words its numbers take, and how many of them it has."""
 
@@ -40,8 +42,8 @@ SPLITS = {
 def build_numbers(directory: Path, announce: Announce) -> None:
     """Numbers of up to 21 digits, and days, no two alike, each in one direction.
 
-    They are split by length: how many words the number takes. Training has those of up to 16; validation 17 to 20, the
-    test 21 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so they are in
+    They are split by length: how many words the number takes. Training has those of up to 24; validation 25 to 27, the
+    test 28 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so they are in
     these two alone.
     """
     generator = random.Random(23)
@@ -103,7 +105,7 @@ def _below_thousand(number: int) -> str:
 
 def _draw(generator: random.Random) -> tuple[str, str]:
     """A value in figures, and in words."""
-    (draw,) = generator.choices((_number, _ordinal, _decimal, _day), (6, 1, 1, 2))
+    (draw,) = generator.choices((_number, _ordinal, _decimal, _day), (6, 1, 1, 1))
     return draw(generator)
 
 
@@ -111,10 +113,10 @@ def _whole(generator: random.Random) -> int:
     """Any number of digits is as likely, and so is each share of zeros: so there are long numbers of few words."""
     share = generator.choice((0.1, 0.4, 0.7, 0.9))
     digits = "".join(
-        "0" if generator.random() < share else generator.choice("123456789")
+        "0" if generator.random() < share else generator.choice(NONZERO)
         for _ in range(generator.randint(0, MAX_DIGITS - 1))
     )
-    return int(generator.choice("123456789") + digits) if generator.random() < 0.99 else 0
+    return int(generator.choice(NONZERO) + digits) if generator.random() < 0.99 else 0
 
 
 def _number(generator: random.Random) -> tuple[str, str]:

@@ -87,9 +87,9 @@ def test_every_pair_has_figures_and_words_in_both_directions(splits: dict[str, l
 def test_lengths_beyond_those_of_training_are_held_out(splits: dict[str, list[Pair]]) -> None:
     # As read, a number may have an `and` for each of its hundreds.
     lengths = {name: [num_words(in_words(pair).replace(" and ", " ")) for pair in splits[name]] for name in splits}
-    assert max(lengths["train"] + lengths["short"]) <= 18  # `the third of March` for `March third`
-    assert min(lengths["validation"]) == 17 and max(lengths["validation"]) == 20
-    assert min(lengths["test"]) == 21 and max(lengths["test"]) > 30
+    assert max(lengths["train"] + lengths["short"]) == 24
+    assert min(lengths["validation"]) == 25 and max(lengths["validation"]) == 27
+    assert min(lengths["test"]) == 28 and max(lengths["test"]) > 35
 
 
 def test_no_value_is_in_two_splits(splits: dict[str, list[Pair]]) -> None:
