@@ -26,11 +26,13 @@ from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, versions
-from attendant.training.run.loading import start_from, starting_run, teaching_runs
+from attendant.training.run.starting import begin, starting_run, teaching_runs
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
 FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches", "distillation")
+
+BEGINNINGS = ("start_from", "source_vectors", "target_vectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def prepare(
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = start_from(start, model) if start else None
+    started = {} if resumed else begin(recipe, start, model, {"source": source_tokenizer, "target": target_tokenizer})
     validator = Validator(
         recipe=recipe,
         corpus=validation_corpus,
@@ -143,11 +145,9 @@ def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
         raise UserError(
             f"{run.path} was begun with optimizer.kind = {begun.optimizer.kind!r}: take that, or another --output"
         )
-    if begun.training.start_from != recipe.training.start_from:
-        raise UserError(
-            f"{run.path} was begun with training.start_from = {begun.training.start_from!r}: take that, or another "
-            "--output"
-        )
+    for field in BEGINNINGS:
+        if (theirs := getattr(begun.training, field)) != getattr(recipe.training, field):
+            raise UserError(f"{run.path} was begun with training.{field} = {theirs!r}: take that, or another --output")
     if run.facts("data.json")["digest"] != digest:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 

@@ -23,7 +23,8 @@ from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import load_members, said_of
+from attendant.training.run.loading import load_members
+from attendant.training.run.starting import said_of
 
 
 def taught_corpus(

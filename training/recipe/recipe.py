@@ -31,6 +31,10 @@ class TrainerConfig(Table):
         start_from: a run directory whose best weights this training begins with, and whose tokenizers it takes;
             `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume needs it no more. None:
             random weights.
+        source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) that the embeddings
+            begin with, of `model.embedding_size` numbers; symbols that are no word of it begin at random. --resume
+            needs it no more. None: all do.
+        target_vectors: likewise; also for shared embeddings.
         max_epochs: passes over the training split.
         max_steps: updates.
         max_seconds: of training and validation together, over all resumptions.
@@ -59,6 +63,8 @@ class TrainerConfig(Table):
     """
 
     start_from: str | None = None
+    source_vectors: str | None = None
+    target_vectors: str | None = None
     max_epochs: Count | None = None
     max_steps: Count | None = None
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
@@ -77,6 +83,21 @@ class TrainerConfig(Table):
     log_every_steps: Count = 20
     device: WantedDevice = "auto"
     num_threads: Count | None = None
+
+    @property
+    def vectors(self) -> dict[str, str]:
+        """The files of word vectors, by side."""
+        named = {"source": self.source_vectors, "target": self.target_vectors}
+        return {side: name for side, name in named.items() if name is not None}
+
+    @model_validator(mode="after")
+    def weights_begin_once(self) -> Self:
+        if self.start_from is not None and self.vectors:
+            raise ValueError(
+                f"training.{next(iter(self.vectors))}_vectors would take the place of embeddings of "
+                "training.start_from: leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def fp16_is_for_gpus(self) -> Self:
@@ -135,6 +156,15 @@ class Recipe(Table):
                         f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
                         f"{source!r} differs from target.{field} = {target!r}: make them equal"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def shared_embeddings_are_the_targets(self) -> Self:
+        if self.model.shared_embeddings and self.training.source_vectors is not None:
+            raise ValueError(
+                "training.source_vectors: model.shared_embeddings = true has one matrix for both sides: name the file "
+                "as training.target_vectors"
+            )
         return self
 
     @model_validator(mode="after")

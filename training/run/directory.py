@@ -7,7 +7,8 @@ versions.json                Python, torch, the project, its git commit, the pla
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
                              how long targets are for their sources (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
-start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
+start.json                   what it began with, where the recipe says so: {run, checkpoint, step} of another's weights,
+                             {source_vectors: {file, sha256, num_symbols}, ...} of word vectors
 teachers.json                the same of those whose distributions it learns from, where there are any: {runs: [...]}
 corpus/                      the tokenized training split (training/data/store.py), and what its teachers say of it
                              (training/data/distillation.py); may be removed, and is made again

@@ -1,10 +1,9 @@
-"""A trained run, opened for evaluation or export, or as the start of another training."""
+"""A trained run, opened for evaluation or export, or to teach another."""
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -17,8 +16,6 @@ from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
-
-FREE_FIELDS: Final = ("model.dropout",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,69 +126,3 @@ def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[
                 "train all members with the same"
             )
     return loaded
-
-
-def starting_run(recipe: Recipe) -> Run | None:
-    """The run that `training.start_from` names; None: the training starts from random weights. Raises UserError: it is
-    no run, has no checkpoint, or is of another architecture or other tokenizers.
-    """
-    name = recipe.training.start_from
-    return None if name is None else _named_run(recipe, "training.start_from", name, ("source", "target", "model"))
-
-
-def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
-    """The runs that `distillation.teachers` names.
-
-    Args:
-        start: the run that the training starts from, whose tokenizers they must have too.
-
-    Raises:
-        UserError: as `starting_run`, but for the architecture; other tokenizers than the first has.
-    """
-    option, names = "distillation.teachers", recipe.distillation.teachers
-    runs = [_named_run(recipe, option, name, ("source", "target")) for name in names]
-    together = [start, *runs] if start else runs
-    for run in runs:
-        for own, theirs in zip(run.tokenizers(), together[0].tokenizers(), strict=True):
-            if own.to_text() != theirs.to_text():
-                raise UserError(
-                    f"{option}: {run.path} and {together[0].path} have different tokenizers: take runs that share them"
-                )
-    return runs
-
-
-def _named_run(recipe: Recipe, option: str, name: str, agreeing: Collection[str]) -> Run:
-    run = Run(Path(name))
-    theirs = run.recipe().fields()
-    for field, own in recipe.fields().items():
-        shall_agree = field.partition(".")[0] in agreeing and field not in FREE_FIELDS
-        if shall_agree and own != theirs.get(field):
-            raise UserError(
-                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs.get(field))}, and this recipe says "
-                f"{json.dumps(own)}: make them equal, or take another run"
-            )
-    if checkpoint_path(run, BEST) is None:
-        raise UserError(f"{option} = {name!r} has no checkpoint {BEST!r} yet: train it first")
-    return run
-
-
-def start_from(run: Run, model: Seq2Seq) -> dict[str, Any]:
-    """Gives the model the weights of a run's best checkpoint, averaged where it averages.
-
-    Returns what the new run says of them, start.json.
-    """
-    directory = checkpoint_path(run, BEST)
-    assert directory is not None
-    load_weights(directory, model)
-    return said_of(run)
-
-
-def said_of(run: Run) -> dict[str, Any]:
-    """What another run records of the best weights of a run that it uses."""
-    directory = checkpoint_path(run, BEST)
-    assert directory is not None
-    return {
-        "run": str(run.path),
-        "checkpoint": f"sha256:{file_digest(directory / MODEL_FILE)}",
-        "step": load_state(directory).step,
-    }
