@@ -27,8 +27,10 @@ ORDINALS = {
 
 MAX_DIGITS = 3 * len(SCALES)
 MAX_DECIMALS = 6
+
 NONZERO = "111123456789"
-"""Many ones: there are as many teens as all other tens have words."""
+"""What digits are drawn from. As tens, 1 makes ten words and any other digit one: so there are more of it."""
+
 TRAINED_WORDS = range(1, 25)
 SPLITS = {
     "train": (TRAINED_WORDS, 300_000),
@@ -43,11 +45,10 @@ def build_numbers(directory: Path, announce: Announce) -> None:
     """Numbers of up to 21 digits, and days, no two alike, each in one direction.
 
     They are split by length: how many words the number takes. Training has those of up to 24; validation 25 to 27, the
-    test 28 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so they are in
-    these two alone.
+    test 28 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so only these
+    two have any.
     """
     generator = random.Random(23)
-
     taken: set[str] = set()
     for name, (lengths, count) in SPLITS.items():
         pairs: list[Pair] = []

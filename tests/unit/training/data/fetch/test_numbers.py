@@ -1,5 +1,7 @@
 """Numbers and days in words; and splits by length, of which none shares a value with another."""
 
+from collections.abc import Callable
+
 import pytest
 
 from attendant.training.data.fetch import numbers
@@ -8,55 +10,41 @@ from attendant.training.data.pairs import Pair
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("said", "number", "words"),
     [
-        (0, "zero"),
-        (14, "fourteen"),
-        (20, "twenty"),
-        (21, "twenty-one"),
-        (100, "one hundred"),
-        (715, "seven hundred fifteen"),
-        (1_000, "one thousand"),
-        (40_007, "forty thousand seven"),
-        (3_000_000_110, "three billion one hundred ten"),
-        (10**20, "one hundred quintillion"),
-        (10**21 - 1, " ".join(f"nine hundred ninety-nine {scale}" for scale in reversed(numbers.SCALES)).strip()),
+        (cardinal, 0, "zero"),
+        (cardinal, 14, "fourteen"),
+        (cardinal, 20, "twenty"),
+        (cardinal, 21, "twenty-one"),
+        (cardinal, 100, "one hundred"),
+        (cardinal, 715, "seven hundred fifteen"),
+        (cardinal, 1_000, "one thousand"),
+        (cardinal, 40_007, "forty thousand seven"),
+        (cardinal, 3_000_000_110, "three billion one hundred ten"),
+        (cardinal, 10**20, "one hundred quintillion"),
+        (
+            cardinal,
+            10**9 - 1,
+            "nine hundred ninety-nine million nine hundred ninety-nine thousand nine hundred ninety-nine",
+        ),
+        (ordinal, 1, "first"),
+        (ordinal, 12, "twelfth"),
+        (ordinal, 20, "twentieth"),
+        (ordinal, 31, "thirty-first"),
+        (ordinal, 105, "one hundred fifth"),
+        (ordinal, 1_000, "one thousandth"),
+        (ordinal, 2_000_089, "two million eighty-ninth"),
+        (year, 1600, "sixteen hundred"),
+        (year, 1905, "nineteen oh five"),
+        (year, 1998, "nineteen ninety-eight"),
+        (year, 2000, "two thousand"),
+        (year, 2009, "two thousand nine"),
+        (year, 2012, "twenty twelve"),
+        (year, 2100, "twenty-one hundred"),
     ],
 )
-def test_cardinals(number: int, words: str) -> None:
-    assert cardinal(number) == words
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (1, "first"),
-        (12, "twelfth"),
-        (20, "twentieth"),
-        (31, "thirty-first"),
-        (105, "one hundred fifth"),
-        (1_000, "one thousandth"),
-        (2_000_089, "two million eighty-ninth"),
-    ],
-)
-def test_ordinals(number: int, words: str) -> None:
-    assert ordinal(number) == words
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (1600, "sixteen hundred"),
-        (1905, "nineteen oh five"),
-        (1998, "nineteen ninety-eight"),
-        (2000, "two thousand"),
-        (2009, "two thousand nine"),
-        (2012, "twenty twelve"),
-        (2100, "twenty-one hundred"),
-    ],
-)
-def test_years(number: int, words: str) -> None:
-    assert year(number) == words
+def test_how_a_number_is_said(said: Callable[[int], str], number: int, words: str) -> None:
+    assert said(number) == words
 
 
 @pytest.fixture(scope="module")
