@@ -18,7 +18,7 @@ ONES = (
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion")
+SCALES = ("", "thousand", "million", "billion", "trillion")
 ORDINALS = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
     "twelve": "twelfth",
@@ -31,21 +31,21 @@ MAX_DECIMALS = 6
 NONZERO = "111123456789"
 """What digits are drawn from. As tens, 1 makes ten words and any other digit one: so there are more of it."""
 
-TRAINED_WORDS = range(1, 25)
+TRAINED_WORDS = range(1, 21)
 SPLITS = {
     "train": (TRAINED_WORDS, 300_000),
     "short": (TRAINED_WORDS, 10_000),
-    "validation": (range(25, 28), 2_000),
-    "test": (range(28, 100), 10_000),
+    "validation": (range(21, 22), 2_000),
+    "test": (range(22, 100), 10_000),
 }
 """file -> how many words its numbers take, and how many of them it has."""
 
 
 def build_numbers(directory: Path, announce: Announce) -> None:
-    """Numbers of up to 21 digits, and days, no two alike, each in one direction.
+    """Numbers of up to 15 digits, and days, no two alike, each in one direction.
 
-    They are split by length: how many words the number takes. Training has those of up to 24; validation 25 to 27, the
-    test 28 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so only these
+    They are split by length: how many words the number takes. Training has those of up to 20, validation of 21, the
+    test of 22 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so only these
     two have any.
     """
     generator = random.Random(23)
@@ -61,7 +61,7 @@ def build_numbers(directory: Path, announce: Announce) -> None:
 
 
 def cardinal(number: int) -> str:
-    """A whole number below 10**21 in words: `two hundred five thousand thirty-one`."""
+    """A whole number below 10**15 in words: `two hundred five thousand thirty-one`."""
     if number < 1000:
         return _below_thousand(number)
     words = []
