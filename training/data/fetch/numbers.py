@@ -45,8 +45,8 @@ def build_numbers(directory: Path, announce: Announce) -> None:
     """Numbers of up to 15 digits, and days, no two alike, each in one direction.
 
     They are split by length: how many words the number takes. Training has those of up to 20, validation of 21, the
-    test of 22 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so only these
-    two have any.
+    test of 22 and more. `short.tsv` is held out too, of the lengths that training has. Days take few words, so only
+    these two have any.
     """
     generator = random.Random(23)
     taken: set[str] = set()
