@@ -28,9 +28,9 @@ class TrainerConfig(Table):
     """`[training]`. Whichever limit comes first ends the training.
 
     Attributes:
-        start_from: a run directory whose best weights this training begins with, and whose tokenizers it takes;
-            `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume needs it no more. None:
-            random weights.
+        start_from: a run directory whose best weights this training begins with, on its data or others, and whose
+            tokenizers it takes; `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume
+            needs it no more. None: random weights.
         source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) that the embeddings
             begin with, of `model.embedding_size` numbers; symbols that are no word of it begin at random. --resume
             needs it no more. None: all do.
