@@ -120,6 +120,12 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
                     parent.rmdir()
 
 
+def unless_there(folder: Path, path: Path) -> None:
+    """How `new_folder` puts a folder that anybody would make alike: one who was as fast may have put it there."""
+    if not path.exists():
+        folder.rename(path)
+
+
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:

@@ -20,7 +20,7 @@ from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import LoadedRun, load_run
+from attendant.training.run.loading import LoadedRun, load_members, load_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +73,8 @@ def open_ensemble(paths: Sequence[Path], checkpoint: str = BEST) -> OpenedModel:
     Raises:
         UserError: a run that can't be opened, or that has another tokenizer than the first.
     """
-    loaded = [load_run(path, checkpoint) for path in paths]
+    loaded = load_members(paths, "--ensemble", checkpoint)
     first = loaded[0]
-    for path, one in zip(paths, loaded, strict=True):
-        for side in ("source_tokenizer", "target_tokenizer"):
-            if getattr(one, side).to_text() != getattr(first, side).to_text():
-                raise UserError(
-                    f"--ensemble: {path} and {paths[0]} have different tokenizers ({side}): train all members with "
-                    "the tokenizers of one (the same data, or training.start_from)"
-                )
-        ends = (one.model.start_id, one.recipe.source.append_eos)
-        if ends != (first.model.start_id, first.recipe.source.append_eos):
-            raise UserError(
-                f"--ensemble: {path} and {paths[0]} differ in model.decoder.start_symbol or source.append_eos: train "
-                "all members with the same"
-            )
     stepper = TorchStepper(Ensemble([one.model for one in loaded]), choose_device(first.recipe.training.device))
     return OpenedModel(
         path=paths[0],

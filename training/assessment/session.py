@@ -13,7 +13,7 @@ from attendant.training.assessment.results import OutputsFile, Result
 from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.pairs import Example, group_references, read_pairs
 from attendant.training.evaluation.bootstrap import compare
-from attendant.training.evaluation.decoding import decode_examples
+from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
 from attendant.training.evaluation.lengths import LengthUnit
 from attendant.training.run.directory import Run
@@ -36,6 +36,7 @@ class Session:
         length_edges: where the bins of source lengths end; None: no bins.
         progress: has a bar while something is decoded.
         outputs: takes every output; may be None.
+        rescorer: ranks the hypotheses of every beam anew; may be None.
     """
 
     data: EvaluationData
@@ -44,6 +45,7 @@ class Session:
     length_unit: LengthUnit
     progress: Progress
     outputs: OutputsFile | None
+    rescorer: TextModel | None = None
 
     def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
         """Decodes the data once and takes its metrics: those of `config`, or with a baseline those of the baseline."""
@@ -52,7 +54,11 @@ class Session:
         task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))
         began = time.perf_counter()
         decoded = decode_examples(
-            opened.model, examples, options, progress=lambda count: self.progress.advance(task, count)
+            opened.model,
+            examples,
+            options,
+            rescorer=self.rescorer,
+            progress=lambda count: self.progress.advance(task, count),
         )
         seconds = time.perf_counter() - began
         self.progress.remove_task(task)

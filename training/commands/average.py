@@ -74,7 +74,7 @@ def average_run(run: Run, last: int, output: Path) -> list[int]:
     with new_folder(output) as folder:
         for name in COPIED:
             shutil.copyfile(run.path / name, folder / name)
-        for path in (run.left_out_path, run.start_path):
+        for path in (run.left_out_path, run.start_path, run.teachers_path):
             if path.exists():
                 shutil.copyfile(path, folder / path.name)
         publish_checkpoint(Run(folder), {MODEL_FILE: weights}, content, step=steps[-1], best=True)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -54,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--ensemble", action="store_true", help="the runs decode together, by the mean of their probabilities"
     )
+    found.add_argument(
+        "--rescore",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="rank each beam's hypotheses by this run's probabilities, or by the mean of several runs'",
+    )
     found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
     found.add_argument(
         "--precision", metavar="P,...", help="of a bundle's graphs; several: each (default: the manifest's)"
@@ -94,6 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
     for search in searches:
         _config(EvaluationConfig(), search)  # a mistake is told before anything is loaded
     data = _data(arguments, bundles)
+    rescorer = _rescorer(arguments)
     paths = arguments.paths[:1] if arguments.ensemble else arguments.paths
     models = [(path, precision) for path in paths for precision in (precisions if path in bundles else [None])]
     writing = nullcontext() if arguments.outputs is None else outputs_file(arguments.outputs)
@@ -107,9 +116,12 @@ def run(arguments: argparse.Namespace) -> None:
             length_unit=arguments.length_unit,
             progress=progress,
             outputs=outputs,
+            rescorer=None if rescorer is None else rescorer.model,
         )
         for path, precision in models:
             opened = _open(arguments, path, precision, is_run=path not in bundles)
+            if rescorer is not None:
+                opened = _rescored(opened, rescorer)
             for place, search in enumerate(searches):
                 if len(models) == 1:
                     baseline = results[0] if results else None
@@ -118,8 +130,12 @@ def run(arguments: argparse.Namespace) -> None:
                 config = _config(opened.config, search)
                 if opened.max_beam_size is not None and config.beam_size > opened.max_beam_size:
                     raise UserError(f"--beam-size {config.beam_size}: {path} allows at most {opened.max_beam_size}")
+                if rescorer is not None and config.beam_size == 1:
+                    raise UserError(
+                        "--rescore: greedy search has one hypothesis, which needs no order: give --beam-size 4, say"
+                    )
                 results.append(session.evaluate(opened, config, baseline))
-                is_of_a_run = path not in bundles and not arguments.ensemble
+                is_of_a_run = path not in bundles and not arguments.ensemble and rescorer is None
                 if is_of_a_run and (refusal := _record(Run(path), results[-1])):
                     unrecorded[path] = refusal
     _tell(arguments, results, data.name)
@@ -156,6 +172,20 @@ def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None
     if is_run:
         return open_run(path, arguments.checkpoint or BEST)
     return open_bundle_model(path, precision, arguments.provider or "cpu")
+
+
+def _rescorer(arguments: argparse.Namespace) -> OpenedModel | None:
+    if arguments.rescore is None:
+        return None
+    return open_run(arguments.rescore[0]) if len(arguments.rescore) == 1 else open_ensemble(arguments.rescore)
+
+
+def _rescored(opened: OpenedModel, rescorer: OpenedModel) -> OpenedModel:
+    """The model under a name that says by what its hypotheses are ranked. Raises UserError: other tokenizers."""
+    for side in ("source_tokenizer", "target_tokenizer"):
+        if getattr(opened.model, side).to_text() != getattr(rescorer.model, side).to_text():
+            raise UserError(f"--rescore {rescorer.path}: has another {side} than {opened.path}: train both with one")
+    return replace(opened, variant=", ".join(filter(None, (opened.variant, f"rescored by {rescorer.name}"))))
 
 
 def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequence[str | None]) -> None:

@@ -1,18 +1,24 @@
-"""python -m training fetch RECIPE.toml: builds the recipe's data."""
+"""python -m training fetch RECIPE.toml: builds the recipe's data; python -m training fetch NAME: sources to label."""
 
 import argparse
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch import fetch
+from attendant.training.data.fetch import SOURCES, fetch, fetch_sources
 from attendant.training.recipe.recipe import load_recipe
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
-        prog="python -m training fetch", description="Builds the data that a recipe names by its fetcher."
+        prog="python -m training fetch",
+        description="Builds the data that a recipe names by its fetcher, or sources without targets, for `python -m "
+        "training label`.",
     )
-    found.add_argument("recipe", type=Path, metavar="RECIPE.toml", help="a recipe with [data] fetch = NAME")
+    found.add_argument(
+        "recipe",
+        metavar="RECIPE.toml|NAME",
+        help=f"a recipe with [data] fetch = NAME; or sources alone: {', '.join(SOURCES)}",
+    )
     found.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="TABLE.KEY=VALUE", help="e.g. data.directory=D"
     )
@@ -20,8 +26,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config = load_recipe(arguments.recipe, arguments.overrides).data
+    if arguments.recipe in SOURCES:
+        if arguments.overrides:
+            raise UserError(f"--set {arguments.overrides[0]}: is for recipes, and {arguments.recipe} is none")
+        print(f"{fetch_sources(arguments.recipe, announce=_say)} holds {arguments.recipe}")
+        return
+    config = load_recipe(Path(arguments.recipe), arguments.overrides).data
     if config.fetch is None:
         raise UserError(f"{arguments.recipe} names no fetcher: its files are yours to provide")
-    fetch(config, announce=lambda line: print(line, flush=True))
+    fetch(config, announce=_say)
     print(f"{config.directory} holds {config.fetch}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

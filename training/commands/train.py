@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
-    experiment = prepare(place, recipe, processes)
+    experiment = prepare(place, recipe, processes, announce=_say)
     trainer = Trainer(
         place,
         recipe,

@@ -15,6 +15,7 @@ from attendant.runtime.bundle.tokenizer import EOS_ID, PAD_ID
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig
 from attendant.training.data.corpus import Corpus
+from attendant.training.kernels.loss import Taught
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Batch:
         previous_ids: [B, T] int64: the start symbol, then the target.
         positions: [N] int64: where, in the flattened [B * T], a symbol is to be predicted.
         target_ids: [N] int64: the symbols to be predicted there, EOS included.
+        taught: what teachers say there; None: there are none.
     """
 
     source_ids: Tensor
@@ -33,6 +35,7 @@ class Batch:
     previous_ids: Tensor
     positions: Tensor
     target_ids: Tensor
+    taught: Taught | None = None
 
     @property
     def num_target_tokens(self) -> int:
@@ -40,7 +43,8 @@ class Batch:
 
     def without_targets(self) -> "Batch":
         """The same batch with no positions to predict: its loss and gradient are zero."""
-        return replace(self, positions=self.positions[:0], target_ids=self.target_ids[:0])
+        taught = None if self.taught is None else Taught(*(each[:0] for each in self.taught))
+        return replace(self, positions=self.positions[:0], target_ids=self.target_ids[:0], taught=taught)
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(
@@ -49,6 +53,7 @@ class Batch:
             self.previous_ids.to(device),
             self.positions.to(device),
             self.target_ids.to(device),
+            None if self.taught is None else Taught(*(each.to(device) for each in self.taught)),
         )
 
 
@@ -134,4 +139,5 @@ def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id
         torch.from_numpy(previous_ids),
         torch.from_numpy(positions),
         torch.from_numpy(next_ids.reshape(-1)[positions]),
+        None if corpus.taught is None else corpus.taught.of(indices),
     )

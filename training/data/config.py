@@ -16,6 +16,7 @@ FetcherName = Literal[
     "debdocs-en-fr-prose",
     "debdocs-en-fr-sentences",
     "debian-synopses",
+    "numbers",
     "reverse",
 ]
 SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]

@@ -13,6 +13,7 @@ from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import DataConfig
+from attendant.training.data.distillation import TaughtPositions
 from attendant.training.data.pairs import Pair, num_words
 
 Item = TypeVar("Item")
@@ -60,12 +61,14 @@ class Corpus:
     Attributes:
         num_too_long: pairs left out because a side was longer than the recipe allows, or had no token.
         num_unequal: pairs left out because one side was too many times as long as the other.
+        taught: what teachers say of the targets; None: there are none.
     """
 
     sources: TokenSequences
     targets: TokenSequences
     num_too_long: int
     num_unequal: int = 0
+    taught: TaughtPositions | None = None
 
     def __len__(self) -> int:
         return len(self.sources)

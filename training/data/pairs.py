@@ -40,7 +40,7 @@ def read_sources(path: Path) -> list[str]:
     such file, none in it, bad UTF-8.
     """
     has_columns = ".tsv" in path.suffixes
-    lines = (line.partition("\t")[0] if has_columns else line for _, line in _lines(path))
+    lines = (line.partition("\t")[0] if has_columns else line for _, line in numbered_lines(path))
     sources = [source for line in lines if (source := line.strip())]
     if not sources:
         raise UserError(f"{path}: there is no source in it: write one per line")
@@ -63,7 +63,7 @@ def sample_evenly(examples: Sequence[Example], count: int | None) -> list[Exampl
 
 
 def _read_tsv(path: Path) -> Iterator[Pair]:
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
@@ -74,7 +74,7 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
 
 
 def _read_parallel(source_path: Path, target_path: Path) -> Iterator[Pair]:
-    sources, targets = _lines(source_path), _lines(target_path)
+    sources, targets = numbered_lines(source_path), numbered_lines(target_path)
     number = 0
     for number, source in sources:
         _, target = next(targets, (number, None))
@@ -93,7 +93,7 @@ def _pair(source: str, target: str, names: tuple[str, str]) -> Pair:
     return pair
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The numbered lines. Cut at line feeds only: str.splitlines also cuts at characters that texts contain."""
     try:
         with _open(path) as file:

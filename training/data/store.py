@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import new_folder, write_json
+from attendant.runtime.files import new_folder, unless_there, write_json
 from attendant.training.data.corpus import Corpus, PairEncoder, TokenSequences, in_chunks
 from attendant.training.data.pairs import Pair
 
@@ -48,7 +48,7 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
     Raises:
         UserError: nothing is left of the pairs; the disk is full.
     """
-    with new_folder(directory, put=_unless_there) as folder:
+    with new_folder(directory, put=unless_there) as folder:
         lengths = _write_ids(folder, encoder.encode(pairs))
         for side in SIDES:
             offsets = np.concatenate([[0], np.cumsum(np.frombuffer(lengths[side], np.int32), dtype=np.int64)])
@@ -61,11 +61,6 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
             "said": said,
         }
         write_json(folder / RECORD_NAME, record)
-
-
-def _unless_there(folder: Path, directory: Path) -> None:
-    if not directory.exists():  # another run may have been as fast
-        folder.rename(directory)
 
 
 def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:

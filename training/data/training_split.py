@@ -49,8 +49,13 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSplit:
-    """What is trained on, and what was found in the files."""
+    """What is trained on, and what was found in the files.
 
+    Attributes:
+        key: stands for all that made the corpus.
+    """
+
+    key: str
     corpus: Corpus
     survey: Survey
     source_tokenizer: Tokenizer
@@ -94,7 +99,7 @@ def prepare_training_split(
         stored = open_stored(directory)
         assert stored is not None
     corpus, said = stored
-    return TrainingSplit(corpus, Survey(**said), *tokenizers)
+    return TrainingSplit(directory.name, corpus, Survey(**said), *tokenizers)
 
 
 def _look_through(

@@ -1,13 +1,13 @@
 """Decodes examples by a model from text to text: its outputs, with the scores that the model gave them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.offline import decode_all
-from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.options import DecodingOptions, length_penalty, scoring_options
 from attendant.runtime.stepper import Floats, Stepper
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example
@@ -60,6 +60,7 @@ def decode_examples(
     examples: Sequence[Example],
     options: DecodingOptions,
     *,
+    rescorer: TextModel | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Decoded]:
     """The best output of every example, in the order given.
@@ -68,15 +69,20 @@ def decode_examples(
 
     Args:
         options: of the search; with `attention`, every output keeps its weights: ask for it on chosen examples only.
+        rescorer: chooses among the hypotheses of each search's beam, which are ranked by what they are worth to it; it
+            has the same tokenizers.
         progress: called with the number of examples that have just finished.
     """
     sources = encode_source(
         model.source_tokenizer, [example.source for example in examples], append_eos=model.append_eos
     )
     decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
-    found = decode_all(
-        model.stepper, [sources[index] for index in decodable], options, model.special_ids, progress=progress
-    )
+    if rescorer is not None:
+        options = replace(options, num_hypotheses=options.beam_size)
+    given = [sources[index] for index in decodable]
+    found = decode_all(model.stepper, given, options, model.special_ids, progress=progress)
+    if rescorer is not None:
+        found = _rescored(rescorer, given, found, options)
     decoded = [Decoded(example=example) for example in examples]
     for index, (best, *_) in zip(decodable, found, strict=True):
         decoded[index] = Decoded(
@@ -90,3 +96,32 @@ def decode_examples(
             attention=best.attention,
         )
     return decoded
+
+
+def _rescored(
+    rescorer: TextModel,
+    sources: Sequence[Sequence[int]],
+    found: Sequence[tuple[Hypothesis, ...]],
+    options: DecodingOptions,
+) -> list[tuple[Hypothesis, ...]]:
+    """The n-best lists in the order of the rescorer's log P(y | x) over the length penalty."""
+    pairs = [(source, one) for source, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+    eos = rescorer.special_ids.eos
+    scored = decode_all(
+        rescorer.stepper,
+        [source for source, _ in pairs],
+        [scoring_options(one.token_ids, eos, include_eos=one.finish_reason is FinishReason.EOS) for _, one in pairs],
+        rescorer.special_ids,
+    )
+    each = iter(zip((one for _, one in pairs), scored, strict=True))
+    return [
+        tuple(sorted((_worth(*next(each), options) for _ in hypotheses), key=lambda one: -one.score))
+        for hypotheses in found
+    ]
+
+
+def _worth(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingOptions) -> Hypothesis:
+    """A hypothesis with the probabilities that another model gives it."""
+    log_probs, log_prob = scored[0].token_log_probs, scored[0].log_prob
+    score = log_prob / length_penalty(len(log_probs), options.length_penalty)
+    return replace(found, token_log_probs=log_probs, log_prob=log_prob, score=score)

@@ -1,7 +1,10 @@
 """What training minimizes.
 
-Shapes: N target positions, V target vocabulary; B pairs, T and S padded target and source positions.
+Shapes: N target positions, V target vocabulary, K symbols of a teacher's; B pairs, T and S padded target and source
+positions.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,25 +14,66 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 NEVER_GENERATED = (PAD_ID, BOS_ID)
 
 
-def smoothed_cross_entropy(logits: Tensor, target_ids: Tensor, *, label_smoothing: float) -> Tensor:
+class Taught(NamedTuple):
+    """What teachers say of N target positions: their K most probable symbols.
+
+    Attributes:
+        symbols: [N, K] int64.
+        probabilities: [N, K]; each row's sum is the share w of the loss that is the teachers'.
+    """
+
+    symbols: Tensor
+    probabilities: Tensor
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, target_ids: Tensor, *, label_smoothing: float, taught: Taught | None = None
+) -> Tensor:
     """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7), summed over positions.
 
     The target distribution is (1 - e) on the true symbol plus e uniform over the symbols that can be generated: PAD
     and BOS get nothing. loss = log sum exp(z) - (1 - e) z_y - e mean(z over those symbols).
 
+    With teachers it is (1 - w) of that and w of their distribution q: loss = (1 - w) loss_hard - w sum_k q_k log p_k
+    (Hinton et al. 2015, at temperature 1; symbol by symbol, Kim and Rush 2016, eq. 6 and 8).
+
     Args:
         logits: [N, V], without padding positions (see Seq2Seq.forward).
         target_ids: [N] int64.
         label_smoothing: e, in [0, 1).
+        taught: w q; None: there are no teachers.
 
     Returns:
         the sum in nats, a scalar; whoever divides knows the number of tokens over all batches and processes.
     """
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    losses = torch.logsumexp(logits, -1) - (1 - label_smoothing) * logits.gather(1, target_ids.unsqueeze(1)).squeeze(1)
+    symbols, masses, rest = target_masses(target_ids, label_smoothing, taught, like=logits)
+    losses = torch.logsumexp(logits, -1) - (masses * logits.gather(1, symbols)).sum(1)
     if label_smoothing > 0:
-        losses = losses - torch.mv(logits, smoothing_shares(logits, label_smoothing))
+        losses = losses - rest * torch.mv(logits, smoothing_shares(logits, label_smoothing))
     return losses.sum()
+
+
+def target_masses(
+    target_ids: Tensor, label_smoothing: float, taught: Taught | None, *, like: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The target distribution but for what smoothing gives.
+
+    Args:
+        like: whose type and device the masses get.
+
+    Returns:
+        symbols [N, 1 + K], of which the true one may be there twice; how much of the distribution each has, [N, 1 + K];
+        and 1 - w, [N].
+    """
+    true = target_ids.unsqueeze(1)
+    if taught is None:
+        rest = like.new_ones(len(true))
+        return true, (1 - label_smoothing) * rest.unsqueeze(1), rest
+    probabilities = taught.probabilities.to(like.dtype)
+    rest = 1 - probabilities.sum(1)
+    masses = torch.cat([(1 - label_smoothing) * rest.unsqueeze(1), probabilities], 1)
+    return torch.cat([true, taught.symbols], 1), masses, rest
 
 
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ Where the vocabulary is large, the two take most of a step's time and of its mem
 Shapes: N target positions, H decoder size, V target vocabulary, S source positions.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attendant.training.kernels.loss import smoothed_cross_entropy, smoothing_shares
+from attendant.training.kernels.loss import Taught, smoothed_cross_entropy, smoothing_shares, target_masses
 from attendant.training.kernels.mixture import Copies, mixed, mixed_in
 from attendant.training.kernels.precision import product_dtype, without_autocast
 
@@ -35,6 +35,7 @@ def output_loss(
     target_ids: Tensor,
     *,
     label_smoothing: float,
+    taught: Taught | None = None,
     copies: Copies | None = None,
 ) -> Tensor:
     """smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
@@ -45,7 +46,7 @@ def output_loss(
         inputs: x, [N, H].
         weight, bias: W, [V, H], and b, [V].
         target_ids: [N] int64.
-        label_smoothing: see smoothed_cross_entropy.
+        label_smoothing, taught: see smoothed_cross_entropy.
         copies: what can be copied at each position; None: nothing.
 
     Returns:
@@ -57,8 +58,9 @@ def output_loss(
         # bias comes on top in float32: float16 has no finite number for what can't be generated.
         logits = F.linear(inputs, weight).float() + bias
         logits = logits if copies is None else mixed(logits, copies)
-        return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-    given = (inputs, weight, bias, target_ids, label_smoothing, dtype)
+        return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+    wanted = target_masses(target_ids, label_smoothing, taught, like=bias)
+    given = (inputs, weight, bias, *wanted, label_smoothing, dtype)
     total: Tensor = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
     return total
 
@@ -72,7 +74,9 @@ class _OutputLoss(torch.autograd.Function):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        target_ids: Tensor,
+        wanted: Tensor,
+        masses: Tensor,
+        rest: Tensor,
         label_smoothing: float,
         dtype: torch.dtype,
         symbols: Tensor | None,
@@ -80,7 +84,7 @@ class _OutputLoss(torch.autograd.Function):
     ) -> Tensor:
         with without_autocast(inputs.device):
             low_weight = weight.to(dtype)
-            shares = smoothing_shares(bias, label_smoothing)
+            shares = smoothing_shares(bias, label_smoothing) if label_smoothing > 0 else None
             total = bias.new_zeros(())
             of_inputs, of_weight, of_bias = [], None, torch.zeros_like(bias)
             copies = None if symbols is None or scores is None else Copies(symbols, scores)
@@ -94,13 +98,12 @@ class _OutputLoss(torch.autograd.Function):
                     rows = slice(num_done, num_done + len(low))
                     num_done = rows.stop
                     logits = low.to(weight.dtype).add_(bias)  # where they are the same type, `low` is free for it
+                    targets = _Targets(wanted[rows], masses[rows], rest[rows], shares)
                     if copies is None or of_scores is None:
-                        loss, gradients = _at_logits(logits, target_ids[rows], shares, label_smoothing)
+                        loss, gradients = _at_logits(logits, targets)
                     else:
                         here = Copies(*(each[rows] for each in copies))
-                        loss, gradients, of_scores[rows] = _at_mixture(
-                            logits, here, target_ids[rows], shares, label_smoothing
-                        )
+                        loss, gradients, of_scores[rows] = _at_mixture(logits, here, targets)
                     total += loss
                     of_bias += gradients.sum(0)
                     low.copy_(gradients)
@@ -115,27 +118,38 @@ class _OutputLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
         of_inputs, of_weight, of_bias, of_scores = (None if each is None else each.mul_(gradient) for each in gradients)
-        return of_inputs, of_weight, of_bias, None, None, None, None, of_scores
+        return of_inputs, of_weight, of_bias, None, None, None, None, None, None, of_scores
 
 
-def _at_logits(logits: Tensor, target_ids: Tensor, shares: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+class _Targets(NamedTuple):
+    """The target distribution q of some rows; see target_masses.
+
+    Attributes:
+        symbols, masses: [n, M].
+        rest: [n].
+        shares: [V] what smoothing gives each symbol of a row whose rest is 1; None: nothing.
+    """
+
+    symbols: Tensor
+    masses: Tensor
+    rest: Tensor
+    shares: Tensor | None
+
+
+def _at_logits(logits: Tensor, targets: _Targets) -> tuple[Tensor, Tensor]:
     """The loss of some rows of logits [n, V], and its gradients [n, V]."""
-    true = target_ids.unsqueeze(1)
+    symbols, masses, rest, shares = targets
     gradients = torch.softmax(logits, 1)
     # log sum exp(z), from the largest of both: logarithms of all probabilities would take exp() twice.
     log_normalizers = logits.amax(1, keepdim=True) - gradients.amax(1, keepdim=True).log_()
-    true_log_probs = logits.gather(1, true) - log_normalizers
-    loss = (label_smoothing - 1) * true_log_probs.sum()
-    if label_smoothing > 0:
-        uniform = torch.mv(logits, shares) - label_smoothing * log_normalizers.squeeze(1)
-        loss = loss - uniform.sum()
-        gradients -= shares
-    return loss, gradients.scatter_add_(1, true, torch.full_like(true_log_probs, label_smoothing - 1))
+    losses = log_normalizers.squeeze(1) - (masses * logits.gather(1, symbols)).sum(1)
+    if shares is not None:
+        losses -= rest * torch.mv(logits, shares)
+        gradients.addr_(rest, shares, alpha=-1)
+    return losses.sum(), gradients.scatter_add_(1, symbols, -masses)
 
 
-def _at_mixture(
-    logits: Tensor, copies: Copies, target_ids: Tensor, shares: Tensor, label_smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tensor, Tensor, Tensor]:
     """As `_at_logits` of the mixture u, with the gradients [n, S] of the scores.
 
     With L = log_softmax(z) and c = exp(score) / (exp L + exp(score)) at the source's symbols, du/dscore is c, du/dL is
@@ -146,7 +160,7 @@ def _at_mixture(
     generated = log_probs.gather(1, symbols)
     copied = torch.sigmoid(scores - generated)
     mixture = mixed_in(log_probs, generated, copies)
-    loss, gradients = _at_logits(mixture, target_ids, shares, label_smoothing)
+    loss, gradients = _at_logits(mixture, targets)
     # Of a symbol that stands several times, its first place gets all.
     earlier = (symbols.unsqueeze(2) == symbols.unsqueeze(1)).tril(-1).any(2)
     of_scores = (gradients.gather(1, symbols) * copied).masked_fill_(earlier, 0)

@@ -20,16 +20,19 @@ from attendant.training.data.training_split import TrainingSplit, prepare_traini
 from attendant.training.kernels.device import choose_device
 from attendant.training.loop.allocator import keep_freed_memory
 from attendant.training.loop.processes import Processes
+from attendant.training.loop.teaching import taught_corpus
 from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, versions
-from attendant.training.run.loading import start_from, starting_run
+from attendant.training.run.starting import begin, starting_run, teaching_runs
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
-FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches")
+FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches", "distillation")
+
+BEGINNINGS = ("start_from", "source_vectors", "target_vectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,16 @@ class Experiment:
     facts: dict[str, Any]
 
 
-def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Experiment:
+def prepare(
+    run: Run,
+    recipe: Recipe,
+    processes: Processes | None = None,
+    *,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Experiment:
     """Reads the data, trains the tokenizers or takes the run's own, and writes what the run says of itself.
 
-    A run that begins with another's weights takes its tokenizers too.
+    A run that begins with another's weights, or learns from others, takes their tokenizers too.
 
     The first process does so while the others wait; they then find all of it in the run. Raises UserError: bad data;
     the run was begun with another recipe or other data; the run to start from does not fit.
@@ -63,7 +72,8 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
     start = None if resumed else starting_run(recipe)
-    tokenizers_of = run if resumed or not processes.is_first else start
+    teachers = [] if resumed else teaching_runs(recipe, start)
+    tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
     digests = {split: {str(path): file_digest(path) for path in found.paths} for split, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
@@ -86,6 +96,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     num_read = {split: len(pairs) for split, pairs in held_out.items()}
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
     held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
+    corpus, said_of_teachers = taught_corpus(train, recipe, run, teachers, device, announce)
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
     encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
     validation_corpus = encode_pairs(held_out["validation"], encoder)
@@ -99,7 +110,7 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = start_from(start, model) if start else None
+    started = {} if resumed else begin(recipe, start, model, {"source": source_tokenizer, "target": target_tokenizer})
     validator = Validator(
         recipe=recipe,
         corpus=validation_corpus,
@@ -118,9 +129,11 @@ def prepare(run: Run, recipe: Recipe, processes: Processes | None = None) -> Exp
             write_json(run.left_out_path, left_out)
         if started:
             write_json(run.start_path, started)
+        if said_of_teachers:
+            write_json(run.teachers_path, said_of_teachers)
         write_text(run.recipe_path, recipe.to_text())
         processes.wait()
-    return Experiment(run, recipe, model, train.corpus, validator, device, facts)
+    return Experiment(run, recipe, model, corpus, validator, device, facts)
 
 
 def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
@@ -132,11 +145,9 @@ def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
         raise UserError(
             f"{run.path} was begun with optimizer.kind = {begun.optimizer.kind!r}: take that, or another --output"
         )
-    if begun.training.start_from != recipe.training.start_from:
-        raise UserError(
-            f"{run.path} was begun with training.start_from = {begun.training.start_from!r}: take that, or another "
-            "--output"
-        )
+    for field in BEGINNINGS:
+        if (theirs := getattr(begun.training, field)) != getattr(recipe.training, field):
+            raise UserError(f"{run.path} was begun with training.{field} = {theirs!r}: take that, or another --output")
     if run.facts("data.json")["digest"] != digest:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 

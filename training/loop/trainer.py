@@ -131,7 +131,8 @@ class Trainer:
         whole = self._epoch_batches[state.batch : state.batch + self._config.accumulate_batches]
         num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
         started = self._clock()
-        gradient = self._updater.gradient([self._share(indices) for indices in whole], num_tokens)
+        sampling = self._config.scheduled_sampling * self._schedule.progress(state.step, begun)
+        gradient = self._updater.gradient([self._share(indices) for indices in whole], num_tokens, sampling=sampling)
         rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, begun)
         place = f"epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}"
         self._guard.check(gradient, rate, f"step {state.step + 1} ({place})")

@@ -15,6 +15,7 @@ from attendant.training.kernels.output_loss import output_loss
 from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
 from attendant.training.kernels.products import fast_products
 from attendant.training.loop.processes import Processes
+from attendant.training.loop.scheduled_sampling import sampled_inputs
 from attendant.training.model import Seq2Seq
 
 
@@ -47,8 +48,11 @@ class Objective(nn.Module):
         self._label_smoothing = label_smoothing
         self._coverage_loss = coverage_loss
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, sampling: float = 0.0) -> Tensor:
         """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
+
+        Args:
+            sampling: the probability of an input of the decoder to be its own; see `sampled_inputs`.
 
         Returns:
             their sum in nats, a scalar.
@@ -56,7 +60,7 @@ class Objective(nn.Module):
         forced = self.model.forced(
             batch.source_ids,
             batch.source_lengths,
-            batch.previous_ids,
+            sampled_inputs(self.model, batch, sampling) if sampling else batch.previous_ids,
             batch.positions,
             keep_attention=self._coverage_loss > 0,
         )
@@ -65,6 +69,7 @@ class Objective(nn.Module):
             *self.model.output_layer(),
             batch.target_ids,
             label_smoothing=self._label_smoothing,
+            taught=batch.taught,
             copies=forced.copies,
         )
         if self._coverage_loss > 0 and forced.weights is not None:
@@ -103,18 +108,20 @@ class Updater:
         self._processes = processes
         self.scaler = make_scaler(precision, device)
 
-    def gradient(self, batches: Sequence[Batch], num_tokens: int) -> Gradient:
+    def gradient(self, batches: Sequence[Batch], num_tokens: int, *, sampling: float = 0.0) -> Gradient:
         """Leaves the clipped gradient in the parameters.
 
         Args:
             batches: this process's; every process gives as many.
             num_tokens: target tokens of all batches of all processes.
+            sampling: see Objective.forward.
         """
         self._optimizer.zero_grad(set_to_none=True)
         total = 0.0
         with fast_products(self._device):
             for place, batch in enumerate(batches, 1):
-                total += self._backward(batch.to(self._device), num_tokens, is_last=place == len(batches))
+                is_last = place == len(batches)
+                total += self._backward(batch.to(self._device), num_tokens, sampling, is_last=is_last)
         self.scaler.unscale_(self._optimizer)
         norm = self._clip()
         loss = self._processes.sums([total])[0] / num_tokens
@@ -139,12 +146,12 @@ class Updater:
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
         return norm
 
-    def _backward(self, batch: Batch, num_tokens: int, *, is_last: bool) -> float:
+    def _backward(self, batch: Batch, num_tokens: int, sampling: float, *, is_last: bool) -> float:
         # The processes exchange gradients once, with the last batch's.
         waits = isinstance(self._objective, DistributedDataParallel) and not is_last
         with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                total = self._objective(batch)
+                total = self._objective(batch, sampling)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
             self.scaler.scale(loss).backward()

@@ -81,9 +81,9 @@ class Schedule:
             case "inverse_sqrt":
                 return rise * min(1.0, math.sqrt(config.warmup_steps / (step + 1)))
             case "one_cycle":
-                return self._cycle(self._progress(step, seconds))
+                return self._cycle(self.progress(step, seconds))
             case "linear" | "cosine":
-                done = self._progress(step, seconds)
+                done = self.progress(step, seconds)
                 left = 1.0 - done if config.kind == "linear" else (1.0 + math.cos(math.pi * done)) / 2
                 return rise * (config.final_factor + (1.0 - config.final_factor) * left)
 
@@ -100,7 +100,8 @@ class Schedule:
         final, fallen = self._config.final_factor, (done - CYCLE_RISE) / (1.0 - CYCLE_RISE)
         return final + (1.0 - final) * (1.0 + math.cos(math.pi * fallen)) / 2
 
-    def _progress(self, step: int, seconds: float) -> float:
+    def progress(self, step: int, seconds: float) -> float:
+        """How far the training is from its warm-up's end, 0, to its limit, 1; 0 where it has none."""
         warmup = self._config.warmup_steps
         by_steps = (step - warmup) / max(1, self._max_steps - warmup) if self._max_steps is not None else 0.0
         by_time = seconds / self._max_seconds if self._max_seconds is not None else 0.0

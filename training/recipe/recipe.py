@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig
+from attendant.training.data.distillation import DistillationConfig
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
@@ -27,14 +28,21 @@ class TrainerConfig(Table):
     """`[training]`. Whichever limit comes first ends the training.
 
     Attributes:
-        start_from: a run directory whose best weights this training begins with, and whose tokenizers it takes;
-            `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume needs it no more. None:
-            random weights.
+        start_from: a run directory whose best weights this training begins with, on its data or others, and whose
+            tokenizers it takes; `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume
+            needs it no more. None: random weights.
+        source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) that the embeddings
+            begin with, of `model.embedding_size` numbers; symbols that are no word of it begin at random. --resume
+            needs it no more. None: all do.
+        target_vectors: likewise; also for shared embeddings.
         max_epochs: passes over the training split.
         max_steps: updates.
         max_seconds: of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
         coverage_loss: weight of a loss on attention to what has had it already (See et al. 2017, eq. 13); 0: none.
+        scheduled_sampling: the probability that an input of the decoder is a symbol that the model itself would have
+            said there, at the run's limit; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
+            2015); 0: all are the true ones.
         clip_norm: gradients of a larger norm are scaled down to it (Pascanu et al. 2013); 0: never.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
@@ -55,11 +63,14 @@ class TrainerConfig(Table):
     """
 
     start_from: str | None = None
+    source_vectors: str | None = None
+    target_vectors: str | None = None
     max_epochs: Count | None = None
     max_steps: Count | None = None
     max_seconds: Annotated[float, Field(gt=0.0)] | None = None
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     coverage_loss: Annotated[float, Field(ge=0.0)] = 0.0
+    scheduled_sampling: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     accumulate_batches: Count = 1
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -72,6 +83,21 @@ class TrainerConfig(Table):
     log_every_steps: Count = 20
     device: WantedDevice = "auto"
     num_threads: Count | None = None
+
+    @property
+    def vectors(self) -> dict[str, str]:
+        """The files of word vectors, by side."""
+        named = {"source": self.source_vectors, "target": self.target_vectors}
+        return {side: name for side, name in named.items() if name is not None}
+
+    @model_validator(mode="after")
+    def weights_begin_once(self) -> Self:
+        if self.start_from is not None and self.vectors:
+            raise ValueError(
+                f"training.{next(iter(self.vectors))}_vectors would take the place of embeddings of "
+                "training.start_from: leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def fp16_is_for_gpus(self) -> Self:
@@ -116,6 +142,7 @@ class Recipe(Table):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     training: TrainerConfig
+    distillation: DistillationConfig = DistillationConfig()
     validation: ValidationConfig = ValidationConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
@@ -129,6 +156,15 @@ class Recipe(Table):
                         f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
                         f"{source!r} differs from target.{field} = {target!r}: make them equal"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def shared_embeddings_are_the_targets(self) -> Self:
+        if self.model.shared_embeddings and self.training.source_vectors is not None:
+            raise ValueError(
+                "training.source_vectors: model.shared_embeddings = true has one matrix for both sides: name the file "
+                "as training.target_vectors"
+            )
         return self
 
     @model_validator(mode="after")
@@ -149,6 +185,11 @@ class Recipe(Table):
                 raise ValueError(
                     f'schedule.kind = "{self.schedule.kind}" falls towards an end: set training.max_epochs, max_steps '
                     "or max_seconds"
+                )
+            if training.scheduled_sampling:
+                raise ValueError(
+                    f"training.scheduled_sampling = {training.scheduled_sampling:g} rises towards an end: set "
+                    "training.max_epochs, max_steps or max_seconds"
                 )
             if self.validation.patience is None:
                 raise ValueError(

@@ -7,8 +7,11 @@ versions.json                Python, torch, the project, its git commit, the pla
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
                              how long targets are for their sources (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
-start.json                   whose weights it began with, where the recipe says so: {run, checkpoint, step}
-corpus/                      the tokenized training split (training/data/store.py); may be removed, and is made again
+start.json                   what it began with, where the recipe says so: {run, checkpoint, step} of another's weights,
+                             {source_vectors: {file, sha256, num_symbols}, ...} of word vectors
+teachers.json                the same of those whose distributions it learns from, where there are any: {runs: [...]}
+corpus/                      the tokenized training split (training/data/store.py), and what its teachers say of it
+                             (training/data/distillation.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -70,6 +73,10 @@ class Run:
     def start_path(self) -> Path:
         return self.path / "start.json"
 
+    @property
+    def teachers_path(self) -> Path:
+        return self.path / "teachers.json"
+
     def left_out(self, split: str) -> frozenset[str]:
         """The sources that a held-out split lost to data.shared_sources."""
         return frozenset(self.facts(self.left_out_path.name)[split]) if self.left_out_path.exists() else frozenset()
@@ -96,7 +103,7 @@ class Run:
         return self.tokenizer("source"), self.tokenizer("target")
 
     def facts(self, name: str) -> dict[str, Any]:
-        """The content of `versions.json` or `data.json`. Raises UserError where it can't be read."""
+        """The content of `versions.json`, `data.json` or `teachers.json`. Raises UserError where it can't be read."""
         path = self.path / name
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,10 +1,9 @@
-"""A trained run, opened for evaluation or export, or as the start of another training."""
+"""A trained run, opened for evaluation or export, or to teach another."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -17,9 +16,6 @@ from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
-
-AGREEING_TABLES: Final = ("source", "target", "model")
-FREE_FIELDS: Final = ("model.dropout",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,36 +101,28 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
     )
 
 
-def starting_run(recipe: Recipe) -> Run | None:
-    """The run that `training.start_from` names; None: the training starts from random weights. Raises UserError: it is
-    no run, has no checkpoint, or is of another architecture or other tokenizers.
+def load_members(paths: Sequence[Path], option: str, which: str = BEST) -> list[LoadedRun]:
+    """Opens runs that predict together.
+
+    Args:
+        option: what names them, for errors.
+
+    Raises:
+        UserError: a run that can't be opened, or that has another tokenizer than the first.
     """
-    if recipe.training.start_from is None:
-        return None
-    run = Run(Path(recipe.training.start_from))
-    theirs = run.recipe().fields()
-    for field, own in recipe.fields().items():
-        shall_agree = field.partition(".")[0] in AGREEING_TABLES and field not in FREE_FIELDS
-        if shall_agree and own != theirs.get(field):
+    loaded = [load_run(path, which) for path in paths]
+    first = loaded[0]
+    for one in loaded:
+        for side in ("source_tokenizer", "target_tokenizer"):
+            if getattr(one, side).to_text() != getattr(first, side).to_text():
+                raise UserError(
+                    f"{option}: {one.path} and {first.path} have different tokenizers ({side}): train all members with "
+                    "the tokenizers of one (the same data, or training.start_from)"
+                )
+        ends = (one.model.start_id, one.recipe.source.append_eos)
+        if ends != (first.model.start_id, first.recipe.source.append_eos):
             raise UserError(
-                f"training.start_from = {str(run.path)!r} was trained with {field} = {json.dumps(theirs.get(field))}, "
-                f"and this recipe says {json.dumps(own)}: make them equal, or start from another run"
+                f"{option}: {one.path} and {first.path} differ in model.decoder.start_symbol or source.append_eos: "
+                "train all members with the same"
             )
-    if checkpoint_path(run, BEST) is None:
-        raise UserError(f"training.start_from = {str(run.path)!r} has no checkpoint {BEST!r} yet: train it first")
-    return run
-
-
-def start_from(run: Run, model: Seq2Seq) -> dict[str, Any]:
-    """Gives the model the weights of a run's best checkpoint, averaged where it averages.
-
-    Returns what the new run says of them, start.json.
-    """
-    directory = checkpoint_path(run, BEST)
-    assert directory is not None
-    load_weights(directory, model)
-    return {
-        "run": str(run.path),
-        "checkpoint": f"sha256:{file_digest(directory / MODEL_FILE)}",
-        "step": load_state(directory).step,
-    }
+    return loaded

@@ -1,4 +1,7 @@
-"""Fetchers: what builds a recipe's data. Each leaves `train.tsv`, `validation.tsv`, `test.tsv` in one directory."""
+"""Fetchers: what builds a recipe's data. Each leaves `train.tsv`, `validation.tsv`, `test.tsv` in one directory.
+
+Those of sources alone leave what `python -m training label` takes.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -7,6 +10,8 @@ from attendant.training.data.config import DataConfig, FetcherName
 from attendant.training.data.fetch.cmudict import build_cmudict
 from attendant.training.data.fetch.debdocs import build_debdocs
 from attendant.training.data.fetch.debian_descriptions import build_debian_synopses
+from attendant.training.data.fetch.english_words import build_english_words
+from attendant.training.data.fetch.numbers import build_numbers
 from attendant.training.data.fetch.published import Announce, Builder, publish
 from attendant.training.data.fetch.toys import build_copy, build_dates, build_reverse
 
@@ -18,8 +23,19 @@ FETCHERS: dict[FetcherName, Builder] = {
     "debdocs-en-fr-prose": partial(build_debdocs, language="fr", unit="prose"),
     "debdocs-en-fr-sentences": partial(build_debdocs, language="fr", unit="sentences"),
     "debian-synopses": build_debian_synopses,
+    "numbers": build_numbers,
     "reverse": build_reverse,
 }
+
+SOURCES: dict[str, Builder] = {"english-words": build_english_words}
+"""Of sources without targets."""
+
+
+def fetch_sources(name: str, *, announce: Announce) -> Path:
+    """Builds `data/<name>` of SOURCES where it is missing, and returns it. Raises UserError as `fetch` does."""
+    directory = Path("data") / name
+    publish(directory, name, SOURCES[name], announce=announce)
+    return directory
 
 
 def fetch(config: DataConfig, *, announce: Announce) -> None:

@@ -72,7 +72,7 @@ def written(day: date, generator: random.Random) -> str:
     text = generator.choice(formats).format(
         d=day.day,
         dd=f"{day.day:02}",
-        th=f"{day.day}{_ordinal_ending(day.day)}",
+        th=f"{day.day}{ordinal_ending(day.day)}",
         m=day.month,
         mm=f"{day.month:02}",
         month=month,
@@ -86,12 +86,9 @@ def written(day: date, generator: random.Random) -> str:
     return generator.choice(CASES)(text)
 
 
-def _ordinal_ending(number: int) -> str:
-    return "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-
-
-ALPHABET = "abcdefghij"
-COUNTS = {"train": 4000, "validation": 200, "test": 200}
+def ordinal_ending(number: int) -> str:
+    """`st` of 21, `th` of 11."""
+    return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
 def _build_spelling(

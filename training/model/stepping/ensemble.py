@@ -15,8 +15,8 @@ from attendant.training.model.seq2seq import Encoded, Seq2Seq
 class Ensemble(nn.Module):
     """The mean of its members' next-symbol probabilities (Sutskever et al. 2014, section 3.6).
 
-    The members may differ in architecture and size. They share both vocabularies and the start symbol. It decodes only:
-    a TorchStepper takes it in a model's place. State tensors are the members' own; each name has the member's number.
+    The members may differ in architecture and size. They share both vocabularies and the start symbol. A TorchStepper
+    takes it in a model's place. State tensors are the members' own; each name has the member's number.
 
     Attributes:
         members: the models.
@@ -37,6 +37,13 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self._members = tuple(members)
         self.target_vocabulary_size, self.start_id = members[0].target_vocabulary_size, members[0].start_id
+
+    def forward(
+        self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Teacher forcing as Seq2Seq.forward: the logarithms of the mean probabilities, [B, T, V] or [N, V]."""
+        given = (source_ids, source_lengths, previous_ids, positions)
+        return _mean_log_probs([member(*given) for member in self._members])
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
         """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
@@ -63,13 +70,17 @@ class Ensemble(nn.Module):
             member.step(previous_ids, _own(row_tensors, number), _own(source_tensors, number), source_rows, row_slots)
             for number, member in enumerate(self._members)
         ]
-        log_probs = torch.stack([torch.log_softmax(logits, -1) for logits, _, _ in found])
         weights = [each for _, _, each in found if each is not None]
         return (
-            torch.logsumexp(log_probs, 0) - math.log(len(found)),
+            _mean_log_probs([logits for logits, _, _ in found]),
             _numbered([rows for _, rows, _ in found]),
             torch.stack(weights).mean(0) if len(weights) == len(found) else None,
         )
+
+
+def _mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    log_probs = torch.stack([torch.log_softmax(each, -1) for each in logits])
+    return torch.logsumexp(log_probs, 0) - math.log(len(logits))
 
 
 def _numbered(of_members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

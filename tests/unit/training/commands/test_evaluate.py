@@ -1,7 +1,9 @@
 """`python -m training evaluate` from end to end: runs, bundles, sweeps, comparisons, and what it refuses."""
 
+import csv
 import errno
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -9,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.decoding.hypothesis import FinishReason
+from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.decoding.options import DecodingOptions, length_penalty
 from attendant.runtime.files import CantWrite
+from attendant.training.assessment.models import open_run
+from attendant.training.data.corpus import encode_source
 from attendant.training.evaluation import decoding
 from attendant.training.run.directory import Run
 
@@ -265,3 +272,38 @@ def test_what_is_no_ensemble_is_refused(finished_run: Path, tiny_bundle_path: Pa
         status, _, errors = command("evaluate", *paths, "--ensemble")
         assert (status == 2 and errors.startswith("evaluate: --ensemble")) or "--ensemble: is of two runs" in errors
         assert "Traceback" not in errors
+
+
+def test_hypotheses_ranked_by_another_run(
+    tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command
+) -> None:
+    other, before = tmp_path / "other", entries(finished_run)
+    assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
+    options = ("--beam-size", 4, "--length-penalty", 1, "--metrics", "wer", "--outputs", tmp_path / "outputs.tsv")
+    status, said, errors = command("evaluate", finished_run, *options, "--rescore", other)
+    assert status == 0 and "rescored" in said, errors
+    assert entries(finished_run) == before, "a run's own file has its own values only"
+    model, judge = (open_run(path).model for path in (finished_run, other))
+    rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
+    search = DecodingOptions(beam_size=4, num_hypotheses=4, length_penalty=1.0, max_length=8)
+    for row in rows:
+        source = encode_source(model.source_tokenizer, [row["source"]], append_eos=True)
+        ((*beam,),) = decode_all(model.stepper, source, search, model.special_ids)
+        ended = [one for one in beam if one.finish_reason is FinishReason.EOS]
+        scored = score_all(judge.stepper, [(source[0], one.token_ids) for one in ended], judge.special_ids)
+        scores = [one.log_prob / length_penalty(len(one.token_log_probs), 1.0) for one in scored]
+        assert float(row["score"]) >= max(scores, default=-math.inf) - 1e-4
+        if row["output"] in (texts := [judge.target_tokenizer.decode(one.token_ids) for one in ended]):
+            assert float(row["score"]) == pytest.approx(scores[texts.index(row["output"])], abs=1e-4)
+
+
+def test_what_can_not_be_rescored_is_refused(
+    tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command
+) -> None:
+    status, _, errors = command("evaluate", finished_run, "--rescore", finished_run)
+    assert status == 2 and "--rescore: greedy search has one hypothesis" in errors
+    few = tmp_path / "few.tsv"
+    few.write_text("ab\ta b\nba\tb a\n")
+    assert command(tiny_recipe, "--output", tmp_path / "other", "--set", f"data.train={few}")[0] == 0
+    status, _, errors = command("evaluate", finished_run, "--beam-size", 2, "--rescore", tmp_path / "other")
+    assert status == 2 and "has another source_tokenizer than" in errors and "Traceback" not in errors

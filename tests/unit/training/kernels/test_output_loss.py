@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels import output_loss as module
-from attendant.training.kernels.loss import smoothed_cross_entropy
+from attendant.training.kernels.loss import Taught, smoothed_cross_entropy
 from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.loop.update import Objective
@@ -59,6 +59,36 @@ def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smooth
     of_weight, of_bias = found[0][2:]
     # Nothing moves what can't be generated.
     assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
+
+
+def random_teaching(weight: float) -> Taught:
+    """The true symbol is among a teacher's now and then."""
+    generator = torch.Generator().manual_seed(2)
+    symbols = torch.stack([torch.randperm(V - 3, generator=generator)[:4] + 3 for _ in range(N)])
+    return Taught(symbols, weight * torch.softmax(torch.randn(N, 4, generator=generator).double(), 1))
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_teachers_have_their_share(weight: float, label_smoothing: float) -> None:
+    """Against (1 - w) of the loss without them, and w of the cross-entropy with their distribution."""
+    taught, found = random_teaching(weight), []
+    for how in ("together", "apart", "plainly"):
+        *layer, target_ids = random_inputs(torch.float64)
+        if how == "together":
+            total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, taught=taught)
+        else:
+            logits = F.linear(*layer)
+            total = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+            if how == "plainly":
+                hard = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
+                log_probs = torch.log_softmax(logits, 1).gather(1, taught.symbols)
+                total = (1 - weight) * hard - (taught.probabilities * log_probs).sum()
+        (total / 7).backward()
+        found.append((total.detach(), *(tensor.grad for tensor in layer)))
+    for one, other in ((found[0], found[2]), (found[1], found[2])):
+        for each, same in zip(one, other, strict=True):
+            torch.testing.assert_close(each, same, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

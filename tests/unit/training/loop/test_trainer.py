@@ -93,8 +93,9 @@ def test_learns_to_copy(tmp_path: Path, tiny_recipe: Path) -> None:
         ("optimizer.kind=sgd", "optimizer.momentum=0.9", "schedule.kind=plateau", "validation.metric=loss"),
         ("optimizer.kind=adamw", "optimizer.weight_decay=0.1", "schedule.kind=cosine", "schedule.warmup_steps=3"),
         ("training.accumulate_batches=3", "training.ema_decay=0.9", "training.keep_checkpoints=2"),
+        ("training.scheduled_sampling=0.5",),
     ],
-    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema"],
+    ids=["adam", "sgd-plateau", "adamw-cosine", "accumulation-ema", "scheduled-sampling"],
 )
 @pytest.mark.parametrize("stop", [4, 7])
 def test_interrupted_and_resumed_is_as_uninterrupted(

@@ -1,0 +1,104 @@
+"""What a run learns from others: their distributions, in their places, asked for once; and what fits together."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attendant.training.data.batches import collate
+from attendant.training.loop.experiment import prepare
+from attendant.training.model.stepping.ensemble import Ensemble
+from attendant.training.recipe.recipe import load_recipe
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def teachers(tmp_path: Path, tiny_recipe: Path, command: Command) -> list[Path]:
+    """Two runs of their own seeds, the second of another architecture."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder, override in zip(folders, ("seed=1", "model.cell=gru"), strict=True):
+        assert command(tiny_recipe, "--output", folder, "--set", override)[0] == 0
+    return folders
+
+
+def learning_from(teachers: list[Path], *overrides: str) -> list[str]:
+    names = json.dumps(list(map(str, teachers)))
+    return [part for each in (f"distillation.teachers={names}", *overrides) for part in ("--set", each)]
+
+
+def test_batches_have_what_the_ensemble_says(tmp_path: Path, tiny_recipe: Path, teachers: list[Path]) -> None:
+    names = json.dumps(list(map(str, teachers)))
+    overrides = [f"distillation.teachers={names}", "distillation.top_k=3", "distillation.weight=0.25"]
+    corpus = prepare(Run(tmp_path / "run"), load_recipe(tiny_recipe, overrides)).corpus
+    models = [load_run(path).model for path in teachers]
+    batch = collate(corpus, [5, 0, 17], models[0].start_id)
+    given = (batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+    with torch.inference_mode():
+        wanted = torch.stack([torch.softmax(model(*given), -1) for model in models]).mean(0)
+        torch.testing.assert_close(Ensemble(models)(*given).exp(), wanted)
+    values, ids = wanted.topk(3)
+    assert batch.taught is not None
+    assert torch.equal(batch.taught.symbols, ids)
+    torch.testing.assert_close(
+        batch.taught.probabilities, 0.25 * values / values.sum(1, keepdim=True), rtol=1e-3, atol=1e-5
+    )
+    assert len(batch.without_targets().taught.symbols) == 0  # type: ignore[union-attr]
+
+
+def test_resumed_without_its_teachers_is_as_uninterrupted(
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+) -> None:
+    options = learning_from(teachers, "training.max_epochs=2")
+    status, said, errors = command(tiny_recipe, "--output", tmp_path / "straight", *options)
+    assert status == 0, errors
+    assert "asking 2 teachers about 192 symbols, once" in said
+    first = (*options, "--set", "training.max_steps=5")
+    assert command(tiny_recipe, "--output", tmp_path / "stopped", *first)[0] == 0
+    recorded = json.loads((tmp_path / "stopped" / "teachers.json").read_text())
+    assert [one["run"] for one in recorded["runs"]] == list(map(str, teachers))
+    for folder in teachers:
+        shutil.rmtree(folder)
+    torch.manual_seed(99)
+    status, said, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume", *options)
+    assert status == 0, errors
+    assert "asking" not in said
+    assert json.loads((tmp_path / "stopped" / "teachers.json").read_text()) == recorded
+    one, other = (load_run(tmp_path / name, "last").model.state_dict() for name in ("straight", "stopped"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "stopped", "--resume")
+    assert status == 2 and "was begun with another [distillation]" in errors
+
+
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command
+) -> None:
+    def refused(*options: str) -> str:
+        status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", *options)
+        assert status == 2 and len(errors.splitlines()) == 1
+        return errors
+
+    said = refused(*learning_from(teachers, "source.lowercase=true"))
+    assert "distillation.teachers = " in said and "with source.lowercase = false, and this recipe says true" in said
+    assert "distillation.weight = 0.3 means nothing without" in refused("--set", "distillation.weight=0.3")
+    few = tmp_path / "few.tsv"
+    few.write_text("ab\ta b\nba\tb a\n")
+    assert command(tiny_recipe, "--output", tmp_path / "other", "--set", f"data.train={few}")[0] == 0
+    assert "have different tokenizers" in refused(*learning_from([*teachers, tmp_path / "other"]))
+    said = refused(*learning_from(teachers, f"training.start_from={tmp_path / 'other'}"))
+    assert "have different tokenizers" in said and not (tmp_path / "run").exists()
+
+
+def test_a_damaged_store_is_told_of(tmp_path: Path, tiny_recipe: Path, teachers: list[Path], command: Command) -> None:
+    options = learning_from(teachers)
+    assert command(tiny_recipe, "--output", tmp_path / "run", *options)[0] == 0
+    (path,) = (tmp_path / "run").glob("corpus/*/symbols.bin")
+    np.fromfile(path, np.int32)[:-3].tofile(path)
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--resume", *options)
+    assert status == 2 and "is damaged" in errors and "will be asked again" in errors

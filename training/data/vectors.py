@@ -1,0 +1,61 @@
+"""Word vectors that others have trained, in the text format of word2vec, GloVe and fastText.
+
+Each line is a word and its numbers, separated by spaces; a first line may say how many words there are, and how many
+numbers. Shapes: K symbols found, E embedding size.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.pairs import numbered_lines
+
+WORD_START = "▁"
+"""What bpe writes for the space before a word."""
+
+
+def words_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """The symbols that are whole words: word -> id. Of bpe these are those that begin one."""
+    symbols = {symbol: index for index, symbol in enumerate(tokenizer.tokens_of(range(tokenizer.vocabulary_size)))}
+    begins = {symbol.removeprefix(WORD_START): index for symbol, index in symbols.items() if symbol[:1] == WORD_START}
+    return begins or symbols
+
+
+def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The vectors of some words, read a line at a time; of a word that stands twice the first.
+
+    Args:
+        path: UTF-8; may be gzip.
+        words: word -> id.
+        size: E.
+
+    Returns:
+        ids [K], and their vectors [K, E].
+
+    Raises:
+        UserError: a file that can't be read; a line of another size; none of the words.
+    """
+    found: dict[int, list[str]] = {}
+    for number, line in numbered_lines(path):
+        word, _, rest = line.partition(" ")
+        if number > 2 and word not in words:
+            continue
+        values = rest.split()
+        if len(values) == size:
+            if word in words:
+                found.setdefault(words[word], values)
+        elif number == 2 or (number == 1 and len(values) != 1):  # later: GloVe has words with spaces
+            raise UserError(
+                f"{path}:{number}: has {len(values)} numbers, and model.embedding_size is {size}: make them equal"
+            )
+    if not found:
+        raise UserError(f"{path} has a vector for none of the {len(words)} words of the vocabulary: another language?")
+    try:
+        vectors = np.array(list(found.values()), np.float32)
+    except ValueError as error:
+        raise UserError(f"{path}: not numbers: {error}") from None
+    return np.fromiter(found, np.int64), vectors

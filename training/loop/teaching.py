@@ -1,0 +1,80 @@
+"""Asks teachers about every target position of the training split, once.
+
+What they say is kept rather than computed with each batch: it is the same in every epoch, and a teacher's forward pass
+takes a third of a training step.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.corpus import Corpus
+from attendant.training.data.distillation import open_taught, positions_of, store_taught
+from attendant.training.data.training_split import TrainingSplit
+from attendant.training.kernels.loss import NEVER_GENERATED
+from attendant.training.model.stepping.ensemble import Ensemble
+from attendant.training.recipe.recipe import Recipe
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import load_members
+from attendant.training.run.starting import said_of
+
+
+def taught_corpus(
+    train: TrainingSplit,
+    recipe: Recipe,
+    run: Run,
+    teachers: Sequence[Run],
+    device: torch.device,
+    announce: Callable[[str], None],
+) -> tuple[Corpus, dict[str, Any] | None]:
+    """The training split with what the teachers say of it, and what the run records of them: teachers.json. Where the
+    recipe names none: as it is, and None.
+
+    Args:
+        run: that learns.
+        teachers: none where it is resumed, and has recorded them.
+
+    Raises:
+        UserError: a teacher that can't be opened, or that starts or ends its texts otherwise than the first.
+    """
+    config, offsets = recipe.distillation, train.corpus.targets.offsets
+    if not config.teachers:
+        return train.corpus, None
+    said: dict[str, Any] = {"runs": list(map(said_of, teachers))} if teachers else run.facts(run.teachers_path.name)
+    folder = recipe.data.corpus_folder(run.path)
+    checkpoints = [one["checkpoint"] for one in said["runs"]]
+    key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
+    found = open_taught(folder / key, offsets, config)
+    if found is None:
+        loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
+        num_positions = int(offsets[-1]) + len(train.corpus)
+        announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
+        ensemble = Ensemble([one.model for one in loaded]).to(device).eval()
+        num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
+        store_taught(
+            folder / key, num_positions, num_symbols, _said(ensemble, train.corpus, recipe, num_symbols, device)
+        )
+        found = open_taught(folder / key, offsets, config)
+    return replace(train.corpus, taught=found), said
+
+
+@torch.inference_mode()
+def _said(
+    ensemble: Ensemble, corpus: Corpus, recipe: Recipe, num_symbols: int, device: torch.device
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
+    """Positions [n], their most probable symbols [n, K] and the probabilities [n, K], batch by batch."""
+    for indices in BatchPlan(corpus, recipe.batches, seed=0).epoch(0):
+        batch = collate(corpus, indices, ensemble.start_id).to(device)
+        log_probs = ensemble(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
+        values, ids = log_probs.topk(num_symbols, -1)
+        probabilities = torch.softmax(values.float(), -1).half()
+        places = positions_of(corpus.targets.offsets, indices)
+        yield places, ids.int().cpu().numpy(), probabilities.cpu().numpy()
