@@ -9,9 +9,11 @@ from pydantic import ValidationError
 from attendant.training.model import ModelConfig
 
 HIDDEN_SIZE = 6
-DEPTHS = ((1, 1), (2, 2), (3, 1), (1, 2), (4, 3))
+DEPTHS = ((1, 1, True), (2, 2, True), (3, 1, True), (1, 2, True), (4, 3, True), (3, 4, False))
+"""Layers of the encoder and of the decoder, and whether they are residual."""
+
 READINGS = ("bidirectional", "forward", "reversed")
-FIRST_STATES = ("bridge", "mean", "zeros")
+FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward")
 
 
 def architectures() -> dict[str, ModelConfig]:
@@ -19,12 +21,17 @@ def architectures() -> dict[str, ModelConfig]:
 
     Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them.
     """
-    rest = itertools.cycle(_mixed(list(itertools.product(DEPTHS, READINGS, FIRST_STATES))))
+    outside = [
+        (depth, reading, first_state)
+        for depth, reading, first_state in itertools.product(DEPTHS, READINGS, FIRST_STATES)
+        if reading == "bidirectional" or first_state != "backward"
+    ]
+    rest = itertools.cycle(_mixed(outside))
     found = {}
     for inner in _inner_choices():
-        (encoder_layers, decoder_layers), reading, first_state = next(rest)
+        depth, reading, first_state = next(rest)
         try:
-            name, config = _config(inner, encoder_layers, decoder_layers, reading, first_state)
+            name, config = _config(inner, depth, reading, first_state)
         except ValidationError:
             continue
         found[name] = config
@@ -52,7 +59,7 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
         ("dot", "scaled_dot", "general", "additive", "concat", "none"),
         ("current", "previous"),
         (False, True),
-        ("tanh", "addition", "maxout"),
+        ("tanh", "addition", "maxout", "sum", "concatenation"),
         (False, True),
         ("", "coverage", "copying"),
     ):
@@ -78,8 +85,9 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
 
 
 def _config(
-    inner: dict[str, Any], encoder_layers: int, decoder_layers: int, reading: str, first_state: str
+    inner: dict[str, Any], depth: tuple[int, int, bool], reading: str, first_state: str
 ) -> tuple[str, ModelConfig]:
+    encoder_layers, decoder_layers, residual = depth
     bidirectional = reading == "bidirectional"
     encoder = {
         "num_layers": encoder_layers,
@@ -89,7 +97,10 @@ def _config(
     }
     decoder = {**inner["decoder"], "num_layers": decoder_layers, "initial_state": first_state}
     config = ModelConfig(
-        **{**inner, "embedding_size": 5, "hidden_size": HIDDEN_SIZE, "encoder": encoder, "decoder": decoder}
+        **{**inner, "encoder": encoder, "decoder": decoder},
+        embedding_size=5,
+        hidden_size=HIDDEN_SIZE,
+        residual=residual,
     )
     attention = config.attention
     flags = {
@@ -101,7 +112,8 @@ def _config(
     }
     parts = [config.cell, attention.score, attention.query, config.decoder.readout]
     parts += [flag for flag, is_set in flags.items() if is_set]
-    return "-".join([*parts, f"{encoder_layers}x{decoder_layers}", reading, first_state]), config
+    depths = f"{encoder_layers}x{decoder_layers}{'' if residual else '-plain'}"
+    return "-".join([*parts, depths, reading, first_state]), config
 
 
 def _mixed(choices: list[Any]) -> list[Any]:

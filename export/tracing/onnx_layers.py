@@ -8,11 +8,13 @@ and a source's encoding depends on how wide its neighbours are.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from attendant.training.kernels.cells import CellState
 from attendant.training.model import Seq2Seq
 from attendant.training.model.recurrent import RecurrentLayer
 
@@ -26,7 +28,7 @@ OPERATORS: Final = {
     "gru": ("GRU", (1, 0, 2), 2),
     "rnn": ("RNN", (0,), 2),
 }
-"""Name, order of the gates and number of outputs: all states, the last ones and, unused, an LSTM's last cells."""
+"""Name, order of the gates and number of outputs: all states, the last ones and an LSTM's last cells."""
 
 
 class OnnxRecurrentLayer(nn.Module):
@@ -39,6 +41,7 @@ class OnnxRecurrentLayer(nn.Module):
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.hidden_size = layer.hidden_size
+        self.num_final_parts = 2 if layer.keeps_cells else 1
         self.operator, gates, self.num_outputs = OPERATORS[layer.cell]
         directions = [rnn for rnn in (layer.forward_rnn, layer.backward_rnn) if rnn is not None]
         self.num_directions = len(directions)
@@ -52,22 +55,24 @@ class OnnxRecurrentLayer(nn.Module):
         self.register_buffer("recurrent_weights", reordered("weight_hh_l0"))
         self.register_buffer("biases", torch.cat([reordered("bias_ih_l0"), reordered("bias_hh_l0")], 1))
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
         """A layer over inputs [B, S, I] float32 of lengths [B] int64.
 
         Returns:
-            Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states [B, D * H].
+            Outputs [B, S, D * H] float32, zero beyond the lengths, and the last states, each part [B, D * H]: hidden,
+            and the cell where it is kept.
         """
         # ONNX Runtime's RNN takes another path, with other rounding, for a batch of one: it gets a row more.
         spare = self.operator == "RNN"
         if spare:
             inputs, lengths = torch.cat([inputs, inputs[:1]]), torch.cat([lengths, lengths[:1]])
-        outputs, final = self._node(inputs.transpose(0, 1), lengths.to(torch.int32))
-        outputs, final = outputs.permute(2, 0, 1, 3).flatten(2), final.transpose(0, 1).flatten(1)
-        return (outputs[:-1], final[:-1]) if spare else (outputs, final)
+        outputs, *finals = self._node(inputs.transpose(0, 1), lengths.to(torch.int32))
+        outputs = outputs.permute(2, 0, 1, 3).flatten(2)
+        parts = [final.transpose(0, 1).flatten(1) for final in finals[: self.num_final_parts]]
+        return (outputs[:-1], (parts[0][:-1],)) if spare else (outputs, tuple(parts))
 
-    def _node(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [S, D, B, H] and last states [D, B, H] of inputs [S, B, I]."""
+    def _node(self, inputs: Tensor, lengths: Tensor) -> Sequence[Tensor]:
+        """Outputs [S, D, B, H], last states and, of an LSTM, last cells [D, B, H] each, of inputs [S, B, I]."""
         width, num_sources, _ = inputs.shape
         final_shape = (self.num_directions, num_sources, self.hidden_size)
         attributes: dict[str, Any] = {
@@ -77,7 +82,7 @@ class OnnxRecurrentLayer(nn.Module):
         if self.operator == "GRU":
             # The reset gate after the recurrent product: torch's way, and cuDNN's.
             attributes["linear_before_reset"] = 1
-        outputs, final, *_ = torch.onnx.ops.symbolic_multi_out(
+        outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
             self.operator,
             (inputs, self.input_weights, self.recurrent_weights, self.biases, lengths),
             attrs=attributes,
@@ -85,7 +90,7 @@ class OnnxRecurrentLayer(nn.Module):
             shapes=[(width, *final_shape), *[final_shape] * (self.num_outputs - 1)],
             version=NODE_VERSION,
         )
-        return outputs, final
+        return outputs
 
 
 def with_onnx_layers(model: Seq2Seq) -> Seq2Seq:

@@ -31,7 +31,7 @@ PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1,
 # feeding, source ending and first state.
 COVERING: list[dict[str, Any]] = [
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 2,
-     "decoder_num_layers": 2},
+     "decoder_num_layers": 2, "decoder_readout": "concatenation"},
     {"cell": "lstm", "attention_score": "additive", "attention_query": "previous", "encoder_bidirectional": False,
      "decoder_initial_state": "mean", "encoder_reverse_source": True},
     {"cell": "gru", "attention_score": "dot", "encoder_hidden_size": 8, "decoder_initial_state": "zeros",
@@ -42,10 +42,12 @@ COVERING: list[dict[str, Any]] = [
      "decoder_readout": "addition"},
     {"cell": "rnn", "attention_score": "concat", "encoder_bidirectional": False, "decoder_start_symbol": "eos"},
     {"cell": "lstm", "attention_score": "none", "decoder_source_vector": True},
+    {"cell": "lstm", "attention_score": "none", "encoder_bidirectional": False, "encoder_num_layers": 4,
+     "decoder_num_layers": 4, "residual": False, "decoder_initial_state": "final"},
     {"cell": "lstm", "attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True,
-     "shared_embeddings": True},
+     "shared_embeddings": True, "encoder_hidden_size": 8, "decoder_readout": "sum"},
     {"cell": "gru", "attention_score": "additive", "attention_query": "previous", "attention_coverage": True,
-     "decoder_copying": True, "shared_embeddings": True},
+     "decoder_copying": True, "shared_embeddings": True, "decoder_initial_state": "backward"},
 ]  # fmt: skip
 
 FULL = [

@@ -30,7 +30,8 @@ PLAN = VerificationPlan(num_steps=4, num_decoded=24, num_alone=4, beam_sizes=(1,
 
 CELLS = ("lstm", "gru", "rnn")
 ATTENTIONS: list[dict[str, Any]] = [
-    {"attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 3, "decoder_num_layers": 3},
+    {"attention_score": "general", "decoder_input_feeding": True, "encoder_num_layers": 3, "decoder_num_layers": 3,
+     "encoder_hidden_size": 8, "decoder_initial_state": "final"},
     {"attention_score": "dot", "encoder_hidden_size": 8, "encoder_num_layers": 2, "decoder_num_layers": 2},
     {"attention_score": "scaled_dot", "attention_key_size": 8, "attention_value_size": 10,
      "decoder_readout": "addition", "attention_query": "previous"},
@@ -38,8 +39,9 @@ ATTENTIONS: list[dict[str, Any]] = [
      "attention_query": "previous", "decoder_initial_state": "mean"},
     {"attention_score": "concat", "encoder_bidirectional": False, "encoder_reverse_source": True,
      "decoder_initial_state": "zeros"},
-    {"attention_score": "none", "decoder_source_vector": True},
-    {"attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True, "shared_embeddings": True},
+    {"attention_score": "none", "decoder_source_vector": True, "decoder_readout": "concatenation"},
+    {"attention_score": "general", "decoder_input_feeding": True, "decoder_copying": True, "shared_embeddings": True,
+     "encoder_hidden_size": 8, "decoder_readout": "sum"},
 ]  # fmt: skip
 
 

@@ -88,7 +88,12 @@ class Trainer:
             scaler=self._updater.scaler,
         )
         self._max_steps = self._step_limit()
-        self._schedule = Schedule(recipe.schedule, max_steps=self._max_steps, max_seconds=config.max_seconds)
+        self._schedule = Schedule(
+            recipe.schedule,
+            steps_of_an_epoch=self._steps_of_an_epoch,
+            max_steps=self._max_steps,
+            max_seconds=config.max_seconds,
+        )
         self._clock = clock
         self.state = self._resume()
         self._guard = Guard(config, self.state)
@@ -237,10 +242,13 @@ class Trainer:
         self._schedule.num_flat_validations = state.num_flat_validations
         return state
 
+    @property
+    def _steps_of_an_epoch(self) -> int:
+        return ceil(self.num_batches / self._config.accumulate_batches)
+
     def _step_limit(self) -> int | None:
         config = self._config
-        steps_of_an_epoch = ceil(self.num_batches / config.accumulate_batches)
-        by_epochs = None if config.max_epochs is None else config.max_epochs * steps_of_an_epoch
+        by_epochs = None if config.max_epochs is None else config.max_epochs * self._steps_of_an_epoch
         limits = [limit for limit in (config.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 

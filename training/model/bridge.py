@@ -13,8 +13,10 @@ from attendant.training.model.config import ModelConfig
 class Bridge(nn.Module):
     """hidden = tanh(W e + b) per decoder layer (Bahdanau et al. 2015, A.2.2); an LSTM's cell = W' e + b'.
 
-    e is the last state of an encoder layer ("bridge": the tops of both stacks correspond, a deeper decoder's lower
-    layers take the lowest) or the mean of the outputs ("mean": Sennrich et al. 2017, Nematus). "zeros": no weights.
+    e is the last state of an encoder layer ("bridge"), of its backward direction alone ("backward", as in the paper),
+    or the mean of the outputs ("mean": Sennrich et al. 2017, Nematus). Without weights: the last states as they are
+    ("final": Sutskever et al. 2014), or "zeros". The tops of both stacks correspond; a deeper decoder's lower layers
+    take the encoder's lowest.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -24,27 +26,34 @@ class Bridge(nn.Module):
         self.num_parts = len(STATE_NAMES[config.cell])
         num_layers, num_encoder_layers = config.decoder.num_layers, config.encoder.num_layers
         self.sources = [max(0, layer + num_encoder_layers - num_layers) for layer in range(num_layers)]
+        self.backward_size = config.memory_size // 2
+        input_size = self.backward_size if self.kind == "backward" else config.memory_size
         self.layers = nn.ModuleList(
-            nn.Linear(config.memory_size, self.num_parts * config.hidden_size)
-            for _ in range(0 if self.kind == "zeros" else num_layers)
+            nn.Linear(input_size, self.num_parts * config.hidden_size)
+            for _ in range(0 if self.kind in ("final", "zeros") else num_layers)
         )
 
-    def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[Tensor]) -> list[CellState]:
+    def forward(self, outputs: Tensor, source_mask: Tensor, finals: list[CellState]) -> list[CellState]:
         """The first state of each decoder layer, parts [B, H].
 
         Args:
             outputs: [B, S, D].
             source_mask: [B, S] True where valid.
-            finals: each encoder layer's last states [B, D].
+            finals: each encoder layer's last states, parts [B, D].
         """
         if self.kind == "zeros":
             zeros = outputs.new_zeros(outputs.shape[0], self.hidden_size)
             return [(zeros,) * self.num_parts for _ in self.sources]
+        if self.kind == "final":
+            return [finals[index] for index in self.sources]
+        last = [hidden for hidden, *_ in finals]
         if self.kind == "mean":
-            finals = [masked_mean(outputs, source_mask)] * len(finals)
+            last = [masked_mean(outputs, source_mask)] * len(finals)
+        elif self.kind == "backward":
+            last = [hidden[:, -self.backward_size :] for hidden in last]
         states = []
         for layer, index in zip(self.layers, self.sources, strict=True):
-            hidden, *cell = layer(finals[index]).chunk(self.num_parts, -1)
+            hidden, *cell = layer(last[index]).chunk(self.num_parts, -1)
             states.append((torch.tanh(hidden), *cell))
         return states
 

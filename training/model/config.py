@@ -5,6 +5,7 @@ nothing, too.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,22 +15,24 @@ from attendant.training.table import Table
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
-InitialState = Literal["bridge", "mean", "zeros"]
-ReadoutKind = Literal["tanh", "addition", "maxout"]
+InitialState = Literal["bridge", "backward", "mean", "final", "zeros"]
+ReadoutKind = Literal["tanh", "addition", "sum", "concatenation", "maxout"]
+Initialization = Literal["glorot", "uniform", "normal"]
 StartSymbol = Literal["bos", "eos"]
 
-NumLayers = Annotated[int, Field(ge=1, le=8)]
+MAX_LAYERS = 8
+NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 Size = Annotated[int, Field(ge=1)]
 
 FIRST_RESIDUAL_LAYER = 2
-"""From this layer on (0 the lowest) a layer's input is added to its output, in both stacks (Wu et al. 2016, 3.1)."""
+"""From this layer on (0 the lowest) a residual stack adds a layer's input to its output (Wu et al. 2016, 3.1)."""
 
 
 class EncoderConfig(Table):
     """`[model.encoder]`.
 
     Attributes:
-        num_layers: from the third on, a layer's input is added to its output.
+        num_layers: see `model.residual` for what is added from the third on.
         bidirectional: one more stack reads each source from its end; their outputs are joined.
         hidden_size: of one direction; None: `model.hidden_size`.
         reverse_source: reads the source from its end (Sutskever et al. 2014, section 3.3).
@@ -67,12 +70,14 @@ class DecoderConfig(Table):
     """`[model.decoder]`.
 
     Attributes:
-        num_layers: from the third on, a layer's input is added to its output.
+        num_layers: see `model.residual` for what is added from the third on.
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
         source_vector: without attention, the encoder's last state is part of every step's input and of the
             prediction (Cho et al. 2014).
-        initial_state: the first state: "bridge": a learned layer from the encoder's last states; "mean": one from
-            the mean of its outputs; "zeros".
+        initial_state: the first state: "bridge": a learned layer from the encoder's last states; "backward": one from
+            the last state of its backward direction alone (Bahdanau et al. 2015, A.2.2); "mean": one from the mean of
+            its outputs; "final": the encoder's last states as they are, layer by layer, an LSTM's cells included
+            (Sutskever et al. 2014); "zeros".
         readout: how context and state make the prediction, see training/model/readout.py.
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
@@ -101,10 +106,13 @@ class ModelConfig(Table):
     """`[model]`.
 
     Attributes:
+        residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: plain
+            stacks of any depth (Sutskever et al. 2014).
+        initialization: how the first weights are drawn, see training/model/initialization.py.
         cell: of both stacks: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit (Cho et
             al. 2014), or tanh (Elman 1990).
         embedding_size: E, of both sides.
-        hidden_size: H, of the decoder's states and of the vector that makes the prediction.
+        hidden_size: H, of the decoder's states.
         dropout: on embeddings, between layers and before the output layer.
         shared_embeddings: both sides have one vocabulary and one embedding matrix.
     """
@@ -113,6 +121,8 @@ class ModelConfig(Table):
     embedding_size: Size = 256
     hidden_size: Size = 512
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
+    residual: bool = True
+    initialization: Initialization = "glorot"
     shared_embeddings: bool = False
     encoder: EncoderConfig = EncoderConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -134,9 +144,30 @@ class ModelConfig(Table):
             return self.attention.value_size or self.memory_size
         return self.memory_size if self.decoder.source_vector else 0
 
+    @property
+    def readout_size(self) -> int:
+        """P, the width of the vector that makes the prediction."""
+        return self.hidden_size + (self.context_size if self.decoder.readout == "concatenation" else 0)
+
+    @property
+    def first_residual_layer(self) -> int:
+        """From which layer on (0 the lowest) a layer's input is added to its output; beyond all where none is."""
+        return FIRST_RESIDUAL_LAYER if self.residual else MAX_LAYERS
+
+    @property
+    def hands_over_cells(self) -> bool:
+        """Whether the decoder needs the encoder's last LSTM cells."""
+        return self.cell == "lstm" and self.decoder.initial_state == "final"
+
     @model_validator(mode="after")
     def refuse_contradictions(self) -> Self:
-        for problem in (*self._problems_of_attention(), *self._problems_without_attention(), *self._other_problems()):
+        problems = (
+            self._problems_of_attention(),
+            self._problems_without_attention(),
+            self._problems_of_the_first_state(),
+            self._other_problems(),
+        )
+        for problem in chain.from_iterable(problems):
             raise ValueError(problem)
         return self
 
@@ -198,6 +229,20 @@ class ModelConfig(Table):
                 'initial_state = "bridge" or model.decoder.source_vector = true'
             )
 
+    def _problems_of_the_first_state(self) -> Iterator[str]:
+        kind, encoder = self.decoder.initial_state, self.encoder
+        if kind == "backward" and not encoder.bidirectional:
+            yield (
+                'model.decoder.initial_state = "backward" is the last state of an encoder\'s backward direction: set '
+                'model.encoder.bidirectional = true or initial_state = "bridge"'
+            )
+        if kind == "final" and self.memory_size != self.hidden_size:
+            yield (
+                f'model.decoder.initial_state = "final" takes the encoder\'s states of size {self.memory_size} as '
+                f"they are, and the decoder's have {self.hidden_size}: make them equal by model.encoder.hidden_size, "
+                'or set initial_state = "bridge"'
+            )
+
     def _other_problems(self) -> Iterator[str]:
         if self.encoder.reverse_source and self.encoder.bidirectional:
             yield (
@@ -209,8 +254,21 @@ class ModelConfig(Table):
                 "model.decoder.copying = true needs one vocabulary for both sides: set model.shared_embeddings = true, "
                 "or leave copying out"
             )
-        if self.decoder.tied_embeddings and self.embedding_size != self.hidden_size:
+        if self.decoder.readout == "sum" and self.context_size != self.hidden_size:
             yield (
-                "model.decoder.tied_embeddings = true needs embedding_size = hidden_size, got "
-                f"{self.embedding_size} and {self.hidden_size}: make them equal or untie"
+                f'model.decoder.readout = "sum" adds contexts of size {self.context_size} to decoder states of size '
+                f"{self.hidden_size}: make them equal by model.attention.value_size or model.encoder.hidden_size, or "
+                'set readout = "addition", which projects contexts'
+            )
+        if self.decoder.tied_embeddings and self.embedding_size != self.readout_size:
+            width = "hidden_size" if self.readout_size == self.hidden_size else "hidden_size + the context's size"
+            yield (
+                f"model.decoder.tied_embeddings = true needs embedding_size = {width}, got "
+                f"{self.embedding_size} and {self.readout_size}: make them equal or untie"
+            )
+        deepest = max(self.encoder.num_layers, self.decoder.num_layers)
+        if not self.residual and deepest <= FIRST_RESIDUAL_LAYER:
+            yield (
+                f"model.residual = false is of stacks with more than {FIRST_RESIDUAL_LAYER} layers, and the deepest "
+                f"has {deepest}: leave it out"
             )

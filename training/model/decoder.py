@@ -1,7 +1,8 @@
 """The decoder: recurrent layers that know the source by attention or by a fixed vector.
 
 Shapes: B sources, R rows (R = B in teacher forcing), T target positions, S source positions, M rows of one source,
-E embedding size, D encoder size, C context size, H decoder size, A key size, L layers.
+E embedding size, D encoder size, C context size, H decoder size, P readout size, A key size, L
+layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.kernels.mixture import Copies
 from attendant.training.model.attention.attention import Attention, AttentionLoop
 from attendant.training.model.attention.copying import SYMBOLS, Copying
-from attendant.training.model.config import FIRST_RESIDUAL_LAYER, ModelConfig
+from attendant.training.model.config import ModelConfig
 from attendant.training.model.decoder_layers import (
     CellLoop,
     DecoderCell,
@@ -33,7 +34,7 @@ class Forced(NamedTuple):
     """What teacher forcing gives for B x T target positions, or for N of them that are wanted.
 
     Attributes:
-        readouts: [B, T, H] or [N, H].
+        readouts: [B, T, P] or [N, P].
         weights: [B, T, S] of attention, at all positions in any case; None where they were not to be kept.
         copies: [B, T, S] or [N, S], both of them; None: the model does not copy.
     """
@@ -67,12 +68,12 @@ class Decoder(nn.Module):
     query = "previous": the state attends, its context is part of the cells' input (Bahdanau et al. 2015).
     No attention: the context, if any, is the same vector at every step (Cho et al. 2014).
 
-    From the third layer on, a layer's input is added to its output (Wu et al. 2016, section 3.1).
+    `model.residual` says whether a layer's input is added to its output from the third on.
 
     Nothing is kept on the module between calls: a row's state is `row_tensors`, by the names of `row_names`.
 
     Attributes:
-        row_names: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, H] (input feeding); coverage [R, S];
+        row_names: hidden [R, L, H]; cell [R, L, H] (LSTM); attentional [R, P] (input feeding); coverage [R, S];
             vector [R, C] (no attention).
         source_names: what attention, and copying, need of a source; empty without attention.
     """
@@ -83,9 +84,11 @@ class Decoder(nn.Module):
         self.feeds_input = config.decoder.input_feeding
         self.has_coverage = config.attention.coverage
         self.has_vector = config.decoder.source_vector
+        self.readout_size = config.readout_size
+        self.first_residual_layer = config.first_residual_layer
         self.state_names = STATE_NAMES[config.cell]
         known_size = config.embedding_size + (config.context_size if self.has_vector else 0)
-        feed_size = config.context_size if self.asks_before else config.hidden_size if self.feeds_input else 0
+        feed_size = config.context_size if self.asks_before else config.readout_size if self.feeds_input else 0
         sizes = [(known_size, feed_size), *[(config.hidden_size, 0)] * (config.decoder.num_layers - 1)]
         cells = nn.ModuleList(DecoderCell(config.cell, *size, config.hidden_size) for size in sizes)
         self.cells = cast("Sequence[DecoderCell]", cells)
@@ -109,7 +112,7 @@ class Decoder(nn.Module):
         """
         rows = self._stacked(states)
         if self.feeds_input:
-            rows[ATTENTIONAL] = torch.zeros_like(states[0][0])
+            rows[ATTENTIONAL] = vector.new_zeros(vector.shape[0], self.readout_size)
         if self.has_coverage:
             rows[COVERAGE] = torch.zeros_like(source_mask, dtype=vector.dtype)
         if self.has_vector:
@@ -140,7 +143,7 @@ class Decoder(nn.Module):
             hidden = torch.cat([embedded, context], -1)
         for index, (cell, state) in enumerate(zip(self.cells, self._states(rows), strict=True)):
             outputs = cell.unroll(self.dropout(hidden) if index else hidden, state)
-            hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
+            hidden = outputs + hidden if index >= self.first_residual_layer else outputs
         if self.attention is not None:
             context, weights = self._attend_all(self.attention, hidden, rows, source)
         return self._forced(self._read_out(context, hidden, embedded), context, weights, hidden, embedded, source)
@@ -239,7 +242,7 @@ class Decoder(nn.Module):
             source_rows, row_slots: [B, M] and [R], see runtime.stepper.attention_layout; unused without attention.
 
         Returns:
-            readouts [R, H], the new row tensors, the attention weights [R, S], None without attention, and what can be
+            readouts [R, P], the new row tensors, the attention weights [R, S], None without attention, and what can be
             copied, None where the model does not copy.
         """
         states, coverage, context = self._states(rows), rows.get(COVERAGE), None
@@ -292,7 +295,7 @@ class Decoder(nn.Module):
         for index, (cell, state) in enumerate(zip(cells, states, strict=True)):
             new_states.append(cell.step(drops[index - 1](hidden) if index else hidden, state))
             output = new_states[-1][0]
-            hidden = output + hidden if index >= FIRST_RESIDUAL_LAYER else output
+            hidden = output + hidden if index >= self.first_residual_layer else output
         return hidden, new_states
 
     def _attend_rows(

@@ -1,6 +1,6 @@
 """From the decoder's vector to the vocabulary.
 
-Shapes: H decoder size, V target vocabulary.
+Shapes: P readout size, V target vocabulary.
 """
 
 import torch
@@ -17,7 +17,7 @@ class Output(nn.Module):
     """logits = W x + b; PAD and BOS can't be generated.
 
     Attributes:
-        weight: [V, H]; None where the embeddings' weights serve (tied).
+        weight: [V, P]; None where the embeddings' weights serve (tied).
     """
 
     never: Tensor
@@ -31,13 +31,13 @@ class Output(nn.Module):
         self.register_buffer("never", never, persistent=False)
 
     def forward(self, inputs: Tensor, embedding_weight: Tensor) -> Tensor:
-        """Logits [..., V] of inputs [..., H].
+        """Logits [..., V] of inputs [..., P].
 
         Args:
-            embedding_weight: [V, H] the target embeddings, used where they are tied.
+            embedding_weight: [V, P] the target embeddings, used where they are tied.
         """
         return F.linear(inputs, *self.matrix_and_bias(embedding_weight))
 
     def matrix_and_bias(self, embedding_weight: Tensor) -> tuple[Tensor, Tensor]:
-        """W [V, H] and b [V], b with what can't be generated."""
+        """W [V, P] and b [V], b with what can't be generated."""
         return embedding_weight if self.weight is None else self.weight, self.bias + self.never

@@ -1,6 +1,6 @@
 """The readout, or attentional layer: how a context and a decoder state become the vector that makes the prediction.
 
-Shapes: C context size, H decoder size, E embedding size.
+Shapes: C context size, H decoder size, P readout size, E embedding size.
 
 A new readout is one class here, its name in config.ReadoutKind and one line in `READOUTS`.
 """
@@ -17,17 +17,41 @@ from attendant.training.model.config import ModelConfig, ReadoutKind
 
 
 class Readout(nn.Module):
-    """One product, between what it is of and what becomes of it.
+    """A vector [..., P] of contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor: ...
+
+    def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
+        return self.forward
+
+
+class SumReadout(Readout):
+    """s + c, where both have one width."""
+
+    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return hidden + context
+
+
+class ConcatenationReadout(Readout):
+    """[s; c], of which the output layer makes the prediction itself: P = H + C."""
+
+    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([hidden, context], -1)
+
+
+class ProjectedReadout(Readout):
+    """One product, between what it is of and what becomes of it: P = H.
 
     Attributes:
         project: the product.
     """
 
     project: nn.Linear
-
-    @abstractmethod
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
 
     @abstractmethod
     def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
@@ -38,16 +62,14 @@ class Readout(nn.Module):
         """[..., H] from what `project` gives and decoder states [..., H]."""
 
     def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """The vectors [..., H] of contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E]."""
         return self.outputs(self.project(self.inputs(context, hidden, embedded)), hidden)
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""
         project = looped_linear(self.project, num_rows, num_steps)
         return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
 
 
-class TanhReadout(Readout):
+class TanhReadout(ProjectedReadout):
     """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,7 +83,7 @@ class TanhReadout(Readout):
         return torch.tanh(projected)
 
 
-class AdditionReadout(Readout):
+class AdditionReadout(ProjectedReadout):
     """s + W c: the state, corrected by the context as by a residual branch (He et al. 2016)."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -75,7 +97,7 @@ class AdditionReadout(Readout):
         return hidden + projected
 
 
-class MaxoutReadout(Readout):
+class MaxoutReadout(ProjectedReadout):
     """Deep output: max over pairs of U s + V e + C c (Bahdanau et al. 2015, appendix A.2.2; Goodfellow et al. 2013).
 
     s is the state after the cell, on which the paper's equation (4) conditions the prediction.
@@ -97,5 +119,7 @@ class MaxoutReadout(Readout):
 READOUTS: Final[dict[ReadoutKind, type[Readout]]] = {
     "tanh": TanhReadout,
     "addition": AdditionReadout,
+    "sum": SumReadout,
+    "concatenation": ConcatenationReadout,
     "maxout": MaxoutReadout,
 }

@@ -14,10 +14,9 @@ from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.stepper import attention_layout
-from attendant.training.kernels.cells import STATE_NAMES, CellKind, step
+from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, step
 from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.attention.copying import SYMBOLS
-from attendant.training.model.config import FIRST_RESIDUAL_LAYER
 from attendant.training.model.encoder import Encoder
 from attendant.training.model.recurrent import RecurrentLayer
 from attendant.training.model.seq2seq import Seq2Seq
@@ -54,7 +53,7 @@ def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor,
     embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
     memory, finals = encode(model.encoder, embedding(source_ids), source_mask)
     decoder = model.decoder
-    rows = decoder.start(model.bridge(memory, source_mask, finals), source_mask, finals[-1])
+    rows = decoder.start(model.bridge(memory, source_mask, finals), source_mask, finals[-1][0])
     source = {} if decoder.attention is None else decoder.attention.source_tensors(memory, source_mask)
     if decoder.copying is not None:
         source[SYMBOLS] = source_ids
@@ -66,7 +65,7 @@ def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor,
     return torch.stack(logits, 1)
 
 
-def encode(encoder: Encoder, embedded: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+def encode(encoder: Encoder, embedded: Tensor, source_mask: Tensor) -> tuple[Tensor, list[CellState]]:
     """The memory [B, S, D], and each layer's last states [B, D], of embedded sources [B, S, I]; mask [B, S] bool."""
     hidden, finals = embedded, []
     for index, layer in enumerate(encoder.layers):
@@ -74,16 +73,19 @@ def encode(encoder: Encoder, embedded: Tensor, source_mask: Tensor) -> tuple[Ten
         directions = [run(layer.cell, layer.forward_rnn, hidden, source_mask, from_the_end=encoder.reverses)]
         if layer.backward_rnn is not None:
             directions.append(run(layer.cell, layer.backward_rnn, hidden, source_mask, from_the_end=True))
-        outputs, final = (torch.cat(parts, -1) for parts in zip(*directions, strict=True))
-        hidden = outputs + hidden if index >= FIRST_RESIDUAL_LAYER else outputs
-        finals.append(final)
+        all_outputs, all_finals = zip(*directions, strict=True)
+        outputs = torch.cat(all_outputs, -1)
+        hidden = outputs + hidden if index >= encoder.first_residual_layer else outputs
+        finals.append(tuple(torch.cat(parts, -1) for parts in zip(*all_finals, strict=True)))
     return hidden, finals
 
 
 def run(
     kind: CellKind, rnn: nn.RNNBase, inputs: Tensor, source_mask: Tensor, *, from_the_end: bool
-) -> tuple[Tensor, Tensor]:
-    """The outputs [B, S, H] of one direction over inputs [B, S, I], and its last state [B, H]; padding changes none."""
+) -> tuple[Tensor, CellState]:
+    """The outputs [B, S, H] of one direction over inputs [B, S, I], and its last state's parts [B, H]; padding changes
+    none.
+    """
     state = (inputs.new_zeros(len(inputs), rnn.hidden_size),) * len(STATE_NAMES[kind])
     outputs: dict[int, Tensor] = {}
     positions = range(inputs.shape[1])
@@ -92,4 +94,4 @@ def run(
         new_state = step(rnn, kind, inputs[:, position], state)
         state = tuple(torch.where(is_valid, new, old) for new, old in zip(new_state, state, strict=True))
         outputs[position] = state[0]
-    return torch.stack([outputs[position] for position in positions], 1), state[0]
+    return torch.stack([outputs[position] for position in positions], 1), state

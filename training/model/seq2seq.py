@@ -1,7 +1,7 @@
 """The whole model: embeddings, encoder, bridge, decoder, output.
 
 Shapes: B sources, R rows, S source positions, T target positions, M rows of one source, H decoder size,
-V target vocabulary, N wanted positions.
+P readout size, V target vocabulary, N wanted positions.
 """
 
 from collections.abc import Mapping
@@ -68,9 +68,9 @@ class Seq2Seq(nn.Module):
         self.encoder = Encoder(config)
         self.bridge = Bridge(config)
         self.decoder = Decoder(config)
-        self.output = Output(config.hidden_size, target_vocabulary_size, tied=config.decoder.tied_embeddings)
+        self.output = Output(config.readout_size, target_vocabulary_size, tied=config.decoder.tied_embeddings)
         self.dropout = Dropout(config.dropout)
-        initialize(self)
+        initialize(self, config.initialization)
 
     def forward(
         self, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor, positions: Tensor | None = None
@@ -121,7 +121,7 @@ class Seq2Seq(nn.Module):
         return Forced(self.dropout(wanted(found.readouts)), found.weights, copies)
 
     def output_layer(self) -> tuple[Tensor, Tensor]:
-        """The output layer's matrix [V, H] and bias [V], for a loss that takes their product itself."""
+        """The output layer's matrix [V, P] and bias [V], for a loss that takes their product itself."""
         return self.output.matrix_and_bias(self.target_embedding.weight)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Encoded:
@@ -130,7 +130,7 @@ class Seq2Seq(nn.Module):
         source_mask = positions < source_lengths.unsqueeze(1)
         embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
         outputs, finals = self.encoder(self.dropout(embedding(source_ids)), source_lengths)
-        rows = self.decoder.start(self.bridge(outputs, source_mask, finals), source_mask, finals[-1])
+        rows = self.decoder.start(self.bridge(outputs, source_mask, finals), source_mask, finals[-1][0])
         attention = self.decoder.attention
         sources = {} if attention is None else attention.source_tensors(outputs, source_mask)
         if self.decoder.copying is not None:

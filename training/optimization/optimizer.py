@@ -1,7 +1,7 @@
 """The `[optimizer]` table of a recipe, and the optimizer it means."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -11,30 +11,38 @@ from attendant.training.table import Table
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
+ADAM_EPSILON: Final = 1e-8
+ADADELTA_EPSILON: Final = 1e-6
+
 
 class OptimizerConfig(Table):
     """`[optimizer]`.
 
     Attributes:
-        kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), or "sgd".
+        kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), "adadelta" (Zeiler 2012), or "sgd".
         learning_rate: the peak; `[schedule]` says how it rises and falls.
         betas: Adam's averaging of the gradient and of its square.
-        epsilon: Adam's, against division by zero.
+        rho: Adadelta's averaging of the square of the gradient, and of the update.
+        epsilon: against division by zero; None: 1e-8 for Adam, 1e-6 for Adadelta, as their papers have it.
         momentum: SGD's.
         weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
+
+    Adadelta finds its own step: its paper has learning_rate = 1.
     """
 
-    kind: Literal["adam", "adamw", "sgd"] = "adam"
+    kind: Literal["adam", "adamw", "adadelta", "sgd"] = "adam"
     learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
     betas: tuple[Share, Share] = (0.9, 0.999)
-    epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
+    rho: Share = 0.95
+    epsilon: Annotated[float, Field(gt=0.0)] | None = None
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
 
     @model_validator(mode="after")
     def each_value_has_an_effect(self) -> Self:
         adams = ("adam", "adamw")
-        self.refuse_idle("optimizer", self.kind, {"betas": adams, "epsilon": adams, "momentum": ("sgd",)})
+        owners = {"betas": adams, "rho": ("adadelta",), "epsilon": (*adams, "adadelta"), "momentum": ("sgd",)}
+        self.refuse_idle("optimizer", self.kind, owners)
         return self
 
 
@@ -44,13 +52,21 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) 
             return torch.optim.SGD(
                 parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
             )
+        case "adadelta":
+            return torch.optim.Adadelta(
+                parameters,
+                config.learning_rate,
+                config.rho,
+                config.epsilon or ADADELTA_EPSILON,
+                weight_decay=config.weight_decay,
+            )
         case "adam" | "adamw":
             kind = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
             return kind(
                 parameters,
                 config.learning_rate,
                 config.betas,
-                config.epsilon,
+                config.epsilon or ADAM_EPSILON,
                 weight_decay=config.weight_decay,
                 fused=True,  # one pass over the weights, on CPUs and GPUs
             )

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from attendant.training.table import Table
 
-ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau"]
+ScheduleKind = Literal["constant", "inverse_sqrt", "linear", "cosine", "one_cycle", "plateau", "milestones"]
 DECAYS_TO_AN_END: Final = ("linear", "cosine", "one_cycle")
 CYCLE_RISE, CYCLE_START = 0.3, 0.04
 """One cycle rises over this share of the run, from this share of the peak."""
@@ -21,10 +21,11 @@ class ScheduleConfig(Table):
             "linear" and "cosine": fall to `final_factor` at the run's limit; "one_cycle": rises from 1/25 of the peak
             over the first 30 % of the run, of steps or of time, and falls to `final_factor`, both by half a cosine
             (Smith and Topin 2019); "plateau": times `factor` whenever more than `patience` validations in a row
-            brought nothing.
+            brought nothing; "milestones": times `factor` at each of `milestones` (Sutskever et al. 2014, section 3.4).
         warmup_steps: steps of rising; inverse_sqrt needs at least one, one_cycle takes none.
         final_factor: of the peak, where linear, cosine and one_cycle end.
-        factor: plateau's.
+        factor: plateau's and milestones'.
+        milestones: epochs, e.g. [5.0, 5.5, 6.0]: after so many the rate falls.
         patience: plateau's, in validations.
     """
 
@@ -32,6 +33,7 @@ class ScheduleConfig(Table):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     final_factor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    milestones: tuple[Annotated[float, Field(gt=0.0)], ...] = ()
     patience: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
@@ -49,7 +51,16 @@ class ScheduleConfig(Table):
 
     @model_validator(mode="after")
     def each_value_has_an_effect(self) -> Self:
-        owners = {"final_factor": DECAYS_TO_AN_END, "factor": ("plateau",), "patience": ("plateau",)}
+        owners = {
+            "final_factor": DECAYS_TO_AN_END,
+            "factor": ("plateau", "milestones"),
+            "patience": ("plateau",),
+            "milestones": ("milestones",),
+        }
+        if self.kind == "milestones" and not self.milestones:
+            raise ValueError(
+                'schedule.kind = "milestones" falls at none: set schedule.milestones to epochs, e.g. to [5.0, 5.5, 6.0]'
+            )
         self.refuse_idle("schedule", self.kind, owners)
         return self
 
@@ -61,9 +72,12 @@ class Schedule:
     slow for the planned steps the rate has still fallen when time is up.
     """
 
-    def __init__(self, config: ScheduleConfig, *, max_steps: int | None, max_seconds: float | None) -> None:
-        """Takes the run's limits; linear, cosine and one_cycle need one of them."""
+    def __init__(
+        self, config: ScheduleConfig, *, steps_of_an_epoch: int, max_steps: int | None, max_seconds: float | None
+    ) -> None:
+        """Takes the run's limits, of which linear, cosine and one_cycle need one."""
         self._config = config
+        self._steps_of_an_epoch = steps_of_an_epoch
         self._max_steps = max_steps
         self._max_seconds = max_seconds
         self.plateau_factor = 1.0
@@ -78,6 +92,9 @@ class Schedule:
                 return rise
             case "plateau":
                 return rise * self.plateau_factor
+            case "milestones":
+                num_passed = sum(step >= milestone * self._steps_of_an_epoch for milestone in config.milestones)
+                return rise * config.factor**num_passed
             case "inverse_sqrt":
                 return rise * min(1.0, math.sqrt(config.warmup_steps / (step + 1)))
             case "one_cycle":

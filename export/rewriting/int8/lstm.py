@@ -39,7 +39,7 @@ def add_lstm(
     inputs: ir.Value,
     matrices: Sequence[tuple[Matrix, Matrix, Matrix]],
     lengths: ir.Value,
-) -> tuple[ir.Value, ir.Value]:
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Adds a layer that starts from zero.
 
     Args:
@@ -48,7 +48,8 @@ def add_lstm(
         lengths: [B] int32.
 
     Returns:
-        The hidden states [S, D, B, H + P] float32, zero beyond the lengths, and the last ones [D, B, H + P].
+        The hidden states [S, D, B, H + P] float32, zero beyond the lengths, the last ones and the last cells
+        [D, B, H + P].
     """
     size = matrices[0][1].shape[0] + NUM_CALIBRATION
     weights = [quantized(_widened(of_inputs)) for of_inputs, _, _ in matrices]
@@ -59,7 +60,7 @@ def add_lstm(
     def constant(parts: Sequence[Matrix], name: str) -> ir.Value:
         return editor.add_constant(np.stack(parts), name)
 
-    states, final, _ = editor.add_many(
+    states, final, cells = editor.add_many(
         "DynamicQuantizeLSTM",
         [
             inputs,
@@ -79,7 +80,7 @@ def add_lstm(
         hidden_size=size,
         direction="bidirectional" if len(matrices) == 2 else "forward",
     )
-    return states, final
+    return states, final, cells
 
 
 def _start(editor: GraphEditor, num_directions: int, size: int, lengths: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -8,7 +8,7 @@ positions (scan_body.py). Both directions go through the same Scan, the backward
 within their lengths: padding then comes last in both and touches no valid position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -51,14 +51,19 @@ class _Layer:
         self._num_directions, _, self._hidden_size = self._recurrent.shape
 
     def _put(self, output: int, codes: ir.Value) -> None:
-        """Replaces an output of the node, from where it is transposed and its directions are laid side by side."""
-        for transposed in self._node.outputs[output].consumers() if output < len(self._node.outputs) else ():
-            for flattened in transposed.outputs[0].consumers():
+        """Replaces an output of the node that is hidden states."""
+        for flattened in self._flattened(output):
+            values = self._activations.values(codes, HIDDEN_STEP)
+            self._editor.replace(flattened, values)
+            steps = np.full(self._num_directions * self._hidden_size, HIDDEN_STEP)
+            self._activations.set(values, Codes(codes, steps))
+
+    def _flattened(self, output: int) -> Iterator[ir.Value]:
+        """What the graph makes of an output of the node: transposed, its directions laid side by side."""
+        for transposed in list(self._node.outputs[output].consumers()) if output < len(self._node.outputs) else ():
+            for flattened in list(transposed.outputs[0].consumers()):
                 assert (transposed.op_type, flattened.op_type) == ("Transpose", "Reshape")
-                values = self._activations.values(codes, HIDDEN_STEP)
-                self._editor.replace(flattened.outputs[0], values)
-                steps = np.full(self._num_directions * self._hidden_size, HIDDEN_STEP)
-                self._activations.set(values, Codes(codes, steps))
+                yield flattened.outputs[0]
 
 
 def _weights(node: ir.Node, place: int) -> Matrix:
@@ -129,14 +134,17 @@ class _LstmLayer(_Layer):
         ]
         # In units of a step: the node's own quantization then gives the codes back as they are.
         inputs = self._activations.values(codes.value, 1.0)
-        states, final = add_lstm(self._editor, inputs, matrices, self._lengths)
-        self._put(0, self._rows(states, (2, 0, 1, 3)))
-        self._put(1, self._rows(final, (1, 0, 2)))
+        states, final, cells = add_lstm(self._editor, inputs, matrices, self._lengths)
+        hidden, last_hidden = (self._activations.quantized(value, HIDDEN_STEP) for value in (states, final))
+        self._put(0, self._rows(hidden, (2, 0, 1, 3)))
+        self._put(1, self._rows(last_hidden, (1, 0, 2)))
+        for flattened in self._flattened(2):
+            self._editor.replace(flattened, self._rows(cells, (1, 0, 2)))
 
     def _rows(self, states: ir.Value, order: Sequence[int]) -> ir.Value:
-        """Codes with the directions side by side, the model's own units alone: [..., D H] from [..., D, ..., H + P]."""
+        """The directions side by side, the model's own units alone: [..., D H] from [..., D, ..., H + P]."""
         editor = self._editor
-        codes = editor.add("Transpose", [self._activations.quantized(states, HIDDEN_STEP)], perm=order)
+        codes = editor.add("Transpose", [states], perm=order)
         ends = [editor.integers(place) for place in (0, self._hidden_size, -1)]
         kept = editor.add("Slice", [codes, *ends])
         together = editor.integers(*[0] * (len(order) - 2), self._num_directions * self._hidden_size)

@@ -40,6 +40,20 @@ from attendant.training.model import ModelConfig
         ({"attention": {"score": "none"}, "decoder": {"initial_state": "zeros"}}, ["initial_state", "bridge"]),
         ({"decoder": {"copying": True}}, ["model.decoder.copying", "model.shared_embeddings = true"]),
         ({"attention": {"score": "none"}, "decoder": {"copying": True}}, ["copying", '"none"', "leave it out"]),
+        ({"residual": False, "encoder": {"num_layers": 2}}, ["model.residual", "the deepest has 2", "leave it out"]),
+        (
+            {"encoder": {"bidirectional": False}, "decoder": {"initial_state": "backward"}},
+            ["initial_state", "bidirectional = true", "bridge"],
+        ),
+        (
+            {"hidden_size": 6, "decoder": {"initial_state": "final"}},
+            ["states of size 12", "model.encoder.hidden_size", "bridge"],
+        ),
+        ({"hidden_size": 6, "decoder": {"readout": "sum"}}, ["contexts of size 12", "addition"]),
+        (
+            {"embedding_size": 6, "hidden_size": 6, "decoder": {"tied_embeddings": True, "readout": "concatenation"}},
+            ["hidden_size + the context's size", "got 6 and 18"],
+        ),
         ({"encoder": {"reverse_source": True}}, ["reverse_source", "bidirectional = false"]),
     ],
 )

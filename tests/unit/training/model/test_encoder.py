@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from attendant.training.kernels.cells import CellKind
 from attendant.training.model import ModelConfig
 from attendant.training.model.encoder import Encoder
 from attendant.training.model.recurrent import RecurrentLayer, reverse
@@ -9,11 +10,11 @@ from attendant.training.model.recurrent import RecurrentLayer, reverse
 LENGTHS = torch.tensor([3, 1, 5])
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize(("cell", "keeps_cells"), [("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_layer_equals_packed_sequences(cell: str, bidirectional: bool) -> None:
+def test_a_layer_equals_packed_sequences(cell: CellKind, keeps_cells: bool, bidirectional: bool) -> None:
     torch.manual_seed(0)
-    layer = RecurrentLayer(cell, 4, 3, bidirectional=bidirectional)
+    layer = RecurrentLayer(cell, 4, 3, bidirectional=bidirectional, keeps_cells=keeps_cells)
     reference = type(layer.forward_rnn)(4, 3, batch_first=True, bidirectional=bidirectional)
     names = [name for name, _ in layer.forward_rnn.named_parameters()]
     for name in names:
@@ -21,14 +22,14 @@ def test_a_layer_equals_packed_sequences(cell: str, bidirectional: bool) -> None
         if bidirectional:
             getattr(reference, f"{name}_reverse").data = getattr(layer.backward_rnn, name).data
     inputs = torch.randn(3, 5, 4)
-    outputs, final = layer(inputs, LENGTHS)
+    outputs, finals = layer(inputs, LENGTHS)
     packed = nn.utils.rnn.pack_padded_sequence(inputs, LENGTHS, batch_first=True, enforce_sorted=False)
     expected, last = reference(packed)
     expected, _ = nn.utils.rnn.pad_packed_sequence(expected, batch_first=True)
-    last = last[0] if cell == "lstm" else last
+    last = last[: 1 + keeps_cells] if cell == "lstm" else [last]
     for row, length in enumerate(LENGTHS):
         torch.testing.assert_close(outputs[row, :length], expected[row, :length])
-    torch.testing.assert_close(final, torch.cat(list(last), -1))
+    torch.testing.assert_close(finals, tuple(torch.cat(list(part), -1) for part in last))
 
 
 def test_reverse_turns_within_the_length() -> None:
@@ -51,9 +52,10 @@ def test_a_reversed_source_is_read_from_its_end_and_keeps_its_places() -> None:
     torch.testing.assert_close(finals[-1], expected[-1])
 
 
-def test_residual_from_the_third_layer_on() -> None:
+@pytest.mark.parametrize("residual", [True, False])
+def test_residual_from_the_third_layer_on(residual: bool) -> None:
     torch.manual_seed(0)
-    encoder = Encoder(ModelConfig(embedding_size=4, hidden_size=3, encoder={"num_layers": 4})).eval()
+    encoder = Encoder(ModelConfig(embedding_size=4, hidden_size=3, residual=residual, encoder={"num_layers": 4})).eval()
     for layer in encoder.layers[2:]:
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)  # such a layer adds nothing
@@ -61,4 +63,4 @@ def test_residual_from_the_third_layer_on() -> None:
     outputs, _ = encoder(embedded, LENGTHS)
     second, _ = encoder.layers[1](encoder.layers[0](embedded, LENGTHS)[0], LENGTHS)
     assert second.any()
-    torch.testing.assert_close(outputs, second)
+    torch.testing.assert_close(outputs, second if residual else torch.zeros_like(second))

@@ -81,6 +81,29 @@ def test_state_tensors_are_what_encode_gives(tables: dict[str, object], rows: li
         assert encoded.source_tensors["source_mask"].tolist() == [[True, True, True], [True, True, False]]
 
 
+def test_the_papers_first_weights() -> None:
+    torch.manual_seed(0)
+    uniform = tiny_model_of("uniform")
+    for name, weights in uniform.named_parameters():
+        assert 0.06 < weights.abs().max() <= 0.08, name
+    normal = tiny_model_of("normal")
+    for name, weights in normal.named_parameters():
+        if weights.dim() == 1:
+            assert not weights.any(), name
+        elif "weight_hh" in name:
+            gate = weights[: weights.shape[1]]
+            torch.testing.assert_close(gate @ gate.T, torch.eye(len(gate)))
+        else:
+            deviation = 0.001 if "score" in name else 0.01
+            assert weights.std().item() == pytest.approx(deviation, rel=0.2), name
+
+
+def tiny_model_of(initialization: str) -> Seq2Seq:
+    sizes = {"embedding_size": 20, "hidden_size": 24, "encoder": {"bidirectional": False}}
+    options = {"attention": {"score": "additive"}, "initialization": initialization}
+    return Seq2Seq(ModelConfig.model_validate(sizes | options), 40, 41)
+
+
 def test_the_forget_gate_starts_open() -> None:
     rnn = build().decoder.cells[0].rnn
     assert (rnn.bias_ih_l0[6:12] + rnn.bias_hh_l0[6:12]).tolist() == [1.0] * 6

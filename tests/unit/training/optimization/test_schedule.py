@@ -8,7 +8,8 @@ from attendant.training.optimization.schedule import Schedule, ScheduleConfig
 
 
 def schedule(max_steps: int | None = None, max_seconds: float | None = None, **config: object) -> Schedule:
-    return Schedule(ScheduleConfig.model_validate(config), max_steps=max_steps, max_seconds=max_seconds)
+    limits = {"max_steps": max_steps, "max_seconds": max_seconds}
+    return Schedule(ScheduleConfig.model_validate(config), steps_of_an_epoch=10, **limits)
 
 
 def test_rises_linearly_and_reaches_the_peak() -> None:
@@ -52,6 +53,8 @@ def test_one_cycle_rises_and_falls_by_steps_or_by_time() -> None:
         ({"kind": "one_cycle", "warmup_steps": 9}, "schedule.warmup_steps = 9: .* rises over the first 30 %"),
         ({"kind": "constant", "final_factor": 0.1}, "schedule.final_factor = 0.1 means nothing to"),
         ({"kind": "cosine", "factor": 0.7}, "schedule.factor = 0.7 means nothing to .*: leave it out, or take plateau"),
+        ({"kind": "milestones"}, "falls at none: set schedule.milestones"),
+        ({"kind": "cosine", "milestones": [2.0]}, "means nothing to .*, or take milestones"),
     ],
 )
 def test_contradictions_are_refused(config: dict, said: str) -> None:
@@ -66,3 +69,8 @@ def test_plateau_falls_after_its_patience() -> None:
         found.validated(improved=improved)
         factors.append(found.factor(100, 0.0))
     assert factors == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_milestones_are_epochs() -> None:
+    found = schedule(kind="milestones", milestones=[2.0, 2.5, 3.0])
+    assert [found.factor(step, 0.0) for step in (0, 19, 20, 24, 25, 30, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]

@@ -9,7 +9,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.recipe.recipe import Recipe, load_recipe
 
-RECIPES = sorted((Path(__file__).parents[4] / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[4] / "recipes").rglob("*.toml"))
 
 SMALL = """
 [data]
@@ -57,7 +57,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("data.train.zip=x", "--set data.train.zip=x: train is a value, not a table"),
         ("batches.zzz=1", "unknown key batches.zzz; known here: max_tokens"),
         ("data.validation.tzv=1", "unknown key data.validation.tzv; did you mean tsv?"),
-        ("optimizer.kind=adamm", "optimizer.kind = 'adamm': input should be 'adam', 'adamw' or 'sgd'"),
+        ("optimizer.kind=adamm", "optimizer.kind = 'adamm': input should be 'adam', 'adamw', 'adadelta' or 'sgd'"),
         ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: input should be greater than 0"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: input should be a finite number"),
         ("training.max_epochs=many", "training.max_epochs = 'many': input should be a valid integer"),

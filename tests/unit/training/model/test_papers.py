@@ -1,0 +1,227 @@
+"""The founding papers' models, held against their equations in numpy: the memory, the first state, and three steps.
+
+Shapes here: one source of S positions, vectors without a batch axis.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from attendant.runtime.stepper import attention_layout
+from attendant.training.kernels.cells import weights_of
+from attendant.training.model import ModelConfig, Seq2Seq
+
+Array = NDArray[np.float64]
+State = tuple[Array, ...]
+
+VOCABULARY = 11
+SOURCE = [4, 9, 5, 7, 3]
+TARGET = [2, 6, 8]
+
+
+def sigmoid(values: Array) -> Array:
+    return 1 / (1 + np.exp(-values))
+
+
+def softmax(values: Array) -> Array:
+    exponents = np.exp(values - values.max())
+    return exponents / exponents.sum()
+
+
+def numbers(tensor: torch.Tensor | None) -> Array:
+    assert tensor is not None
+    found: Array = tensor.detach().numpy()
+    return found
+
+
+def gru(weights: nn.RNNBase, inputs: Array, state: State) -> State:
+    """Cho et al. 2014, with the reset gate after the recurrent product, as cuDNN has it."""
+    of_inputs, of_hidden, input_bias, hidden_bias = map(numbers, weights_of(weights))
+    reset_in, update_in, new_in = np.split(of_inputs @ inputs + input_bias, 3)
+    reset_hidden, update_hidden, new_hidden = np.split(of_hidden @ state[0] + hidden_bias, 3)
+    reset, update = sigmoid(reset_in + reset_hidden), sigmoid(update_in + update_hidden)
+    new = np.tanh(new_in + reset * new_hidden)
+    return ((1 - update) * new + update * state[0],)
+
+
+def lstm(weights: nn.RNNBase, inputs: Array, state: State) -> State:
+    """Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000."""
+    of_inputs, of_hidden, input_bias, hidden_bias = map(numbers, weights_of(weights))
+    gates = np.split(of_inputs @ inputs + input_bias + of_hidden @ state[0] + hidden_bias, 4)
+    entry, forget, new, output = sigmoid(gates[0]), sigmoid(gates[1]), np.tanh(gates[2]), sigmoid(gates[3])
+    cell = forget * state[1] + entry * new
+    return output * np.tanh(cell), cell
+
+
+CELLS = {"gru": (gru, 1), "lstm": (lstm, 2)}
+
+
+def direction(kind: str, weights: nn.RNNBase, inputs: list[Array]) -> list[State]:
+    """The states after each input, from zero."""
+    cell, num_parts = CELLS[kind]
+    state, found = (np.zeros(weights.hidden_size),) * num_parts, []
+    for one in inputs:
+        state = cell(weights, one, state)
+        found.append(state)
+    return found
+
+
+def plain_stack(kind: str, encoder: Any, inputs: list[Array]) -> tuple[list[Array], list[State]]:
+    """Layers of one direction: the outputs of the top one, and each layer's last state."""
+    finals = []
+    for layer in encoder.layers:
+        states = direction(kind, layer.forward_rnn, inputs)
+        inputs = [hidden for hidden, *_ in states]
+        finals.append(states[-1])
+    return inputs, finals
+
+
+def linear(layer: Any, values: Array) -> Array:
+    product = numbers(layer.weight) @ values
+    return product if layer.bias is None else product + numbers(layer.bias)
+
+
+def logits_of(model: Seq2Seq, readout: Array) -> Array:
+    return numbers(model.output.weight) @ readout + numbers(model.output.bias + model.output.never)
+
+
+class Paper:
+    """A model, its weights drawn anew and large enough to tell, and what it is fed."""
+
+    def __init__(self, **config: Any) -> None:
+        torch.manual_seed(3)
+        sizes = {"embedding_size": 5, "hidden_size": 6, "dropout": 0.0}
+        self.model: Any = Seq2Seq(ModelConfig.model_validate(sizes | config), VOCABULARY, VOCABULARY).double().eval()
+        for parameter in self.model.parameters():
+            nn.init.normal_(parameter, std=0.5)
+        self.source = [numbers(self.model.source_embedding.weight)[one] for one in SOURCE]
+        self.target = [numbers(self.model.target_embedding.weight)[one] for one in TARGET]
+
+    def check(self, first: list[State], logits: list[Array]) -> None:
+        """That the model has this first state of each decoder layer, and these logits after each of TARGET."""
+        with torch.inference_mode():
+            encoded = self.model.encode(torch.tensor([SOURCE]), torch.tensor([len(SOURCE)]))
+            rows = encoded.row_tensors
+            for part, name in enumerate(self.model.decoder.state_names):
+                np.testing.assert_allclose(numbers(rows[name])[0], [state[part] for state in first], rtol=1e-12)
+            layout = [torch.from_numpy(one) for one in attention_layout(np.zeros(1, np.int64), 1)]
+            for symbol, wanted in zip(TARGET, logits, strict=True):
+                found, rows, _ = self.model.step(torch.tensor([symbol]), rows, encoded.source_tensors, *layout)
+                np.testing.assert_allclose(numbers(found)[0], wanted, rtol=1e-10)
+
+
+def test_rnnsearch() -> None:
+    """Bahdanau et al. 2015, appendix A: bidirectional GRU, additive attention by the previous state, deep output."""
+    paper = Paper(
+        cell="gru",
+        initialization="normal",
+        encoder={"bidirectional": True, "hidden_size": 6},
+        attention={"score": "additive", "query": "previous", "key_size": 4},
+        decoder={"initial_state": "backward", "readout": "maxout"},
+    )
+    model, (layer,) = paper.model, paper.model.encoder.layers
+    forward = [hidden for (hidden,) in direction("gru", layer.forward_rnn, paper.source)]
+    backward = [hidden for (hidden,) in direction("gru", layer.backward_rnn, paper.source[::-1])][::-1]
+    memory = [np.concatenate(pair) for pair in zip(forward, backward, strict=True)]
+    state: State = (np.tanh(linear(model.bridge.layers[0], backward[0])),)  # A.2.2: s_0 = tanh(W_s h_1)
+    first, logits = [state], []
+    score = model.decoder.attention.score
+    for symbol in paper.target:
+        query = linear(score.project_query, state[0])  # A.1.2: e_ij = v . tanh(W_a s_(i-1) + U_a h_j)
+        energies = [numbers(score.weight) @ np.tanh(query + linear(score.project_keys, one)) for one in memory]
+        context = softmax(np.array(energies)) @ np.array(memory)
+        state = gru(model.decoder.cells[0].rnn, np.concatenate([symbol, context]), state)
+        deep = linear(model.decoder.readout.project, np.concatenate([context, state[0], symbol]))
+        logits.append(logits_of(model, np.maximum(*np.split(deep, 2))))
+    paper.check(first, logits)
+
+
+def test_rnn_encoder_decoder() -> None:
+    """Cho et al. 2014, appendix A: one direction, one vector, which is in every step and in the prediction."""
+    paper = Paper(
+        cell="gru",
+        encoder={"bidirectional": False},
+        attention={"score": "none"},
+        decoder={"source_vector": True, "readout": "maxout"},
+    )
+    model = paper.model
+    _, ((vector,),) = plain_stack("gru", model.encoder, paper.source)
+    state: State = (np.tanh(linear(model.bridge.layers[0], vector)),)
+    first, logits = [state], []
+    for symbol in paper.target:
+        state = gru(model.decoder.cells[0].rnn, np.concatenate([symbol, vector]), state)
+        deep = linear(model.decoder.readout.project, np.concatenate([vector, state[0], symbol]))
+        logits.append(logits_of(model, np.maximum(*np.split(deep, 2))))
+    paper.check(first, logits)
+
+
+def test_the_vector_itself_as_first_state() -> None:
+    paper = Paper(
+        cell="gru", encoder={"bidirectional": False}, attention={"score": "none"}, decoder={"initial_state": "final"}
+    )
+    _, (state,) = plain_stack("gru", paper.model.encoder, paper.source)
+    first, logits = [state], []
+    for symbol in paper.target:
+        state = gru(paper.model.decoder.cells[0].rnn, symbol, state)
+        logits.append(logits_of(paper.model, state[0]))
+    paper.check(first, logits)
+
+
+def test_deep_lstms_on_reversed_sources() -> None:
+    """Sutskever et al. 2014: four plain layers; the decoder's start from the encoder's (h, c), layer by layer."""
+    paper = Paper(
+        cell="lstm",
+        residual=False,
+        initialization="uniform",
+        encoder={"num_layers": 4, "bidirectional": False, "reverse_source": True},
+        attention={"score": "none"},
+        decoder={"num_layers": 4, "initial_state": "final"},
+    )
+    model = paper.model
+    _, states = plain_stack("lstm", model.encoder, paper.source[::-1])
+    first, logits = list(states), []
+    for symbol in paper.target:
+        inputs = symbol
+        for index, cell in enumerate(model.decoder.cells):
+            states[index] = lstm(cell.rnn, inputs, states[index])
+            inputs = states[index][0]
+        logits.append(logits_of(model, inputs))
+    paper.check(first, logits)
+
+
+@pytest.mark.parametrize("readout", ["tanh", "sum", "concatenation", "addition"])
+def test_global_attention_with_input_feeding(readout: str) -> None:
+    """Luong et al. 2015, sections 3.1 and 3.3: the state after the cell asks; the next step is fed the readout."""
+    paper = Paper(
+        cell="lstm",
+        encoder={"num_layers": 2, "bidirectional": False},
+        attention={"score": "general"},
+        decoder={"num_layers": 2, "initial_state": "final", "input_feeding": True, "readout": readout},
+    )
+    model = paper.model
+    memory, states = plain_stack("lstm", model.encoder, paper.source)
+    first, logits = list(states), []
+    score = model.decoder.attention.score
+    fed = np.zeros(12 if readout == "concatenation" else 6)
+    for symbol in paper.target:
+        inputs = np.concatenate([symbol, fed])
+        for index, cell in enumerate(model.decoder.cells):
+            states[index] = lstm(cell.rnn, inputs, states[index])
+            inputs = states[index][0]
+        weights = softmax(np.array([inputs @ linear(score.project_keys, one) for one in memory]))  # eq. 7 and 8
+        context = weights @ np.array(memory)
+        match readout:
+            case "tanh":  # eq. 5
+                fed = np.tanh(linear(model.decoder.readout.project, np.concatenate([context, inputs])))
+            case "addition":
+                fed = inputs + linear(model.decoder.readout.project, context)
+            case "sum":
+                fed = inputs + context
+            case "concatenation":
+                fed = np.concatenate([inputs, context])
+        logits.append(logits_of(model, fed))
+    paper.check(first, logits)
