@@ -7,8 +7,8 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from attendant_client.answers import Generation, ModelInfo, Score
-from attendant_client.attention_map import EOS, UNICODE_SHADES, draw
+from attendant_client.answers import EOS, Generation, ModelInfo, Score
+from attendant_client.attention_map import UNICODE_SHADES, draw
 from attendant_client.errors import AttendantError, InvalidArgument
 
 
