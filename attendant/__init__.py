@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attendant.library import Generation, Hypothesis, InvalidArgument, Model, Sampling, Score, load
+    from attendant.library import Generation, Hypothesis, InvalidArgument, Model, Sampling, Score, UserError, load
 
-__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "load"]
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]
 
 _PACKAGES = {"export", "library", "runtime", "server", "training"}
 

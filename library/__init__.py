@@ -5,6 +5,7 @@ The checks, the engine and the answers are the server's; the options and the typ
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.model import Model, load
+from attendant.runtime.errors import UserError
 from attendant_client import InvalidArgument, Sampling
 
-__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "load"]
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]

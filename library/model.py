@@ -1,10 +1,10 @@
 """A bundle that is opened in this process, and what it can be asked."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Unpack, overload
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.requests import Options, read_generate, read_score
@@ -26,8 +26,6 @@ MAX_ROWS: Final = 256
 MAX_SOURCE_POSITIONS: Final = 32768
 """Of the server's engines, by default."""
 
-Read = TypeVar("Read")
-
 
 def load(
     path: Path | str,
@@ -45,7 +43,7 @@ def load(
         max_rows: live hypotheses that are stepped together at most: beams are no wider.
 
     Raises:
-        attendant.runtime.errors.UserError: the bundle is refused, or has no such precision; or there is no such
+        UserError: the bundle is refused, or has no such precision; or there is no such
             provider here.
     """
     return limited(
@@ -97,18 +95,38 @@ class Model:
     def generate(self, source: str, **options: Unpack[Options]) -> Generation: ...  # type: ignore[overload-overlap]
 
     @overload
-    def generate(self, source: Iterable[Source], **options: Unpack[Options]) -> list[Generation]: ...
+    def generate(
+        self, source: Iterable[Source], *, return_errors: Literal[False] = False, **options: Unpack[Options]
+    ) -> list[Generation]: ...
 
-    def generate(self, source: str | Iterable[Source], **options: Unpack[Options]) -> Generation | list[Generation]:
+    @overload
+    def generate(
+        self, source: Iterable[Source], *, return_errors: Literal[True], **options: Unpack[Options]
+    ) -> list[Generation | InvalidArgument]: ...
+
+    def generate(
+        self, source: str | Iterable[Source], *, return_errors: bool = False, **options: Unpack[Options]
+    ) -> Generation | Sequence[Generation | InvalidArgument]:
         """Decodes a text, or each source of a list together with the others, in their order.
 
         Args:
             source: a text; or a list, each of whose items is a text or the tokens of one source.
+            return_errors: of a list: what is wrong with a source stands in its place; otherwise it is raised.
             options: the API's, which docs/api.md lists; one that is left out takes the bundle's default.
         """
         if isinstance(source, str):
-            return self._generations([source], options)[0]
-        return self._generations(list(source), options)
+            request = read_generate(source, options, self._facts)
+            return self._generation(request, *self._decode([request]))
+        read: list[ReadRequest | InvalidArgument] = []
+        for place, one in enumerate(source):
+            try:
+                read.append(read_generate(one, options, self._facts))
+            except InvalidArgument as error:
+                if not return_errors:
+                    raise _of_source(place, error) from None
+                read.append(error)
+        results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
+        return [one if isinstance(one, InvalidArgument) else self._generation(one, next(results)) for one in read]
 
     @overload
     def score(  # type: ignore[overload-overlap]
@@ -142,22 +160,23 @@ class Model:
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
         if isinstance(source, str):
             return self._scores([read(source, target)])[0]
-        pairs = list(zip(source, target, strict=True))
-        return self._scores(_each(lambda pair: read(*pair), pairs))
+        requests = []
+        for place, (one, of_one) in enumerate(zip(source, target, strict=True)):
+            try:
+                requests.append(read(one, of_one))
+            except InvalidArgument as error:
+                raise _of_source(place, error) from None
+        return self._scores(requests)
 
-    def _generations(self, sources: Sequence[Source], options: Options) -> list[Generation]:
-        requests = _each(lambda source: read_generate(source, options, self._facts), sources)
-        return [
-            Generation(
-                request_id="",
-                model=self.name,
-                version=self.version,
-                hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
-                source_tokens=tuple(source_tokens(request, self._facts)),
-                timings=_timings(result.stats),
-            )
-            for request, result in zip(requests, self._decode(requests), strict=True)
-        ]
+    def _generation(self, request: ReadRequest, result: Result) -> Generation:
+        return Generation(
+            request_id="",
+            model=self.name,
+            version=self.version,
+            hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
+            source_tokens=tuple(source_tokens(request, self._facts)),
+            timings=_timings(result.stats),
+        )
 
     def _hypothesis(self, found: Any, request: ReadRequest) -> Hypothesis:
         fields = hypothesis_fields(found, request, self._facts)
@@ -187,15 +206,9 @@ class Model:
         return [results[key] for key in range(len(requests))]
 
 
-def _each(read: Callable[[Any], Read], given: Sequence[Any]) -> list[Read]:
-    """Reads each of a list; an error says which it was."""
-    found = []
-    for place, one in enumerate(given):
-        try:
-            found.append(read(one))
-        except InvalidArgument as error:
-            raise InvalidArgument(error.code, f"source {place}: {error.message}", error.violations) from None
-    return found
+def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:
+    """The error of one source of a list, which it names."""
+    return InvalidArgument(error.code, f"source {place}: {error.message}", error.violations)
 
 
 def _timings(stats: RequestStats) -> Timings:

@@ -101,4 +101,5 @@ def _short(value: object) -> str:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False)
+    # A bundle that is asked in this process answers with arrays.
+    return json.dumps(fields, ensure_ascii=False, default=lambda array: array.tolist())

@@ -1,5 +1,6 @@
 """`attendant.load`: answers as the server gives them, in this process."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 import attendant
-from attendant.runtime.errors import UserError
 from attendant_client import Sampling
 
 ROOT = Path(__file__).parents[3]
@@ -69,6 +69,8 @@ def test_what_can_not_be_done_is_told_as_the_server_tells_it(model: attendant.Mo
     }
     with pytest.raises(attendant.InvalidArgument, match=r"^source 1: text is 0 tokens long"):
         model.generate(["face", " "])
+    found = model.generate(["", "face"], return_errors=True, beam_size=1)
+    assert [type(one).__name__ for one in found] == ["InvalidArgument", "Generation"]
     with pytest.raises(attendant.InvalidArgument, match=r"target_tokens\.tokens"):
         model.score("face", ["nope"])
     with pytest.raises(TypeError, match="there is no option beams; choose from alternatives, attention, beam_size"):
@@ -97,9 +99,9 @@ def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> No
 
 
 def test_what_can_not_be_loaded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"manifest\.json"):
+    with pytest.raises(attendant.UserError, match=r"manifest\.json"):
         attendant.load(tmp_path)
-    with pytest.raises(UserError, match="fp16"):
+    with pytest.raises(attendant.UserError, match="fp16"):
         attendant.load(BUNDLE, precision="fp16")
 
 
@@ -119,6 +121,16 @@ def test_it_needs_no_torch_and_imports_lazily() -> None:
         [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert (run.stdout, run.returncode) == ("F OW N IY M\n", 0), run.stderr
+
+
+def test_the_program_of_the_document_runs() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
+    path = f"{ROOT}:{ROOT / 'client'}"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "F OW N IY M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
 
 
 def test_the_packages_are_found_through_the_package() -> None:
