@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
@@ -63,10 +64,15 @@ class ParsedRequest:
         return REQUEST_BYTES + TOKEN_BYTES * len(self.source_ids) + options.num_hypotheses * target
 
     def submit(
-        self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+        self,
+        timeout_seconds: float | None,
+        priority: Priority = Priority.INTERACTIVE,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
         """See EngineRunner.submit; the client is the one whose call is being handled."""
-        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority, CLIENT.get())
+        return self.model.runner.submit(
+            self.source_ids, self.options, timeout_seconds, priority, CLIENT.get(), on_progress
+        )
 
     def scored(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.
