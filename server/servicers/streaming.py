@@ -26,7 +26,7 @@ async def streamed(
     Raises:
         AttendantError: what the request ends with, other than an answer; Stalled among them.
     """
-    growing = GrowingText(asked.model.bundle.target_tokenizer, replaces_unknowns=asked.source_words is not None)
+    growing = GrowingText(asked.model.bundle.target_tokenizer, replaces_unknowns=asked.asked.source_words is not None)
     certain: list[int] = []
     stirred = asyncio.Event()
 
