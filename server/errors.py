@@ -21,7 +21,6 @@ AttendantError
 |   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
-|-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
@@ -221,14 +220,6 @@ class Stalled(Unavailable):
 class EngineDead(Unavailable):
     reason = "engine_dead"
     default_message = "the engine has failed and the server is ending; try another one"
-
-
-class NotBuilt(AttendantError):
-    code = "UNIMPLEMENTED"
-    reason = "not_built"
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"{method} is not available in this version of the server")
 
 
 IN_THE_LOG = "internal error; the server's log has it under this request's id"

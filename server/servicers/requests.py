@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.requests import reading
 from attendant.runtime.requests.reading import ReadRequest, Side
 from attendant.runtime.requests.violations import Violations
@@ -34,6 +35,7 @@ READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
 """One, so that the engine keeps its cores whatever is sent. Meanwhile only requests as large as those wait."""
 
 AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,16 @@ class ParsedRequest:
         return REQUEST_BYTES + TOKEN_BYTES * len(asked.source_ids) + options.num_hypotheses * target
 
     def submit(
-        self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+        self,
+        timeout_seconds: float | None,
+        priority: Priority = Priority.INTERACTIVE,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
         """See EngineRunner.submit; the client is the one whose call is being handled."""
         asked = self.asked
-        return self.model.runner.submit(asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get())
+        return self.model.runner.submit(
+            asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get(), on_progress
+        )
 
     def scored(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.
@@ -89,9 +96,14 @@ async def parsed(
     read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
 ) -> ParsedRequest:
     """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
-    if request.ByteSize() <= LOOP_BYTES:
-        return read(request, model)
-    return await asyncio.get_running_loop().run_in_executor(READERS, read, request, model)
+    return await off_the_loop(request.ByteSize(), partial(read, request, model))
+
+
+async def off_the_loop(num_bytes: int, read: Callable[[], Read]) -> Read:
+    """What is read of a message, without holding up the event loop where it is large."""
+    if num_bytes <= LOOP_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(READERS, read)
 
 
 def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:

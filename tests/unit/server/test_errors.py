@@ -30,7 +30,6 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.Unread(),
     errors.Stalled(30.0),
     errors.EngineDead(),
-    errors.NotBuilt("GenerateStream"),
     errors.InternalError(),
     errors.PoisonedRequest(),
 ]
@@ -53,7 +52,6 @@ CODES = {
     "Unread": "UNAVAILABLE",
     "Stalled": "UNAVAILABLE",
     "EngineDead": "UNAVAILABLE",
-    "NotBuilt": "UNIMPLEMENTED",
     "InternalError": "INTERNAL",
     "PoisonedRequest": "INTERNAL",
 }
