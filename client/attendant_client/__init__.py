@@ -9,6 +9,7 @@
 
 from attendant_client import attention_map
 from attendant_client.answers import (
+    Delta,
     Evaluation,
     FinishReason,
     Generation,
@@ -44,6 +45,7 @@ __all__ = [
     "AttendantError",
     "Bulk",
     "DeadlineExceeded",
+    "Delta",
     "Evaluation",
     "FinishReason",
     "GenerateOptions",

@@ -54,6 +54,17 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Tokens of the best hypothesis that no later step can change, and what they add to its text.
+
+    Put together, the deltas of an answer are its tokens and its text.
+    """
+
+    tokens: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """Where the server's time went.
 
