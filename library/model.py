@@ -16,7 +16,7 @@ from attendant.runtime.decoding.growing_text import GrowingText, Piece
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import limited
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
-from attendant.runtime.requests.model import BundleModel, limits_in_force
+from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
 from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
@@ -44,8 +44,7 @@ def load(
         max_rows: live hypotheses that are stepped together at most: beams are no wider.
 
     Raises:
-        UserError: the bundle is refused, or has no such precision; or there is no such
-            provider here.
+        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows.
     """
     return limited(
         lambda: _load(Path(path), precision, provider, threads or available_cpus(), max_rows),
@@ -55,6 +54,7 @@ def load(
 
 def _load(path: Path, precision: Precision | None, provider: Provider, threads: int, max_rows: int) -> "Model":
     bundle = open_bundle(path)
+    refuse_few_rows(bundle.manifest, max_rows)
     precision = precision or default_precision(bundle.manifest, provider)
     stepper = open_stepper(bundle, precision, provider, threads)
     if differences := check_decoding(bundle, stepper, precision, provider):

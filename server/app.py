@@ -6,6 +6,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -85,7 +86,8 @@ async def serve(config: ServerConfig) -> int:
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             try:
-                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+                said = f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}"
+                print(json.dumps({"message": said}) if config.log_format == "json" else said, flush=True)
             except OSError:  # its disk is full; the log says the same
                 give_up_output()
             await lifecycle.ending()

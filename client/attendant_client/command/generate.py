@@ -105,7 +105,8 @@ async def _lines() -> AsyncIterator[Item]:
     async for line in read_lines():
         number += 1
         try:
-            source = line.rstrip(b"\r\n").decode()
+            # Some editors write a byte order mark first.
+            source = line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             source = None
         yield Item(

@@ -117,6 +117,8 @@ def test_what_can_not_be_loaded(tmp_path: Path) -> None:
         attendant.load(tmp_path)
     with pytest.raises(attendant.UserError, match="fp16"):
         attendant.load(BUNDLE, precision="fp16")
+    with pytest.raises(attendant.UserError, match="max_rows is 1: g2p-en searches with"):
+        attendant.load(BUNDLE, max_rows=1)
 
 
 PROGRAM = """
