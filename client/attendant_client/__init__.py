@@ -21,6 +21,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
+from attendant_client.blocking import BlockingClient
 from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.errors import (
@@ -37,12 +38,14 @@ from attendant_client.errors import (
     Violation,
 )
 from attendant_client.options import GenerateOptions, RequestOptions, Sampling
+from attendant_client.streaming import GenerationStream
 from attendant_client.version import VERSION
 
 __all__ = [
     "VERSION",
     "AttendantClient",
     "AttendantError",
+    "BlockingClient",
     "Bulk",
     "DeadlineExceeded",
     "Delta",
@@ -50,6 +53,7 @@ __all__ = [
     "FinishReason",
     "GenerateOptions",
     "Generation",
+    "GenerationStream",
     "HealthStatus",
     "Hypothesis",
     "InvalidArgument",

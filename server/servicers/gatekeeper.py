@@ -50,7 +50,7 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
             request_id, model = getattr(request, "request_id", ""), getattr(request, "model", "")
             counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
             counted.end(error)
-            await abort(context, error, counted.made_up_id)
+            await abort(context, error, counted.request_id)
 
         return refuse
 
