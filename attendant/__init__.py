@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attendant.library import (
-        Delta,
         Generation,
         Hypothesis,
         InvalidArgument,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Delta",
     "Generation",
     "Hypothesis",
     "InvalidArgument",

@@ -7,10 +7,9 @@ from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.model import Model, load
 from attendant.library.requests import Options
 from attendant.runtime.errors import UserError
-from attendant_client import Delta, InvalidArgument, Sampling
+from attendant_client import InvalidArgument, Sampling
 
 __all__ = [
-    "Delta",
     "Generation",
     "Hypothesis",
     "InvalidArgument",

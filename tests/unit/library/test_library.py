@@ -42,11 +42,14 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_stream_grows_into_the_answer(model: attendant.Model, beam_size: int) -> None:
     options = attendant.Options(beam_size=beam_size, num_hypotheses=beam_size)
-    *deltas, answer = model.stream("knowledgeable", **options)
-    assert isinstance(answer, attendant.Generation) and len(deltas) > 1
-    grown = [one for one in deltas if isinstance(one, attendant.Delta)]
-    assert sum([one.tokens for one in grown], ()) == answer.best.tokens
-    assert "".join(one.text for one in grown) == answer.best.text
+    stream = model.stream("knowledgeable", **options)
+    with pytest.raises(RuntimeError, match="read to its end"):
+        _ = stream.generation
+    deltas = list(stream)
+    answer = stream.generation
+    assert len(deltas) > 1
+    assert sum([one.tokens for one in deltas], ()) == answer.best.tokens
+    assert "".join(one.text for one in deltas) == answer.best.text
     whole = model.generate("knowledgeable", **options)
     assert [one.score for one in answer.hypotheses] == [one.score for one in whole.hypotheses]
     with pytest.raises(attendant.InvalidArgument):
