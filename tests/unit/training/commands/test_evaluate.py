@@ -51,6 +51,11 @@ def test_data_in_two_files(tmp_path: Path, finished_run: Path, command: Command)
     assert (status, '"num_examples": 2' in said) == (0, True), errors
 
 
+def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
+    status, _, errors = command("evaluate", finished_run)
+    assert status == 2 and errors.endswith("has no data.test: give --data FILE.tsv, or --split validation\n")
+
+
 @pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 0), (errno.ENOSPC, 2)])
 def test_what_can_not_be_recorded_is_shown(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int
