@@ -40,7 +40,14 @@ SUITES = {
             "The peers come from PyPI into environments of their own, which are kept. A peer that can't be installed "
             "or fails keeps its row, with the reason."
         ),
-        parts=(peers.greedy, peers.beam, peers.single, served_peers.served),
+        parts=(
+            peers.greedy,
+            peers.beam,
+            peers.single,
+            served_peers.served,
+            served_peers.real_lengths,
+            served_peers.arrivals,
+        ),
     ),
     "training": Suite(
         title="Training speed",
