@@ -11,6 +11,7 @@ from benchmarks.decoding import parts as decoding
 from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
+from benchmarks.pronunciation import parts as pronunciation
 from benchmarks.serving import closed_loop, open_loop, overhead, soak
 from benchmarks.training import kernels, speed
 
@@ -47,6 +48,7 @@ SUITES = {
             served_peers.served,
             served_peers.real_lengths,
             served_peers.arrivals,
+            pronunciation.pronunciation,
         ),
     ),
     "training": Suite(

@@ -52,6 +52,7 @@ def attendant_server(
     *,
     key: str = "attendant",
     name: str = "Attendant",
+    bundle: Path | None = None,
     payloads: Path | None = None,
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
@@ -61,6 +62,7 @@ def attendant_server(
     """The public command.
 
     Args:
+        bundle: None: the context's.
         payloads: None: sentences of the workload's length.
         num_threads: of all workers together.
         program: the module that Python runs: another one that takes the server's options.
@@ -70,7 +72,7 @@ def attendant_server(
     return Server(
         key=key,
         name=name,
-        command=lambda: [sys.executable, "-m", program, str(context.bundle), *options],
+        command=lambda: [sys.executable, "-m", program, str(bundle or context.bundle), *options],
         payloads=lambda: payloads or equal_payloads(context),
         about=f"{precision}, {layout}",
     )
