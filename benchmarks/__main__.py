@@ -12,7 +12,7 @@ from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
 from benchmarks.pronunciation import parts as pronunciation
-from benchmarks.serving import closed_loop, open_loop, overhead, soak
+from benchmarks.serving import closed_loop, open_loop, overhead, request_time, soak
 from benchmarks.training import kernels, speed
 
 SUITES = {
@@ -27,6 +27,7 @@ SUITES = {
             closed_loop.served,
             overhead.overhead,
             overhead.idle_latency,
+            request_time.request_time,
             open_loop.open_loop,
             overhead.priority,
             soak.memory,

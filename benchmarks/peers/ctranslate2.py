@@ -76,7 +76,7 @@ class Translator:
 
     def translate(self, words: list[list[str]], num_steps: list[int], batch_size: int, beam_size: int = 1) -> Any:
         longest = max(num_steps)
-        options = {"min_decoding_length": longest, "max_decoding_length": longest}
+        options: dict[str, Any] = {"min_decoding_length": longest, "max_decoding_length": longest}
         if min(num_steps) < longest:
             # A row for which this is true leaves the batch. Only greedy search asks.
             options["callback"] = lambda result: result.step + 1 >= num_steps[result.batch_id]

@@ -159,7 +159,9 @@ class Running:
         return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
 
     def metrics(self) -> Mapping[str, float]:
-        """The samples of its metrics, added up over their labels; none of a server that has said of no address."""
+        """The samples of its metrics, added up over their labels; as `name{phase}` over all labels but the phase. None
+        of a server that has said of no address.
+        """
         if "metrics" not in self.addresses:
             return {}
         with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
@@ -168,6 +170,8 @@ class Running:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[sample.name] += sample.value
+                if phase := sample.labels.get("phase"):
+                    found[f"{sample.name}{{{phase}}}"] += sample.value
         return found
 
     def _method(self, load: Load) -> str:
