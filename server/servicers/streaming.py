@@ -10,7 +10,6 @@ from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
-
 PAUSE_SECONDS = 1 / 30
 """Between two messages before the last: a message costs as much as a decoder step of several rows, and nobody reads
 faster."""
