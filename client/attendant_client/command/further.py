@@ -49,12 +49,10 @@ def load(name: str) -> Any:
 def run(name: str, arguments: Sequence[str]) -> int:
     """Runs the command, to the end of the process; returns 2 where it can't be."""
     try:
-        command = load(name)
+        load(name).main(f"attendant {name}", arguments)
     except ModuleNotFoundError as missing:
         print(f"attendant {name}: {missing.name} is not installed; {remedy(FURTHER[name].extra)}", file=sys.stderr)
-        return 2
-    command.main(f"attendant {name}", arguments)
-    return 0
+    return 2
 
 
 def remedy(extra: str) -> str:

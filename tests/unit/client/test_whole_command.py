@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ from attendant_client.command.parser import OWN
 ROOT = Path(__file__).parents[3]
 BUNDLE = str(ROOT / "models" / "g2p-en")
 PROGRAM = "import sys; {}from attendant_client.command import main; sys.exit(main())"
+
+
+@pytest.fixture(autouse=True)
+def _own_end() -> Iterator[None]:
+    """A command that runs in this process heeds SIGTERM in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -33,6 +42,12 @@ def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     remedy = f"is not installed; in a checkout of Attendant: pip install ./client '.[{FURTHER[name].extra}]'\n"
     assert re.fullmatch(rf"attendant {name}: attendant\S* {re.escape(remedy)}", done.stderr)
+
+
+def test_what_a_command_needs_and_is_not_installed_is_told_likewise() -> None:
+    done = run("inspect", BUNDLE, without=["torch"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("attendant inspect: torch") and done.stderr.endswith("'.[export]'\n"), done.stderr
 
 
 def test_the_clients_own_commands_need_nothing_else() -> None:
