@@ -1,5 +1,27 @@
 """Attendant: attention sequence-to-sequence models, trained, exported to ONNX and served.
 
-The four packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`); this folder
-links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why.
+    model = attendant.load("models/g2p-en")
+    print(model.generate("phoneme", beam_size=4).best.text)
+
+The packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`, `library`); this
+folder links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why. Each is imported when
+it is first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attendant.library import *  # noqa: F403
+
+_PACKAGES = {"export", "library", "runtime", "server", "training"}
+
+
+def __getattr__(name: str) -> Any:
+    """A package, or what the library offers by that name."""
+    if name in _PACKAGES:
+        return import_module(f"attendant.{name}")
+    # What Python and its tools look for is not worth an import.
+    if not name.startswith("_") and name in (library := import_module("attendant.library")).__all__:
+        return getattr(library, name)
+    raise AttributeError(f"module 'attendant' has no attribute {name!r}")

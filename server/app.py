@@ -6,6 +6,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -16,13 +17,14 @@ from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.command import give_up_output
+from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.models import Catalogue, ServedModel, limits_in_force
+from attendant.server.models import Catalogue, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
 from attendant.server.opening import in_daemon_thread, open_bundles
@@ -84,7 +86,8 @@ async def serve(config: ServerConfig) -> int:
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             try:
-                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+                said = f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}"
+                print(json.dumps({"message": said}) if config.log_format == "json" else said, flush=True)
             except OSError:  # its disk is full; the log says the same
                 give_up_output()
             await lifecycle.ending()

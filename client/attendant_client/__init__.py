@@ -9,6 +9,7 @@
 
 from attendant_client import attention_map
 from attendant_client.answers import (
+    Delta,
     Evaluation,
     FinishReason,
     Generation,
@@ -20,6 +21,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
+from attendant_client.blocking import BlockingClient
 from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.errors import (
@@ -36,18 +38,22 @@ from attendant_client.errors import (
     Violation,
 )
 from attendant_client.options import GenerateOptions, RequestOptions, Sampling
+from attendant_client.streaming import GenerationStream
 from attendant_client.version import VERSION
 
 __all__ = [
     "VERSION",
     "AttendantClient",
     "AttendantError",
+    "BlockingClient",
     "Bulk",
     "DeadlineExceeded",
+    "Delta",
     "Evaluation",
     "FinishReason",
     "GenerateOptions",
     "Generation",
+    "GenerationStream",
     "HealthStatus",
     "Hypothesis",
     "InvalidArgument",

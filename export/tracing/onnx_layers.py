@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.cells import CellState
 from attendant.training.model import Seq2Seq
 from attendant.training.model.recurrent import RecurrentLayer
 
@@ -55,7 +54,7 @@ class OnnxRecurrentLayer(nn.Module):
         self.register_buffer("recurrent_weights", reordered("weight_hh_l0"))
         self.register_buffer("biases", torch.cat([reordered("bias_ih_l0"), reordered("bias_hh_l0")], 1))
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """A layer over inputs [B, S, I] float32 of lengths [B] int64.
 
         Returns:
