@@ -152,6 +152,7 @@ def serve_fake(
     )
     return ServedModel(
         bundle=bundle,
+        label=bundle.manifest.version,
         precision="fp32",
         provider="cpu",
         limits=limits_in_force(bundle.manifest, max_rows),

@@ -5,6 +5,7 @@ import secrets
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def read_decoding(
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
     length = num_source_tokens if by_length else 0
     if given.ByteSize() <= MAX_BYTES_KEPT:
-        options, found = _read_once(model, given.SerializeToString(), attention, length)
+        options, found = _read_once(ref(model), given.SerializeToString(), attention, length)
     else:
         options, found = _read(model, given, attention, length)
     violations.found += found
@@ -56,10 +57,12 @@ def read_decoding(
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _read_once(
-    model: ServedModel, asked: bytes, attention: bool, num_source_tokens: int
+    model: "ref[ServedModel]", asked: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    """Most requests have the same few options: each is read once."""
-    return _read(model, messages.DecodingOptions.FromString(asked), attention, num_source_tokens)
+    """Most requests have the same few options: each is read once. What is remembered does not hold the model."""
+    held = model()
+    assert held is not None, "the caller holds it"
+    return _read(held, messages.DecodingOptions.FromString(asked), attention, num_source_tokens)
 
 
 def _read(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
@@ -34,7 +34,7 @@ AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreReque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request asks of its model, and the one way into the model's engine and back; its message is not kept.
+    """What a request asks of its model, and the one way into the model's engine and back.
 
     Attributes:
         source_ids: as the encoder takes them, the end symbol included where the model wants it.
@@ -42,6 +42,7 @@ class ParsedRequest:
         attention, token_log_probs: whether they are to be in the answer.
         source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
         by_default: it sets no decoding option.
+        message: kept only where a shadow is to be asked the same.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class ParsedRequest:
     token_log_probs: bool = False
     source_words: list[str] | None = None
     by_default: bool = False
+    message: messages.GenerateRequest | None = None
 
     @property
     def max_answer_bytes(self) -> int:
@@ -85,6 +87,8 @@ class ParsedRequest:
         self.model.metrics.generated(
             self.source_ids, self.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
+        if self.message is not None and self.model.shadow is not None:
+            self.model.shadow(self.message, result)
         return result
 
 
@@ -110,7 +114,11 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
     violations.raise_if_any()
     assert options is not None, "options without a violation are there"
     source_words = _source_words(request, source_ids, model) if request.output.replace_unknowns else None
-    return _parsed(request, source_ids, options, model, source_words, by_default=not request.decoding.ByteSize())
+    by_default = not request.decoding.ByteSize()
+    asked = _parsed(request, source_ids, options, model, source_words, by_default=by_default)
+    # Draws differ by themselves: nothing is learned from comparing them.
+    compared = model.shadow is not None and options.sampling is None
+    return replace(asked, message=request) if compared else asked
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:

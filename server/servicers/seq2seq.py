@@ -41,7 +41,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request.request_id, request.model, context):
-            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
             result = asked.generated(await asked.submit(context.time_remaining()))
             return messages.GenerateResponse(**generate_fields(asked, result))
 
@@ -63,7 +63,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request.request_id, request.model, context):
-            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model))
+            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model, request.version))
             result = asked.scored(await asked.submit(context.time_remaining()))
             return score_response(asked, result)
 
@@ -72,11 +72,19 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> messages.ListModelsResponse:
         async with self._answering("ListModels", "", "", context):
             decoded(request)
-            return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
+            return messages.ListModelsResponse(
+                models=[
+                    model_message(model, routes.role_of(model))
+                    for routes in self._catalogue.all()
+                    for model in routes.all()
+                ]
+            )
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
         async with self._answering("GetModel", "", request.model, context):
-            return model_message(self._catalogue.find(decoded(request).model))
+            routes = self._catalogue.routes(decoded(request).model)
+            model = routes.find(request.version) if request.version else routes.stable
+            return model_message(model, routes.role_of(model))
 
     def _answering(
         self, method: str, request_id: str, model: str, context: Context
