@@ -36,6 +36,7 @@ from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.folders import is_repository
 from attendant.server.repository.turnover import Turnover
 from attendant.server.servicers.incoming import Bounds, Incoming
+from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant.server.servicers.shadowing import shadow_of
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ async def serve(config: ServerConfig) -> int:
         incoming,
         answer_room,
         access,
+        InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
     )

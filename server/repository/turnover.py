@@ -58,12 +58,11 @@ class StartVersion(Protocol):
 
 
 class Entry(NamedTuple):
-    """A version that stands in a repository, or is served; `reason`: why it is not."""
+    """A version that stands in a repository, or is served; `reason`: why it is not, in words for everybody."""
 
     name: str
     label: str
-    is_served: bool
-    reason: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -163,7 +162,8 @@ class Turnover:
             for name, folder in self._taken.items():
                 await self._settle(name, folder)
         if self.repositories and not any(model.live for model in self._models.values()):
-            why = [f"{entry.name}/{entry.label}: {entry.reason}" for entry in self.index() if not entry.is_served]
+            refused = ((name, *one) for name, model in self._models.items() for one in model.refused.items())
+            why = [f"{name}/{label}: {reason}" for name, label, (_, reason) in refused]
             names = ", ".join(map(str, self.repositories))
             raise UserError(f"nothing in the repository {names} can be served; a bundle stands in NAME/VERSION/", why)
 
@@ -233,14 +233,18 @@ class Turnover:
 
     def index(self) -> list[Entry]:
         """All versions in the repositories, as they were found by the last look that was taken."""
-        entries = []
-        for name in sorted(self._taken.keys() | self._models.keys()):
-            model, folder = self._model(name), self._taken.get(name)
-            labels = dict.fromkeys([*(folder.versions if folder else ()), *model.live, *model.refused])
-            for label in labels:
-                _, why = model.refused.get(label, (None, "" if label in model.live else "no policy asks for it"))
-                entries.append(Entry(name, label, label in model.live, "unloaded" if model.unloaded else why))
-        return entries
+        return [
+            Entry(name, label, self._reason(self._model(name), label))
+            for name, folder in self._taken.items()
+            for label in dict.fromkeys((*folder.versions, *self._model(name).live))
+        ]
+
+    def _reason(self, model: _Model, label: str) -> str:
+        if label in model.live:
+            return ""
+        if model.unloaded:
+            return "unloaded"
+        return "refused: the server's log says why" if label in model.refused else "no policy asks for it"
 
     async def _look(self) -> dict[str, ModelFolder]:
         found: dict[str, ModelFolder] = {}

@@ -16,11 +16,13 @@ from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import wrapped
+from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
 
 Behaviour = Callable[[Any, Any], Any]
+ClientOf = Callable[[Any], str]
 Refuse = Callable[[Any, Any, AttendantError], Awaitable[NoReturn]]
 
 
@@ -37,17 +39,25 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         _, service, method = handler_call_details.method.split("/")
-        if handler is not None and service == SERVICE_NAME:
-            return wrapped(handler, partial(_Guarded, self._access, self._access.rates, self._counted(method)))
-        if handler is not None and service in self._closed:
-            return wrapped(handler, partial(_Guarded, self._access, Rates(), _refuse))
+        if handler is None:
+            return None
+        client_of, rates = self._access.client_of, self._access.rates
+        if service == inference.SERVICE_NAME and method in inference.PROBES:
+            service = health.SERVICE_NAME
+        if service == inference.SERVICE_NAME and method in inference.FOR_ADMINISTRATORS:
+            client_of = self._access.administrator_of
+        if service in (SERVICE_NAME, inference.SERVICE_NAME):
+            return wrapped(handler, partial(_Guarded, client_of, rates, self._counted(method)))
+        if service in self._closed:
+            return wrapped(handler, partial(_Guarded, client_of, Rates(), _refuse))
         return handler
 
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
 
         async def refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
-            request_id, model = getattr(request, "request_id", ""), getattr(request, "model", "")
+            request_id = getattr(request, "request_id", getattr(request, "id", ""))
+            model = getattr(request, "model", getattr(request, "model_name", getattr(request, "name", "")))
             counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
             counted.end(error)
             await abort(context, error, counted.made_up_id)
@@ -62,8 +72,8 @@ async def _refuse(request: Any, context: Any, error: AttendantError) -> NoReturn
 class _Guarded:
     """Around a method: asks for credentials, and keeps each client to its rate."""
 
-    def __init__(self, access: Access, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
-        self._access = access
+    def __init__(self, client_of: ClientOf, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
+        self._client_of = client_of
         self._rates = rates
         self._refuse = refuse
         self._behaviour = behaviour
@@ -90,7 +100,7 @@ class _Guarded:
 
     async def _let_in(self, request: Any, context: Any) -> None:
         try:
-            client = self._access.client_of(context)
+            client = self._client_of(context)
             CLIENT.set(client)
             if not _is_stream(request) and (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
                 raise RateLimited(wait_seconds)
@@ -107,7 +117,7 @@ class _Guarded:
         """The requests of a stream, until its token is not known any more: that is told in `revoked`."""
         async for request in requests:
             try:
-                client = self._access.client_of(context)
+                client = self._client_of(context)
             except Unauthenticated as error:
                 revoked.append(error)
                 return

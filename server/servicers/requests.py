@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from google.protobuf.message import Message
+
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
@@ -29,7 +31,8 @@ LOOP_BYTES = 2048
 READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
 """One, so that the engine keeps its cores whatever is sent. Meanwhile only requests as large as those wait."""
 
-AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
+Asked = TypeVar("Asked", bound=Message)
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +95,8 @@ class ParsedRequest:
         return result
 
 
-async def parsed(
-    read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
-) -> ParsedRequest:
-    """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
+async def parsed(read: Callable[[Asked, ServedModel], Read], request: Asked, model: ServedModel) -> Read:
+    """What is read of a request, by `read_generate` for example, without holding up the event loop for a large one."""
     if request.ByteSize() <= LOOP_BYTES:
         return read(request, model)
     return await asyncio.get_running_loop().run_in_executor(READERS, read, request, model)

@@ -19,9 +19,11 @@ class Violations:
         """What is the matter, in our words: "unset"."""
         self.found.append(Violation(field, state, limit))
 
-    def require(self, held: bool, field: str, value: object, limit: str) -> None:
+    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
+        """Adds the value where it does not hold; returns whether it does."""
         if not held:
             self.add(field, value, limit)
+        return held
 
     def raise_if_any(self) -> None:
         """Raises InvalidArgument with all of them."""
