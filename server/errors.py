@@ -23,16 +23,15 @@ AttendantError
 |   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
-|-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
-MAX_SHOWN_VIOLATIONS = 8
+from attendant.runtime.requests.violations import Violation, shortened, summary
+
 STREAM_RETRY_SECONDS = 1.0
 
 
@@ -62,30 +61,6 @@ class AttendantError(Exception):
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field of a request that can't be served.
-
-    Attributes:
-        field: its path, as in the proto: "decoding.beam_size".
-        value: as given, ready to print; shortened where it is long.
-        limit: what it must be instead.
-        quoted: the value is text of the caller's.
-    """
-
-    field: str
-    value: str
-    limit: str
-    quoted: bool = False
-
-    @property
-    def description(self) -> str:
-        return f"is {self.value}, must be {self.limit}"
-
-    def __str__(self) -> str:
-        return f"{self.field} {self.description}"
-
-
 class InvalidArgument(AttendantError):
     """Everything that is wrong with one request.
 
@@ -96,18 +71,12 @@ class InvalidArgument(AttendantError):
     reason = "invalid_argument"
 
     def __init__(self, *violations: Violation) -> None:
-        super().__init__(_shown(violations))
+        super().__init__(summary(violations))
         self.violations = violations
 
     @property
     def without_quotes(self) -> str:
-        return _shown([replace(one, value="not shown") if one.quoted else one for one in self.violations])
-
-
-def _shown(violations: Sequence[Violation]) -> str:
-    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
-    more = len(violations) - MAX_SHOWN_VIOLATIONS
-    return f"{shown}; and {more} more" if more > 0 else shown
+        return summary([replace(one, value="not shown") if one.quoted else one for one in self.violations])
 
 
 class Undecodable(AttendantError):
@@ -116,11 +85,6 @@ class Undecodable(AttendantError):
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(f"the request, {num_bytes} bytes, is no message of this method's: see the proto")
-
-
-def shortened(value: str, max_characters: int = 32) -> str:
-    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
-    return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
 
 
 class UnknownModel(AttendantError):
@@ -281,14 +245,6 @@ class Stalled(Unavailable):
 class EngineDead(Unavailable):
     reason = "engine_dead"
     default_message = "the engine has failed and the server is ending; try another one"
-
-
-class NotBuilt(AttendantError):
-    code = "UNIMPLEMENTED"
-    reason = "not_built"
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"{method} is not available in this version of the server")
 
 
 IN_THE_LOG = "internal error; the server's log has it under this request's id"

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attendant.runtime.bundle import graph_io
-from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provider
+from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.requests.model import BundleModel
+from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.request import Result
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion, Violation
+from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion
 from attendant.server.observability.metrics import ModelMetrics
 
 Role = Literal["stable", "canary", "shadow", "named"]
@@ -21,50 +21,22 @@ Shadow = Callable[[Any, Result], None]
 """Is given each request that the stable version has answered, and the result."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
-class ServedModel:
-    """A version of a model: a bundle with the engine that decodes it; equal to nothing but itself.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class ServedModel(BundleModel):
+    """A version of a model, with the engine that decodes it.
 
     Who holds one may submit requests to it. Its engine ends when it is served no more and nobody holds it.
 
     Attributes:
         label: what the operator calls the version: its folder in a repository, else the same as the manifest's.
-        limits: in force here: the manifest's, or what the server's options leave of them.
-        shadow: None: its requests are not decoded once more.
+        shadows: that are asked the same: none, or one. They come and go.
     """
 
-    bundle: Bundle
     label: str
-    precision: Precision
     provider: Provider
-    limits: Limits
     runner: EngineRunner
     metrics: ModelMetrics
-    shadow: Shadow | None = None
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.bundle.manifest
-
-    @property
-    def name(self) -> str:
-        return self.manifest.name
-
-    @property
-    def has_attention(self) -> bool:
-        outputs = self.manifest.graphs[self.precision].decoder_step.outputs
-        return any(output.name == graph_io.ATTENTION for output in outputs)
-
-
-def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
-    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
-    limits = manifest.limits
-    return limits.model_copy(
-        update={
-            "max_beam_size": min(limits.max_beam_size, max_rows),
-            "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
-        }
-    )
+    shadows: list[Shadow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

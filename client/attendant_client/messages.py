@@ -17,7 +17,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
-from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
+from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _Filled = TypeVar("_Filled", bound=Message)
@@ -31,9 +31,7 @@ _FINISH_REASONS = {
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
     """Raises TypeError or ValueError, naming the option, where a value can't stand in the message."""
-    if unknown := options.keys() - GenerateOptions.__annotations__.keys():
-        choices = ", ".join(sorted(GenerateOptions.__annotations__))
-        raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
+    check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
     _fill(request, {"request_id": request_id, "model": options.get("model")})
     _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source)})

@@ -337,9 +337,10 @@ class Turnover:
             named=tuple(by_label[label] for label in policy.named if label in by_label),
         )
         for version in (*before, *live.values()):
-            version.model.shadow = None
+            version.model.shadows.clear()
         if routes.shadow is not None:
-            stable.model.shadow = self._make_shadow(stable.model, routes.shadow, policy.shadow_percent / 100)
+            shadow = self._make_shadow(stable.model, routes.shadow, policy.shadow_percent / 100)
+            stable.model.shadows.append(shadow)
         if stable is not model.stable:
             stable.model.metrics.watch_drift(stable.model.manifest.reference)
         model.stable, model.live = stable, live
@@ -364,7 +365,7 @@ class Turnover:
         self._metrics.set_ready(name, False)
         log.info("model not served any more", extra={"model": name})
         for version in before.values():
-            version.model.shadow = None
+            version.model.shadows.clear()
             self._let_end(version.model)
 
     def _let_end(self, model: ServedModel) -> None:

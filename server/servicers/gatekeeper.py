@@ -1,6 +1,7 @@
 """Who calls, and whether they may: asked before anything else of a call is looked at."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import wrapped
 from attendant.server.servicers.inference import names as inference
+from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
@@ -102,7 +104,7 @@ class _Guarded:
         try:
             client = self._client_of(context)
             CLIENT.set(client)
-            if not _is_stream(request) and (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+            if not _is_stream(request) and (wait_seconds := self._rates.take(client, *_size(request))) > 0:
                 raise RateLimited(wait_seconds)
         except RateLimited as error:
             await self._refuse(request, context, error)
@@ -121,9 +123,17 @@ class _Guarded:
             except Unauthenticated as error:
                 revoked.append(error)
                 return
-            while (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+            while (wait_seconds := self._rates.take(client, *_size(request))) > 0:
                 await asyncio.sleep(wait_seconds)
             yield request
+
+
+def _size(request: Any) -> tuple[int, int]:
+    """Its bytes, and how many requests it is: a list, or a tensor, counts for as many as it holds."""
+    listed = len(getattr(request, "requests", ()))
+    # What a tensor really has is seen when it is read; where its shape says otherwise, it is refused.
+    shaped = [math.prod(tensor.shape) for tensor in getattr(request, "inputs", ())]
+    return request.ByteSize(), max(1, listed, *(min(size, MAX_REQUESTS) for size in shaped))
 
 
 def _is_stream(request: Any) -> bool:

@@ -14,6 +14,7 @@ from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.command.ending import concerns_every_line, explain, status_of
 from attendant_client.command.lines import read_lines
+from attendant_client.command.local import LocalModel
 from attendant_client.command.progress import progress
 from attendant_client.command.questions import connect
 from attendant_client.command.rendering import generation_as_json, generation_as_text
@@ -73,7 +74,7 @@ async def run(options: Namespace) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace) -> Answer:
+async def _answer(asked: AttendantClient | Bulk | LocalModel, item: Item, options: Namespace) -> Answer:
     if item.is_blank:
         return None
     if item.source is None:

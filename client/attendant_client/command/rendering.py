@@ -7,8 +7,8 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from attendant_client.answers import Generation, ModelInfo, Score
-from attendant_client.attention_map import EOS, UNICODE_SHADES, draw
+from attendant_client.answers import EOS, Generation, ModelInfo, Score
+from attendant_client.attention_map import UNICODE_SHADES, draw
 from attendant_client.errors import AttendantError, InvalidArgument
 
 
@@ -101,4 +101,5 @@ def _short(value: object) -> str:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False)
+    # A bundle that is asked in this process answers with arrays.
+    return json.dumps(fields, ensure_ascii=False, default=lambda array: array.tolist())

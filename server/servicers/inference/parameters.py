@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from attendant.runtime.requests.violations import Violations
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
-from attendant.server.servicers.violations import Violations
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 WHOLE: Final = {FieldDescriptor.CPPTYPE_UINT32: 2**32 - 1, FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1}
@@ -25,13 +25,10 @@ FIELDS: Final[Mapping[str, Any]] = {
 }
 
 
-def set_options(request: messages.GenerateRequest, given: Mapping[str, wire.InferParameter]) -> None:
-    """Sets what parameters say.
-
-    Raises:
-        InvalidArgument: an unknown name, or a value of another type.
-    """
-    violations = Violations()
+def set_options(
+    request: messages.GenerateRequest, given: Mapping[str, wire.InferParameter], violations: Violations
+) -> None:
+    """Sets what parameters say; unknown names, and values of other types, go to `violations`."""
     for name, parameter in given.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "string_param")
         if name == PREFIX:
@@ -47,7 +44,6 @@ def set_options(request: messages.GenerateRequest, given: Mapping[str, wire.Infe
             violations.add("parameters", name, f"some of {choices}")
         elif violations.require(_fits(field, value), f"parameters.{name}", value, _must_be(field)):
             setattr(_part(request, name), name, value)
-    violations.raise_if_any()
 
 
 def _part(request: messages.GenerateRequest, name: str) -> Any:

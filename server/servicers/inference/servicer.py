@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 
-from attendant.server.errors import AttendantError, InvalidArgument, Violation, shortened
+from attendant.runtime.requests.violations import Violation, shortened
+from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.repository.turnover import Entry, Turnover
@@ -78,7 +79,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ModelInfer", request, context):
             model = self._catalogue.find(request.model_name, request.model_version)
-            return await infer(request, model, context.time_remaining())
+            return await infer(request, model, context.time_remaining)
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryIndex", request, context):

@@ -5,6 +5,7 @@ source tokens of the longest. Where there is less, there is padding: empty strin
 of minus infinity for a hypothesis that is not there.
 """
 
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from attendant.runtime.requests.violations import Violations
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as messages
-from attendant.server.servicers.violations import Violations
+from attendant.server.servicers.many import MAX_REQUESTS
 
 LENGTH: Final = struct.Struct("<I")
 
@@ -60,38 +62,31 @@ OUTPUTS: Final = {
 }
 
 
-def read_texts(request: messages.ModelInferRequest) -> list[str]:
-    """The texts of the request's only input.
-
-    Raises:
-        InvalidArgument
-    """
-    violations = Violations()
+def read_texts(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The texts of the request's only input; none, and told, where something is wrong with it."""
     names = [one.name for one in request.inputs]
-    violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}")
-    violations.raise_if_any()
+    if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
+        return []
     (tensor,) = request.inputs
-    given: list[bytes] | None = list(tensor.contents.bytes_contents)
-    if request.raw_input_contents:
-        held = len(request.raw_input_contents) == 1 and not given
-        violations.require(held, "raw_input_contents", len(request.raw_input_contents), "the contents of each input")
-        given = _unpacked(request.raw_input_contents[0])
     violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
+    given: Sequence[bytes] | None = tensor.contents.bytes_contents
+    if raw := request.raw_input_contents:
+        held = len(raw) == 1 and not given
+        violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
+        given = _unpacked(raw[0])
     if given is None:
         violations.say("raw_input_contents[0]", "cut short", "texts, each behind its length in four bytes")
-    elif list(tensor.shape).count(-1) or int(np.prod(tensor.shape, dtype=object)) != len(given):
-        what = f"for {len(given)} elements, as many as there are"
-        violations.add(f"inputs[{INPUT}].shape", list(tensor.shape), what)
-    violations.require(bool(given), f"inputs[{INPUT}]", "empty", "one text or more")
-    violations.raise_if_any()
-    assert given is not None, "else it was told"
+        return []
+    if not 1 <= len(given) <= MAX_REQUESTS:
+        violations.say(f"inputs[{INPUT}]", f"of {len(given)} elements", f"of 1 to {MAX_REQUESTS} elements")
+    elif min(tensor.shape, default=0) < 1 or math.prod(tensor.shape) != len(given):
+        violations.say(f"inputs[{INPUT}].shape", str(list(tensor.shape)), f"that of {len(given)} elements")
     texts = []
     for place, one in enumerate(given):
         try:
             texts.append(one.decode())
         except UnicodeDecodeError:
             violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
-    violations.raise_if_any()
     return texts
 
 
@@ -106,17 +101,11 @@ def _unpacked(raw: bytes) -> list[bytes] | None:
     return found if place == len(raw) else None
 
 
-def read_outputs(request: messages.ModelInferRequest) -> list[str]:
-    """The names of the outputs that are asked for.
-
-    Raises:
-        InvalidArgument: there is no such output.
-    """
+def read_outputs(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The names of the outputs that are asked for."""
     names = [one.name for one in request.outputs]
-    violations = Violations()
     for place, name in enumerate(names):
         violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
-    violations.raise_if_any()
     return names or [name for name, output in OUTPUTS.items() if output.by_default]
 
 
