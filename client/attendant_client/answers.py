@@ -82,6 +82,7 @@ class Generation:
         version: which weights answered.
         hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if asked for.
         source_tokens: what the source was split into, in the order of attention's columns.
+        warnings: why the answer may be worth little.
     """
 
     request_id: str
@@ -90,6 +91,7 @@ class Generation:
     hypotheses: tuple[Hypothesis, ...]
     source_tokens: tuple[str, ...]
     timings: Timings
+    warnings: tuple[str, ...] = ()
 
     @property
     def best(self) -> Hypothesis:
@@ -100,6 +102,18 @@ class Generation:
         rows = [(str(rank), f"{one.score:.4f}", one.text) for rank, one in enumerate(self.hypotheses, 1)]
         shown = table(("", "score", "text"), rows)
         return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What has become certain of an answer that is still decoded: tokens of the best hypothesis, and their text.
+
+    Attributes:
+        text: what the tokens add to the text; of all deltas together it is the answer's.
+    """
+
+    tokens: tuple[str, ...]
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

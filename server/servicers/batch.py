@@ -22,7 +22,7 @@ from attendant.server.engine.request import Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
-from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, parsed, read_generate
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
@@ -129,6 +129,7 @@ class BatchStream:
 
     async def _read(self) -> None:
         async for request in self._requests:
+            identify(request)
             request_id = request.request_id[:MAX_REQUEST_ID_CHARACTERS]
             item = _Item(request_id, self._begin(request_id, request.model[:MAX_REQUEST_ID_CHARACTERS]))
             self._in.add(item)

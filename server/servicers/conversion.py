@@ -21,6 +21,7 @@ ROLES: dict[Role, messages.Role] = {
     "shadow": messages.ROLE_SHADOW,
     "named": messages.ROLE_NAMED,
 }
+UNKNOWN_SOURCE = "no symbol of the source is in the vocabulary: the answer does not depend on what it says"
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
 
@@ -35,6 +36,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
         "timings": {name: getattr(result.stats, name) for name in TIMINGS},
+        "warnings": (UNKNOWN_SOURCE,) if parsed.asked.is_unknown else (),
     }
 
 

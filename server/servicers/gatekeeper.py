@@ -62,7 +62,7 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
             model = getattr(request, "model", getattr(request, "model_name", getattr(request, "name", "")))
             counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
             counted.end(error)
-            await abort(context, error, counted.made_up_id)
+            await abort(context, error, counted.request_id)
 
         return refuse
 

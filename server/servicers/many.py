@@ -13,7 +13,7 @@ from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable
 from attendant.server.models import Catalogue
-from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
@@ -88,6 +88,8 @@ def _listed(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequenc
     requests = decoded(asked).requests
     if not 1 <= len(requests) <= MAX_REQUESTS:
         raise InvalidArgument(Violation("requests", f"{len(requests)} items long", f"1 to {MAX_REQUESTS} items long"))
+    for request in requests:
+        identify(request)
     return requests
 
 

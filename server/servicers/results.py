@@ -31,4 +31,4 @@ def result_fields(
         return {"request_id": request_id, "response": response}
     if told is None or isinstance(told, Unavailable):
         return None
-    return {"request_id": request_id, "error": status_of(told, context.made_up_id)}
+    return {"request_id": request_id, "error": status_of(told, context.request_id)}

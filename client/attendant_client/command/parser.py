@@ -41,6 +41,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     texts = getattr(options, "texts", [])
     if "-" in texts and len(texts) > 1:
         parser.error("`-` reads the sources from standard input, so it stands alone")
+    if texts == ["-"]:
+        for name in ("stream", "request_id"):
+            if getattr(options, name):
+                parser.error(f"--{name.replace('_', '-')}: is not for standard input, whose lines share a stream")
+    elif getattr(options, "skip", 0):
+        parser.error("--skip: leaves out lines of standard input, and TEXT is given")
+    if getattr(options, "stream", False) and (options.json or options.bundle is not None):
+        parser.error("--stream: excludes --json and --bundle")
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
@@ -159,6 +167,15 @@ def _generate(command: argparse.ArgumentParser) -> None:
     output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
     _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
     output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
+    output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
+    _request_id(command)
+    command.add_argument(
+        "--skip",
+        metavar="N",
+        type=_at_least(0),
+        default=0,
+        help="of standard input: leave out the first N lines, which a run before has answered (default: 0)",
+    )
     output.add_argument(
         "--concurrency",
         metavar="N",
@@ -202,9 +219,15 @@ def _score(command: argparse.ArgumentParser) -> None:
     _model(command)
     _bundle(command)
     command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
+    _request_id(command)
     command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
     command.add_argument("--attention", action="store_true", help="draw where the decoder looked")
     command.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _request_id(command: argparse.ArgumentParser) -> None:
+    meaning = "the id that the server's log has too (default: the server makes one)"
+    command.add_argument("--request-id", metavar="ID", type=_text, default="", help=meaning)
 
 
 def _models(command: argparse.ArgumentParser) -> None:

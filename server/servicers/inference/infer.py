@@ -36,8 +36,8 @@ async def infer(
             submitted.append(one.submit(time_remaining()))
         outcomes = await asyncio.gather(*submitted)
     except BaseException:
-        for outcome in submitted:
-            outcome.cancel()
+        for waiting in submitted:
+            waiting.cancel()
         raise
     answers = []
     for one, outcome in zip(asked, outcomes, strict=True):
