@@ -31,6 +31,7 @@ from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.servicers.incoming import Bounds, Incoming
+from attendant.server.web.app import add_api
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,12 @@ async def serve(config: ServerConfig) -> int:
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
+    has_api = config.no_http == "off"
+    if has_api:
+        add_api(app, catalogue, metrics, answer_room, access, host=config.host, origins=config.http_origins)
+    tls = access.http_context() if has_api else None
     async with AsyncExitStack() as until_the_end:
-        metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port))
+        metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         processes = until_the_end.enter_context(WorkerProcesses(config))
         until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
@@ -84,7 +89,8 @@ async def serve(config: ServerConfig) -> int:
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             try:
-                print(f"serving on {addresses[0]}: {names}; metrics on {addresses[1]}", flush=True)
+                page = f"playground on http{'s' if tls else ''}://{addresses[1]}/; " if has_api else ""
+                print(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}", flush=True)
             except OSError:  # its disk is full; the log says the same
                 give_up_output()
             await lifecycle.ending()

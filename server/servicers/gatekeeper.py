@@ -15,7 +15,7 @@ from attendant.server.access.rates import Rates
 from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import wrapped
+from attendant.server.observability.rpc_metrics import Wrapper, wrapped
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
@@ -38,10 +38,14 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         _, service, method = handler_call_details.method.split("/")
         if handler is not None and service == SERVICE_NAME:
-            return wrapped(handler, partial(_Guarded, self._access, self._access.rates, self._counted(method)))
+            return wrapped(handler, partial(self.guarded, method))
         if handler is not None and service in self._closed:
             return wrapped(handler, partial(_Guarded, self._access, Rates(), _refuse))
         return handler
+
+    def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
+        """A method of ours with a guard around it."""
+        return _Guarded(self._access, self._access.rates, self._counted(method), behaviour)
 
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
