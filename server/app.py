@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.command import give_up_output
+from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.models import Catalogue, ServedModel, limits_in_force
+from attendant.server.models import Catalogue, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
 from attendant.server.opening import in_daemon_thread, open_bundles

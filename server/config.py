@@ -178,7 +178,7 @@ class ServerConfig:
     unread_seconds: float = _option(
         30.0,
         SOME_SECONDS,
-        "how long an answer of a bulk stream may wait for its client to read; then the stream is ended",
+        "how long what a stream sends may wait for its client to read; then the stream is ended",
     )
     max_connections: int = _option(
         1000, _whole("CONNECTIONS"), "connections for gRPC; one more is closed as soon as it is accepted"

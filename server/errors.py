@@ -22,14 +22,15 @@ AttendantError
 |   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
-|-- NotBuilt              UNIMPLEMENTED        not_built           in the API, not in this version
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
+
+from attendant.runtime.requests.violations import Violation, shortened
 
 MAX_SHOWN_VIOLATIONS = 8
 RETRY_SECONDS = 1.0
@@ -60,30 +61,6 @@ class AttendantError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors come from worker processes too: by what they are, for __init__ takes other things than the message.
         return type(self).__new__, (type(self), *self.args), vars(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field of a request that can't be served.
-
-    Attributes:
-        field: its path, as in the proto: "decoding.beam_size".
-        value: as given, ready to print; shortened where it is long.
-        limit: what it must be instead.
-        quoted: the value is text of the caller's.
-    """
-
-    field: str
-    value: str
-    limit: str
-    quoted: bool = False
-
-    @property
-    def description(self) -> str:
-        return f"is {self.value}, must be {self.limit}"
-
-    def __str__(self) -> str:
-        return f"{self.field} {self.description}"
 
 
 class InvalidArgument(AttendantError):
@@ -126,11 +103,6 @@ class Undecodable(AttendantError):
     @property
     def without_quotes(self) -> str:
         return self._about(self._num_bytes)
-
-
-def shortened(value: str, max_characters: int = 32) -> str:
-    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
-    return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
 
 
 class UnknownModel(AttendantError):
@@ -278,14 +250,6 @@ class Stalled(Unavailable):
 class EngineDead(Unavailable):
     reason = "engine_dead"
     default_message = "the engine has failed and the server is ending; try another one"
-
-
-class NotBuilt(AttendantError):
-    code = "UNIMPLEMENTED"
-    reason = "not_built"
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"{method} is not available in this version of the server")
 
 
 IN_THE_LOG = "internal error; the server's log has it under this request's id"

@@ -15,12 +15,12 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import reason_of
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import MIB
+from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.remote.messages import Ready
-from attendant.server.models import limits_in_force
 from attendant.server.opening import within_limits
 
 log = logging.getLogger(__name__)

@@ -4,52 +4,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attendant.runtime.bundle import graph_io
-from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Limits, Manifest, Precision, Provider
+from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.requests.model import BundleModel
+from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, Violation
+from attendant.server.errors import InvalidArgument, NotReady, UnknownModel
 from attendant.server.observability.metrics import ModelMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServedModel:
-    """A bundle with the engine that decodes it; equal to nothing but itself.
+class ServedModel(BundleModel):
+    """A bundle with the engine that decodes it."""
 
-    Attributes:
-        limits: in force here: the manifest's, or what the server's options leave of them.
-    """
-
-    bundle: Bundle
-    precision: Precision
     provider: Provider
-    limits: Limits
     runner: EngineRunner
     metrics: ModelMetrics
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.bundle.manifest
-
-    @property
-    def name(self) -> str:
-        return self.manifest.name
-
-    @property
-    def has_attention(self) -> bool:
-        outputs = self.manifest.graphs[self.precision].decoder_step.outputs
-        return any(output.name == graph_io.ATTENTION for output in outputs)
-
-
-def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
-    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
-    limits = manifest.limits
-    return limits.model_copy(
-        update={
-            "max_beam_size": min(limits.max_beam_size, max_rows),
-            "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
-        }
-    )
 
 
 class Catalogue:

@@ -29,6 +29,7 @@ from attendant.runtime.bundle.manifest import (
     TensorSpec,
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
+from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
@@ -37,7 +38,7 @@ from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import AttendantError
-from attendant.server.models import Catalogue, ServedModel, limits_in_force
+from attendant.server.models import Catalogue, ServedModel
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server

@@ -4,6 +4,7 @@ Special symbols are ordinary vocabulary entries with fixed ids, not the library'
 inside text, and a literal `</s>` in text is text.
 """
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def special_ids(start_id: int) -> SpecialIds:
     """The special symbols of a model whose decoder is first fed `start_id`."""
     return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
+
+GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "ByteLevel"})
+"""Of the library, those whose text of the first tokens is how the text of all of them begins. Of bytes: but for a
+character that is not whole."""
+
+JOINER = "\u200d"
 
 PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
 """Texts that any tokenizer must take, whatever it knows."""
@@ -46,7 +53,12 @@ class UnknownTokenError(ValueError):
 
 
 class Tokenizer:
-    """One side's vocabulary. Thread-safe: nothing changes after construction."""
+    """One side's vocabulary. Thread-safe: nothing changes after construction.
+
+    Attributes:
+        grows: the text of the first tokens is how the text of all of them begins.
+        combines: a token may add to the character that the one before it ended with.
+    """
 
     def __init__(self, library: LibraryTokenizer) -> None:
         """Takes over a trained tokenizer.
@@ -68,7 +80,14 @@ class Tokenizer:
         self._tokens: list[str] = [
             library.id_to_token(i) or SPECIAL_TOKENS[UNK_ID] for i in range(self.vocabulary_size)
         ]
-        self._longest = max(map(len, self._tokens[len(SPECIAL_TOKENS) :]), default=1)
+        symbols = self._tokens[len(SPECIAL_TOKENS) :]
+        self._longest = max(map(len, symbols), default=1)
+        decoder = type(library.decoder).__name__
+        self.grows: bool = decoder in GROWING_DECODERS
+        self.combines: bool = decoder == "ByteLevel" or (
+            # Without a decoder, a blank stands between two tokens.
+            library.decoder is not None and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
+        )
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
@@ -172,6 +191,14 @@ class Tokenizer:
         encoding = self._library.encode(text, add_special_tokens=False)
         # Some tokenizers count the blank before a word as part of it; a blank alone is what stands there.
         return [text[begin:end].strip() or text[begin:end] for begin, end in encoding.offsets]
+
+
+def combines(character: str, before: str = "") -> bool:
+    """Whether a character belongs to the one before it: a mark, a joiner or what it joins, a tone of skin."""
+    if not character:
+        return False
+    mark = unicodedata.category(character).startswith("M") or "\U0001f3fb" <= character <= "\U0001f3ff"
+    return mark or JOINER in (character, before)
 
 
 def _as_text(ids: list[int]) -> list[int]:

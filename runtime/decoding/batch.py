@@ -15,6 +15,7 @@ import numpy as np
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.beam_search import BeamSearch, Ending, Entrant
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import (
     NO_ID,
@@ -32,11 +33,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest(Generic[Key]):
-    """A source (ids as the encoder takes them, EOS included where the model wants it) and how it is decoded."""
+    """A source (ids as the encoder takes them, EOS included where the model wants it) and how it is decoded.
+
+    Attributes:
+        streams: whether each step tells which tokens of the answer have become certain.
+    """
 
     key: Key
     source_ids: Sequence[int]
     options: DecodingOptions
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class StepReport(Generic[Key]):
 
     Attributes:
         finished: the requests that ended, with their hypotheses; they have left the batch.
+        progress: what has become certain of the answers of those that stream and go on.
         num_rows: rows that were stepped.
         useful_cells, computed_cells: attention cells (row x source position) that meant something, and that were
             computed: their ratio is the waste of padding.
@@ -52,6 +59,7 @@ class StepReport(Generic[Key]):
     """
 
     finished: list[Ending[Key]]
+    progress: list[tuple[Key, Progress]]
     num_rows: int
     useful_cells: int
     computed_cells: int
@@ -94,7 +102,7 @@ class RunningBatch(Generic[Key]):
         newcomers = self._stepper.encode([request.source_ids for request in requests])
         entrants: dict[int, list[Entrant[Key]]] = {}
         for row, request in enumerate(requests, self.num_rows):
-            entrant = Entrant(request.key, request.options, len(request.source_ids), row)
+            entrant = Entrant(request.key, request.options, len(request.source_ids), row, request.streams)
             entrants.setdefault(request.options.beam_size, []).append(entrant)
         for beam_size, of_size in entrants.items():
             if beam_size not in self._searches:
@@ -130,13 +138,14 @@ class RunningBatch(Generic[Key]):
         for search in searches:
             # Whoever is alone has all rows, in order.
             finished += search.advance(output if len(searches) == 1 else _of_rows(output, search.rows))
+        progress = [one for search in searches for one in search.progress()]
         if finished:
             self._forget_empty()
         searched = self._clock()
         self._keep(state)
         selected = self._clock()
         seconds = {"step": stepped - began, "search": searched - stepped, "select": selected - searched}
-        return StepReport(finished, num_rows, useful, computed, seconds)
+        return StepReport(finished, progress, num_rows, useful, computed, seconds)
 
     def remove(self, keys: Set[Key]) -> int:
         """Drops requests, and their rows, at once; returns how many rows that were."""

@@ -18,7 +18,7 @@ k each), K candidates of each.
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, groupby
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,10 +28,11 @@ from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.candidates import IMPOSSIBLE, Candidates
 from attendant.runtime.decoding.constraints import change, ngram_bans, num_candidates
 from attendant.runtime.decoding.history import History
-from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.decoding.limits import Limits
 from attendant.runtime.decoding.nbest import Beam, RunningRequest, best_first, opened_beams
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.decoding.progress import progress_of
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Key = TypeVar("Key")
@@ -41,12 +42,13 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Entrant(Generic[Key]):
-    """A request that joins: its row in the batch, and its source's valid positions."""
+    """A request that joins: its row in the batch, its source's valid positions, and whether its progress is told."""
 
     key: Key
     options: DecodingOptions
     source_length: int
     row: int
+    streams: bool = False
 
 
 class Ending(NamedTuple, Generic[Key]):
@@ -95,8 +97,8 @@ class BeamSearch(Generic[Key]):
         self._negated: Scores = np.empty(0, np.float64)
         # [B] live hypotheses of each.
         self._counts: Ids = np.empty(0, np.int64)
-        # How many beams have candidates that options change, need attention, ban n-grams.
-        self._num_changing = self._num_attending = self._num_banning = 0
+        # How many beams have candidates that options change, need attention, ban n-grams, belong to a stream.
+        self._num_changing = self._num_attending = self._num_banning = self._num_streaming = 0
 
     @property
     def keys(self) -> list[Key]:
@@ -119,7 +121,7 @@ class BeamSearch(Generic[Key]):
     def join(self, entrants: Sequence[Entrant[Key]]) -> None:
         """Adds requests of this beam size."""
         step, num = self._step, len(entrants)
-        requests = [RunningRequest(one.key, one.options, one.source_length, step) for one in entrants]
+        requests = [RunningRequest(one.key, one.options, one.source_length, step, one.streams) for one in entrants]
         beams = [opened_beams(request, 1)[0] for request in requests]
         self._history.join(num, min(self._limits.first_begin, step))
         self._limits.join([one.options for one in entrants], step)
@@ -172,6 +174,20 @@ class BeamSearch(Generic[Key]):
         reached = self._limits.reached(self._step)
         finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
         return finished + self._end_scored() if self._num_changing else finished
+
+    def progress(self) -> list[tuple[Key, Progress]]:
+        """What the last step has made certain, of requests that stream and have not ended."""
+        found: list[tuple[Key, Progress]] = []
+        if not self._num_streaming:
+            return found
+        sums, ends = (-self._negated).tolist(), self._counts.cumsum().tolist()
+        beams = zip(self._beams, map(range, [0, *ends], ends), strict=False)
+        # The beams of a request stand beside each other.
+        for _, of_request in groupby(beams, key=lambda one: id(one[0].request)):
+            own, rows = zip(*of_request, strict=True)
+            if own[0].request.streams and (progress := progress_of(own, rows, sums, self._history)) is not None:
+                found.append((own[0].request.key, progress))
+        return found
 
     @property
     def _step(self) -> int:
@@ -432,3 +448,4 @@ class BeamSearch(Generic[Key]):
             self._num_changing += sign * options.changes_candidates
             self._num_attending += sign * options.needs_attention
             self._num_banning += sign * (options.no_repeat_ngram_size > 0)
+            self._num_streaming += sign * beam.request.streams

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from attendant.runtime.stepper import Floats
 
@@ -29,3 +30,14 @@ class Hypothesis:
     score: float
     finish_reason: FinishReason
     attention: Floats | None = None
+
+
+class Progress(NamedTuple):
+    """Tokens of a request's best hypothesis that no later step can change.
+
+    Attributes:
+        first: the place of the first of them in the target.
+    """
+
+    first: int
+    token_ids: tuple[int, ...]

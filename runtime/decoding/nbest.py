@@ -24,6 +24,8 @@ class RunningRequest(Generic[Key]):
 
     Attributes:
         begin: the step of its first symbol.
+        streams: whether its tokens are told as soon as they are certain.
+        num_told: tokens that have been.
         num_open: beams that have not ended.
         found: the best hypotheses of those that have.
     """
@@ -32,6 +34,8 @@ class RunningRequest(Generic[Key]):
     options: DecodingOptions
     source_length: int
     begin: int
+    streams: bool = False
+    num_told: int = 0
     num_open: int = 1
     found: list[Hypothesis] = field(default_factory=list)
 

@@ -149,6 +149,8 @@ class Door:
         client: str,
         now: float,
         timeout_seconds: float | None,
+        *,
+        streams: bool = False,
     ) -> Entry:
         """Lets a request in.
 
@@ -157,7 +159,9 @@ class Door:
         """
         steps = self._lengths.expected(len(source_ids), options)
         deadline = None if timeout_seconds is None else now + timeout_seconds
-        request = EngineRequest(key, tuple(source_ids), options, now, deadline, priority, client, steps)
+        request = EngineRequest(
+            key, tuple(source_ids), options, now, deadline, priority, client, steps, streams=streams
+        )
         entry = Entry(request) if priority is Priority.BULK else self._admitted(request)
         self._count(entry.request, 1)
         return entry

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.beam_search import Ending
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.queueing.priority_queue import width_of
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
@@ -105,11 +106,12 @@ class Engine:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
         finished: list[Ending[int]] = []
+        progress: list[tuple[int, Progress]] = []
         # Other work makes one call into the model per round: an interactive request need not wait for two.
         if running.batch.num_rows and (not admitted or priority is Priority.INTERACTIVE):
             report = running.batch.step()
             num_rows, useful, computed = report.num_rows, report.useful_cells, report.computed_cells
-            finished = report.finished
+            finished, progress = report.finished, report.progress
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
@@ -118,13 +120,13 @@ class Engine:
         if num_rows:
             self._answer(running, finished, outcomes)
         stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
-        return StepResult(stats, outcomes)
+        return StepResult(stats, outcomes, progress)
 
     def _join(self, admitted: list[EngineRequest], priority: Priority) -> float:
         """Encodes newcomers beside those that run; returns the seconds that it took."""
         joined = self._batches[priority]
         began = self._clock()
-        joined.batch.join([BatchRequest(r.key, r.source_ids, r.options) for r in admitted])
+        joined.batch.join([BatchRequest(r.key, r.source_ids, r.options, r.streams) for r in admitted])
         ended = self._clock()
         for request in admitted:
             running = _Running(request, began, ended, joined.num_steps, joined.num_row_steps)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.errors import AttendantError, OutOfTime
 
@@ -39,6 +39,7 @@ class EngineRequest(NamedTuple):
         expected_steps: decoder steps that it is expected to take.
         start_by: when it must have been admitted to be answered before its deadline, as far as that can be told; None:
             at any time.
+        streams: its caller wants to know of tokens as soon as they are certain.
     """
 
     key: int
@@ -50,6 +51,7 @@ class EngineRequest(NamedTuple):
     client: str = ""
     expected_steps: float = 1.0
     start_by: float | None = None
+    streams: bool = False
 
     @property
     def max_rows(self) -> int:
@@ -100,6 +102,9 @@ Outcome = Result | AttendantError
 Outcomes = list[tuple[int, Outcome]]
 """By the requests' keys."""
 
+News = list[tuple[int, Progress | Outcome]]
+"""What callers are told: of requests that stream also what is certain before they end."""
+
 
 class StepStats(NamedTuple):
     """What a round of the engine did; metrics render it.
@@ -124,7 +129,8 @@ class StepStats(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a round did, and which requests ended in it, and how."""
+    """What a round did, which requests ended in it, and how; and how far those have come that stream."""
 
     stats: StepStats
     outcomes: Outcomes
+    progress: list[tuple[int, Progress]]

@@ -6,17 +6,27 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
 from attendant.server.engine.remote.worker_pool import WorkerPool
-from attendant.server.engine.request import Outcome, Outcomes, Priority
+from attendant.server.engine.request import News, Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, EngineDead
 
 TOLD_AT_ONCE = 2
 """Heavy and bulk outcomes that are told in one turn of the event loop: each makes an answer to be written, and the
 calls of others should not wait for hundreds of them."""
+
+
+class _Waiting(NamedTuple):
+    """A caller who waits for an outcome."""
+
+    outcome: asyncio.Future[Outcome]
+    entry: Entry
+    on_progress: Callable[[Progress], None] | None
 
 
 class EngineRunner:
@@ -59,8 +69,8 @@ class EngineRunner:
         self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
-        self._in: dict[int, tuple[asyncio.Future[Outcome], Entry]] = {}
-        self._untold: deque[tuple[int, Outcome]] = deque()
+        self._in: dict[int, _Waiting] = {}
+        self._untold: deque[tuple[int, Progress | Outcome]] = deque()
         self._is_telling = False
         self.bulk_room = BulkRoom(max_bulk)
 
@@ -79,6 +89,7 @@ class EngineRunner:
         timeout_seconds: float | None,
         priority: Priority = Priority.INTERACTIVE,
         client: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
         """Takes a request in.
 
@@ -87,6 +98,8 @@ class EngineRunner:
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
             priority: interactive or bulk; whoever submits a bulk request has acquired `bulk_room` for it.
             client: who asks; clients share the engine.
+            on_progress: called with tokens of the answer as soon as they are certain, until the outcome is there. They
+                may come twice: an engine that died is asked again from the beginning.
 
         Returns:
             A future of the outcome. It never holds an exception: an error is a value, like a result.
@@ -100,9 +113,10 @@ class EngineRunner:
         if self._draining:
             raise Draining
         key, now = next(self._keys), self._clock()
-        entry = self._door.enter(key, source_ids, options, priority, client, now, timeout_seconds)
+        streams = on_progress is not None
+        entry = self._door.enter(key, source_ids, options, priority, client, now, timeout_seconds, streams=streams)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._in[key] = outcome, entry
+        self._in[key] = _Waiting(outcome, entry, on_progress)
         outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
         self._pool.submit(entry.request)
         return outcome
@@ -127,7 +141,7 @@ class EngineRunner:
     async def finished(self) -> None:
         """Waits until every request that is in has been answered. For a runner that drains."""
         while self._in:
-            await asyncio.wait([outcome for outcome, _ in self._in.values()])
+            await asyncio.wait([waiting.outcome for waiting in self._in.values()])
             # The callers wake up beside us: let them take their answers.
             await asyncio.sleep(0)
 
@@ -137,16 +151,16 @@ class EngineRunner:
         self._pool.stop()
         self._tell_all(Draining())
 
-    def _tell(self, outcomes: Outcomes) -> None:
-        """Tells interactive outcomes now, and the others after them, some in each turn of the event loop."""
-        for key, outcome in outcomes:
+    def _tell(self, news: News) -> None:
+        """Tells interactive callers now, and the others after them, some in each turn of the event loop."""
+        for key, told in news:
             waiting = self._in.get(key)
             if waiting is None:  # cancelled meanwhile, and nobody waits
                 continue
-            if waiting[1].request.priority is Priority.INTERACTIVE:
-                self._tell_one(key, outcome)
+            if waiting.entry.request.priority is Priority.INTERACTIVE:
+                self._tell_one(key, told)
             else:
-                self._untold.append((key, outcome))
+                self._untold.append((key, told))
         if self._untold and not self._is_telling:
             self._tell_some()
 
@@ -164,16 +178,18 @@ class EngineRunner:
         for key in list(self._in):
             self._tell_one(key, error)
 
-    def _tell_one(self, key: int, outcome: Outcome) -> None:
-        if (waiting := self._in.pop(key, None)) is not None:
-            future, entry = waiting
-            self._door.leave(entry, outcome, self._clock())
-            if not future.done():
-                future.set_result(outcome)
+    def _tell_one(self, key: int, told: Progress | Outcome) -> None:
+        if isinstance(told, Progress):
+            if (waiting := self._in.get(key)) is not None and waiting.on_progress is not None:
+                waiting.on_progress(told)
+        elif (waiting := self._in.pop(key, None)) is not None:
+            self._door.leave(waiting.entry, told, self._clock())
+            if not waiting.outcome.done():
+                waiting.outcome.set_result(told)
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
-            self._door.leave(waiting[1], None, self._clock())
+            self._door.leave(waiting.entry, None, self._clock())
             self._pool.cancel(key)
 
     def _die(self) -> None:

@@ -24,10 +24,9 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
-from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
+from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, parsed, read_generate
 from attendant.server.servicers.status import abort, status_of
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
-from attendant.server.servicers.violations import MAX_REQUEST_ID_CHARACTERS
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 REFUSAL_BYTES = 4096

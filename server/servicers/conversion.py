@@ -4,7 +4,7 @@ from typing import Any
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
-from attendant.runtime.decoding.unknowns import replace_unknowns
+from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import Result
 from attendant.server.models import ServedModel
@@ -27,22 +27,17 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "model": model.name,
         "version": model.manifest.version,
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
-        "source_tokens": _source_tokens(parsed),
+        "source_tokens": source_tokens(parsed.asked, model),
         "timings": {name: getattr(result.stats, name) for name in TIMINGS},
     }
 
 
 def score_response(parsed: ParsedRequest, result: Result) -> messages.ScoreResponse:
-    model, target = parsed.model, result.hypotheses[0]
+    model = parsed.model
+    fields = score_fields(result.hypotheses[0], parsed.asked, model)
+    fields["attention"] = _attention(fields["attention"])
     return messages.ScoreResponse(
-        request_id=parsed.request_id,
-        model=model.name,
-        version=model.manifest.version,
-        log_prob=target.log_prob,
-        source_tokens=_source_tokens(parsed),
-        target_tokens=model.bundle.target_tokenizer.tokens_of(target.token_ids),
-        token_log_probs=target.token_log_probs,
-        attention=_attention(target.attention),
+        request_id=parsed.request_id, model=model.name, version=model.manifest.version, **fields
     )
 
 
@@ -79,24 +74,10 @@ def model_message(model: ServedModel) -> messages.Model:
 
 
 def _hypothesis(hypothesis: Hypothesis, parsed: ParsedRequest) -> dict[str, Any]:
-    tokenizer = parsed.model.bundle.target_tokenizer
-    if parsed.source_words is None:
-        tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
-    else:
-        tokens, text = replace_unknowns(hypothesis, parsed.source_words, tokenizer)
-    return {
-        "text": text,
-        "tokens": tokens,
-        "score": hypothesis.score,
-        "log_prob": hypothesis.log_prob,
-        "token_log_probs": hypothesis.token_log_probs if parsed.token_log_probs else (),
-        "attention": _attention(hypothesis.attention if parsed.attention else None),
-        "finish_reason": FINISH_REASONS[hypothesis.finish_reason],
-    }
-
-
-def _source_tokens(parsed: ParsedRequest) -> list[str]:
-    return parsed.model.bundle.source_tokenizer.tokens_of(parsed.source_ids)
+    fields = hypothesis_fields(hypothesis, parsed.asked, parsed.model)
+    fields["attention"] = _attention(fields["attention"])
+    fields["finish_reason"] = FINISH_REASONS[hypothesis.finish_reason]
+    return fields
 
 
 def _attention(attention: Floats | None) -> messages.Attention | None:

@@ -1,191 +1,38 @@
-"""DecodingOptions: the message against the limits in force, to the plain value. Nothing is clipped, nothing ignored."""
+"""DecodingOptions, the message, to the plain value; most requests have the same few."""
 
-import math
-import secrets
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final
 
-import numpy as np
-
-from attendant.runtime.decoding.options import (
-    MAX_SAMPLED_CANDIDATES,
-    DecodingOptions,
-    Sampling,
-    default_max_length,
-    length_by_ratio,
-)
-from attendant.server.errors import Violation
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.requests.decoding import drawn, read_decoding
+from attendant.runtime.requests.violations import Violation, Violations
 from attendant.server.models import ServedModel
-from attendant.server.servicers.symbols import read_tokens
-from attendant.server.servicers.violations import Violations
+from attendant_client.fields import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
-MAX_PENALTY: Final = 10
-MAX_PATIENCE: Final = 10
-MAX_TEMPERATURE: Final = 10
-MAX_LENGTH_RATIO: Final = 100
 MAX_OPTIONS_KEPT: Final = 1024
 MAX_BYTES_KEPT: Final = 128
 """All options together take no more, but for prefixes, and for fields that this version does not know."""
 
-Number = TypeVar("Number", int, float)
 
-
-def read_decoding(
-    given: messages.DecodingOptions,
-    output: messages.OutputOptions,
-    model: ServedModel,
-    num_source_tokens: int,
-    violations: Violations,
+def read_options(
+    given: messages.DecodingOptions, model: ServedModel, num_source_tokens: int, attention: bool, violations: Violations
 ) -> DecodingOptions | None:
     """The options, with the bundle's defaults for what is unset; what is wrong goes to `violations`."""
-    attention = output.attention or output.replace_unknowns
     by_length = given.HasField("min_length_ratio") or given.HasField("max_length_ratio")
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
     length = num_source_tokens if by_length else 0
     if given.ByteSize() <= MAX_BYTES_KEPT:
         options, found = _read_once(model, given.SerializeToString(), attention, length)
     else:
-        options, found = _read(model, given, attention, length)
+        options, found = read_decoding(set_fields(given), model, length, attention=attention)
     violations.found += found
-    if options is not None and options.sampling is not None and not given.sampling.HasField("seed"):
-        return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
-    return options
+    return options if options is None or given.sampling.HasField("seed") else drawn(options)
 
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _read_once(
     model: ServedModel, asked: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    """Most requests have the same few options: each is read once."""
-    return _read(model, messages.DecodingOptions.FromString(asked), attention, num_source_tokens)
-
-
-def _read(
-    model: ServedModel, given: messages.DecodingOptions, attention: bool, num_source_tokens: int
-) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
-    reading = _Reading(given, model, num_source_tokens)
-    options = reading.options(attention)
-    found = tuple(reading.violations.found)
-    return (None if found else options), found
-
-
-class _Reading:
-    """One message being read."""
-
-    def __init__(self, given: messages.DecodingOptions, model: ServedModel, num_source_tokens: int) -> None:
-        self.violations = Violations()
-        self._given = given
-        self._model = model
-        self._limits = model.limits
-        self._defaults = model.manifest.decoding
-        self._num_source_tokens = num_source_tokens
-
-    def options(self, attention: bool) -> DecodingOptions:
-        """All of them; those that are out of range have been told of."""
-        sampling = self._sampling()
-        beam_size, num_hypotheses = self._beam(sampling is not None)
-        min_length, max_length = self._lengths()
-        coverage = self._within("coverage_penalty", 0.0, 0, MAX_PENALTY)
-        if coverage and not self._model.has_attention:
-            self.violations.add("decoding.coverage_penalty", coverage, "0: this model has no attention")
-        return DecodingOptions(
-            beam_size=beam_size,
-            num_hypotheses=num_hypotheses,
-            coverage_penalty=coverage,
-            min_length=min_length,
-            max_length=max_length,
-            no_repeat_ngram_size=self._within("no_repeat_ngram_size", 0, 0, self._limits.max_target_tokens),
-            length_penalty=self._within("length_penalty", self._defaults.length_penalty, 0, MAX_PENALTY),
-            patience=self._patience(),
-            repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
-            suppress_unk=self._given.suppress_unk,
-            target_prefix=self._prefix(max_length),
-            alternatives=self._given.alternatives,
-            sampling=sampling,
-            attention=attention,
-        )
-
-    def _beam(self, samples: bool) -> tuple[int, int]:
-        given, limits = self._given, self._limits
-        if samples:
-            beam_size = self._value("beam_size", 1)
-            self._require(beam_size == 1, "beam_size", "1 or unset: sampling searches no beam", beam_size)
-        else:
-            beam_size = self._within("beam_size", self._defaults.beam_size, 1, limits.max_beam_size)
-        most, why = limits.max_num_hypotheses, ""
-        if not samples and not given.alternatives:
-            # A bad beam_size is told for itself, not once more as a bad limit.
-            most, why = min(most, max(1, beam_size)), ", and at most beam_size"
-        elif given.alternatives:
-            most = max(1, min(most, limits.max_beam_size // max(1, beam_size)))
-            why = f", and {limits.max_beam_size} live hypotheses at most: alternatives have beam_size each"
-        num_hypotheses = self._within("num_hypotheses", self._defaults.num_hypotheses, 1, most, why)
-        if samples:
-            self._require(not given.alternatives, "alternatives", "false or unset: draws differ by themselves", True)
-        return beam_size, num_hypotheses
-
-    def _lengths(self) -> tuple[int, int]:
-        longest = self._limits.max_target_tokens
-        default = default_max_length(self._model.manifest, self._num_source_tokens)
-        unset = longest if self._given.HasField("max_length_ratio") else default
-        max_length = self._within("max_length", unset, 1, longest)
-        max_length = min(max_length, longest, self._by_ratio("max_length_ratio", longest))
-        min_length = self._within("min_length", 0, 0, max_length, ", and at most max_length")
-        by_ratio = self._by_ratio("min_length_ratio", 0)
-        if by_ratio > max_length:
-            what = f"{self._given.min_length_ratio:g}, {by_ratio} tokens of this source"
-            self.violations.say("decoding.min_length_ratio", what, f"0 to {max_length} tokens, and at most max_length")
-        return max(min_length, by_ratio), max_length
-
-    def _by_ratio(self, name: str, unset: int) -> int:
-        if not self._given.HasField(name):
-            return unset
-        ratio = self._positive(name, 1.0, MAX_LENGTH_RATIO)
-        return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
-
-    def _patience(self) -> float | None:
-        if not self._given.HasField("patience") and self._defaults.patience is None:
-            return None
-        return self._positive("patience", self._defaults.patience or 1.0, MAX_PATIENCE)
-
-    def _prefix(self, max_length: int) -> tuple[int, ...]:
-        tokenizer = self._model.bundle.target_tokenizer
-        given, field = self._given.target_prefix.tokens, "decoding.target_prefix.tokens"
-        return tuple(read_tokens(given, field, tokenizer, 0, max_length, self.violations))
-
-    def _sampling(self) -> Sampling | None:
-        if not self._given.HasField("sampling"):
-            return None
-        temperature = self._positive("sampling.temperature", 1.0, MAX_TEMPERATURE)
-        top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
-        top_p = self._positive("sampling.top_p", 1.0, 1)
-        return Sampling(seed=self._given.sampling.seed, temperature=temperature, top_k=top_k, top_p=top_p)
-
-    def _value(self, path: str, default: Any) -> Any:
-        """Of a field, or of a field of a message in it: "sampling.top_p"."""
-        within, _, name = path.rpartition(".")
-        message = getattr(self._given, within) if within else self._given
-        value = getattr(message, name) if message.HasField(name) else default
-        return _as_typed(value) if isinstance(value, float) else value
-
-    def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
-        """A number in a closed range; `why`: what else there is to say of the limit."""
-        value: Number = self._value(path, default)
-        # Written so that NaN fails, here and below.
-        self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
-        return value
-
-    def _positive(self, path: str, default: float, most: int) -> float:
-        value: float = self._value(path, default)
-        self._require(0 < value <= most, path, f"more than 0 and at most {most}", value)
-        return value
-
-    def _require(self, held: bool, path: str, limit: str, value: object) -> None:
-        self.violations.require(held, f"decoding.{path}", value, limit)
-
-
-def _as_typed(value: float) -> float:
-    """The shortest decimal that single precision holds as this: 0.6 arrives as 0.60000002384, and was 0.6."""
-    return float(str(np.float32(value))) if math.isfinite(value) else value
+    given = set_fields(messages.DecodingOptions.FromString(asked))
+    return read_decoding(given, model, num_source_tokens, attention=attention)

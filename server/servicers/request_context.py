@@ -18,9 +18,7 @@ from attendant.server.servicers.status import abort
 log = logging.getLogger(__name__)
 
 # Refused, in one way or another: neither a fault of ours, nor the end of the caller's patience.
-REFUSALS = frozenset(
-    {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE"}
-)
+REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"})
 MAX_LOGGED_CHARACTERS = 128
 
 

@@ -4,19 +4,24 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
-from attendant.runtime.decoding.options import DecodingOptions, scoring_options
+from attendant.runtime.decoding.hypothesis import Progress
+from attendant.runtime.requests import reading
+from attendant.runtime.requests.reading import ReadRequest, Side
+from attendant.runtime.requests.violations import Violations
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
-from attendant.server.errors import AttendantError
+from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import ServedModel
-from attendant.server.servicers.decoding import read_decoding
-from attendant.server.servicers.symbols import read_side
-from attendant.server.servicers.violations import Violations, check_request_id
+from attendant.server.servicers.decoding import read_options
+from attendant_client.fields import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 Request = messages.GenerateRequest | messages.ScoreRequest
+
+MAX_REQUEST_ID_CHARACTERS: Final = 128
 
 REQUEST_BYTES = 2048
 TOKEN_BYTES = 96
@@ -37,36 +42,34 @@ class ParsedRequest:
     """What a request asks of its model, and the one way into the model's engine and back; its message is not kept.
 
     Attributes:
-        source_ids: as the encoder takes them, the end symbol included where the model wants it.
-        num_source_tokens: of the source itself.
-        attention, token_log_probs: whether they are to be in the answer.
-        source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
+        asked: what it asks for.
         by_default: it sets no decoding option.
     """
 
     request_id: str
     model: ServedModel
-    source_ids: tuple[int, ...]
-    num_source_tokens: int
-    options: DecodingOptions
-    attention: bool = False
-    token_log_probs: bool = False
-    source_words: list[str] | None = None
+    asked: ReadRequest
     by_default: bool = False
 
     @property
     def max_answer_bytes(self) -> int:
         """What the request and its answer may come to take in memory, roughly."""
-        options = self.options
-        columns = len(self.source_ids) if options.attention else 0
+        asked, options = self.asked, self.asked.options
+        columns = len(asked.source_ids) if options.attention else 0
         target = (options.max_length + 1) * (TOKEN_BYTES + WEIGHT_BYTES * columns)
-        return REQUEST_BYTES + TOKEN_BYTES * len(self.source_ids) + options.num_hypotheses * target
+        return REQUEST_BYTES + TOKEN_BYTES * len(asked.source_ids) + options.num_hypotheses * target
 
     def submit(
-        self, timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+        self,
+        timeout_seconds: float | None,
+        priority: Priority = Priority.INTERACTIVE,
+        on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
         """See EngineRunner.submit; the client is the one whose call is being handled."""
-        return self.model.runner.submit(self.source_ids, self.options, timeout_seconds, priority, CLIENT.get())
+        asked = self.asked
+        return self.model.runner.submit(
+            asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get(), on_progress
+        )
 
     def scored(self, outcome: Outcome) -> Result:
         """The outcome, counted, where it is a result.
@@ -76,14 +79,14 @@ class ParsedRequest:
         """
         if isinstance(outcome, AttendantError):
             raise outcome
-        self.model.metrics.answered(self.source_ids, self.num_source_tokens, outcome.stats)
+        self.model.metrics.answered(self.asked.source_ids, self.asked.num_source_tokens, outcome.stats)
         return outcome
 
     def generated(self, outcome: Outcome) -> Result:
         """The same, with what the hypotheses say of the model."""
         result = self.scored(outcome)
         self.model.metrics.generated(
-            self.source_ids, self.num_source_tokens, result.hypotheses, by_default=self.by_default
+            self.asked.source_ids, self.asked.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
         return result
 
@@ -104,13 +107,15 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
         InvalidArgument: with every violation.
     """
     violations = Violations()
-    source_ids = _read_source(request, model, violations)
-    options = read_decoding(request.decoding, request.output, model, len(source_ids), violations)
-    _check_output(request.output, model, violations)
-    violations.raise_if_any()
-    assert options is not None, "options without a violation are there"
-    source_words = _source_words(request, source_ids, model) if request.output.replace_unknowns else None
-    return _parsed(request, source_ids, options, model, source_words, by_default=not request.decoding.ByteSize())
+    check_request_id(request.request_id, violations)
+    read = reading.read_generate(
+        _side(request, "source", violations),
+        set_fields(request.output),
+        model,
+        partial(read_options, request.decoding, model),
+        violations,
+    )
+    return _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:
@@ -120,57 +125,42 @@ def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequ
         InvalidArgument: with every violation.
     """
     violations = Violations()
-    source_ids = _read_source(request, model, violations)
-    include_eos = request.include_eos if request.HasField("include_eos") else True
-    # The end alone has a probability too.
-    least, most = int(not include_eos), model.limits.max_target_tokens
-    target_ids = read_side(request, "target", model.bundle.target_tokenizer, least, most, violations)
-    _check_output(request.output, model, violations)
-    if request.output.replace_unknowns:
-        violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
-    violations.raise_if_any()
-    options = scoring_options(
-        target_ids, model.manifest.special_ids.eos, include_eos=include_eos, attention=request.output.attention
-    )
-    return _parsed(request, source_ids, options, model)
-
-
-def _read_source(request: Request, model: ServedModel, violations: Violations) -> list[int]:
     check_request_id(request.request_id, violations)
-    return read_side(request, "source", model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
+    read = reading.read_score(
+        _side(request, "source", violations),
+        _side(request, "target", violations),
+        set_fields(request.output),
+        model,
+        violations,
+        include_eos=request.include_eos if request.HasField("include_eos") else True,
+    )
+    return _parsed(request, read, model, violations)
 
 
 def _parsed(
-    request: Request,
-    source_ids: list[int],
-    options: DecodingOptions,
-    model: ServedModel,
-    source_words: list[str] | None = None,
-    *,
-    by_default: bool = False,
+    request: Request, read: ReadRequest | None, model: ServedModel, violations: Violations, *, by_default: bool = False
 ) -> ParsedRequest:
-    return ParsedRequest(
-        request_id=request.request_id,
-        model=model,
-        source_ids=tuple(model.bundle.source_ids(source_ids)),
-        num_source_tokens=len(source_ids),
-        options=options,
-        attention=request.output.attention,
-        token_log_probs=request.output.token_log_probs,
-        source_words=source_words,
-        by_default=by_default,
+    if read is None:
+        raise InvalidArgument(*violations.found)
+    return ParsedRequest(request_id=request.request_id, model=model, asked=read, by_default=by_default)
+
+
+def _side(request: Request, side: str, violations: Violations) -> Side | None:
+    """The field of the oneof that is set; None, and told, where none is."""
+    field = request.WhichOneof(side)
+    if field is None:
+        ways = request.DESCRIPTOR.oneofs_by_name[side].fields
+        violations.say(side, "unset", " or ".join(way.name for way in ways))
+        return None
+    given = getattr(request, field)
+    return Side(field, given if isinstance(given, str) else given.tokens)
+
+
+def check_request_id(request_id: str, violations: Violations) -> None:
+    """It is written to the log, and back to the caller: anything short will do, on one line."""
+    violations.require(
+        len(request_id) <= MAX_REQUEST_ID_CHARACTERS and request_id.isprintable(),
+        "request_id",
+        request_id,
+        f"at most {MAX_REQUEST_ID_CHARACTERS} characters, none of them control characters",
     )
-
-
-def _source_words(request: messages.GenerateRequest, source_ids: list[int], model: ServedModel) -> list[str]:
-    """What stands at each position of the source, its end not among them."""
-    tokenizer = model.bundle.source_tokenizer
-    return (
-        tokenizer.words_of(request.text) if request.WhichOneof("source") == "text" else tokenizer.tokens_of(source_ids)
-    )
-
-
-def _check_output(output: messages.OutputOptions, model: ServedModel, violations: Violations) -> None:
-    for name in ("attention", "replace_unknowns"):
-        if getattr(output, name) and not model.has_attention:
-            violations.add(f"output.{name}", True, "false: this model has no attention")

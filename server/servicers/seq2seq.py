@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.errors import NotBuilt
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.request_context import RequestContext, answering
 from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.streaming import streamed
 from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -49,8 +49,11 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         async with self._answering("GenerateStream", request.request_id, request.model, context):
-            raise NotBuilt("GenerateStream")
-        yield messages.GenerateStreamResponse()  # never reached: it makes this a stream
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
+            unread_seconds = self._answer_room.unread_seconds
+            async with aclosing(streamed(asked, context.time_remaining(), unread_seconds)) as events:
+                async for event in events:
+                    yield event
 
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context

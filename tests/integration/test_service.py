@@ -147,21 +147,6 @@ async def test_an_invalid_argument_is_explained() -> None:
         assert server.sample("attendant_rejected_total", model="fake", reason="invalid_argument") == 1
 
 
-async def test_what_is_not_built_says_so() -> None:
-    async with served(fake_stepper()) as server:
-
-        async def read() -> None:
-            async for _ in server.stub.GenerateStream(Generate(text="a")):
-                pass
-
-        error = await failure(read())
-        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert error.details() == "GenerateStream is not available in this version of the server"
-        labels = {"grpc_type": "server_stream", "grpc_service": SERVICE_NAME, "grpc_method": "GenerateStream"}
-        # Counted when the call is over, which the client learns a moment earlier.
-        await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNIMPLEMENTED", **labels) == 1)
-
-
 async def test_a_request_that_is_a_file_is_refused_unparsed() -> None:
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a" * 300_000)))

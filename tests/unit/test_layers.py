@@ -26,7 +26,7 @@ ALLOWED = {
     },
     "attendant.server.errors": {"attendant.runtime"},
     "attendant.server.engine": {"attendant.server.engine", "attendant.server.errors", "attendant.runtime"},
-    "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1"},
+    "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.

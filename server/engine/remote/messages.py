@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
 
@@ -50,10 +51,12 @@ class Report(NamedTuple):
     """What a worker did since its last report, and what it has.
 
     Attributes:
+        progress: of requests that stream, in order; each before the request's outcome.
         num_waiting: per priority.
     """
 
     outcomes: Outcomes
+    progress: list[tuple[int, Progress]]
     stats: list[StepStats]
     num_waiting: tuple[int, ...]
     num_rows: int

@@ -81,8 +81,8 @@ def serve_engine(connection: socket.socket, engine: Engine) -> None:
         result = engine.step()
         stats.append(result.stats)
         now = time.monotonic()
-        if result.outcomes or not engine.has_work or now - reported > REPORT_SECONDS:
+        if result.outcomes or result.progress or not engine.has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
-            report = Report(result.outcomes, stats, waiting, engine.num_rows)
+            report = Report(result.outcomes, result.progress, stats, waiting, engine.num_rows)
             connection.sendall(framed(report))
             stats, reported = [], now

@@ -13,7 +13,7 @@ from attendant.server.engine.remote.watchdog import RoundBound, Silence
 from attendant.server.engine.remote.worker import Worker
 from attendant.server.engine.request import EngineRequest, Outcomes, Priority
 
-NOTHING = Report([], [], (0,) * len(Priority), 0)
+NOTHING = Report([], [], [], (0,) * len(Priority), 0)
 
 
 class WorkerLost(Exception):

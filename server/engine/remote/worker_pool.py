@@ -22,7 +22,7 @@ from attendant.server.engine.remote.restarts import Restarts
 from attendant.server.engine.remote.slot import Slot, WorkerLost
 from attendant.server.engine.remote.watchdog import RoundBound
 from attendant.server.engine.remote.worker import Worker
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority, StepStats, out_of_time
+from attendant.server.engine.request import EngineRequest, News, Priority, StepStats, out_of_time
 from attendant.server.engine.throughput import Pace
 from attendant.server.errors import PoisonedRequest
 
@@ -91,21 +91,22 @@ class WorkerPool:
         self._loading_seconds = 0.0
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_outcomes: Callable[[Outcomes], None]
+        self._on_news: Callable[[News], None]
         self._on_death: Callable[[], None]
         self._on_available: Callable[[bool], None]
         self.precision: Precision
 
     async def start(
         self,
-        on_outcomes: Callable[[Outcomes], None],
+        on_news: Callable[[News], None],
         on_death: Callable[[], None],
         on_available: Callable[[bool], None],
     ) -> None:
         """Starts the workers and waits until all are ready; from the event loop in which the functions will be called.
 
         Args:
-            on_outcomes: called with the requests that have ended, those of one step together.
+            on_news: called with the requests that have ended, those of one step together, and with the progress of
+                those that stream.
             on_death: called once, if the engines have failed for good; nothing follows it.
             on_available: called with False when no worker takes requests any more, with True when one does again.
                 Meanwhile requests wait.
@@ -114,7 +115,7 @@ class WorkerPool:
             UserError: the first worker that refused its bundle says why.
             RuntimeError: a worker ended while it loaded.
         """
-        self._on_outcomes, self._on_death, self._on_available = on_outcomes, on_death, on_available
+        self._on_news, self._on_death, self._on_available = on_news, on_death, on_available
         began = self._clock()
         try:
             ready = await asyncio.gather(*map(self._fill, self._slots))
@@ -133,8 +134,8 @@ class WorkerPool:
     def submit(self, request: EngineRequest) -> None:
         """Puts a request at the end of its queue."""
         if request in self._poisoned:
-            refused: Outcomes = [(request.key, PoisonedRequest())]
-            asyncio.get_running_loop().call_soon(self._on_outcomes, refused)
+            refused: News = [(request.key, PoisonedRequest())]
+            asyncio.get_running_loop().call_soon(self._on_news, refused)
         else:
             self._send(self._dispatcher.add(request))
 
@@ -185,12 +186,12 @@ class WorkerPool:
             self._send(self._dispatcher.ended(slot.number, ended))
         elif ended:
             self._go_on(slot)
-        self._on_outcomes([*report.outcomes, *missed])
+        self._on_news([*report.progress, *report.outcomes, *missed])
         for stats in report.stats:
             self.pace.note(stats)
             self._on_step(stats)
 
-    def _missed(self) -> Outcomes:
+    def _missed(self) -> News:
         """Those that have waited too long: they can't be answered before their deadline any more."""
         now = self._clock()
         return [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
@@ -221,7 +222,7 @@ class WorkerPool:
         if tried is not None:
             if tried in suspects:
                 self._poisoned.add(tried)
-                self._on_outcomes([(tried.key, PoisonedRequest())])
+                self._on_news([(tried.key, PoisonedRequest())])
                 suspects = []
             else:  # it was not begun, or nobody waits for it any more
                 suspects, bystanders = bystanders, []
@@ -261,7 +262,7 @@ class WorkerPool:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
             if missed := self._missed():
-                self._on_outcomes(missed)
+                self._on_news(missed)
             for slot in self._slots:
                 silence = slot.tick(now - then)
                 if slot.is_loading:

@@ -96,37 +96,68 @@ def score(
 
 def naive_decode(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
     """All that a request is answered with, best first."""
+    return sorted((one for search in naive_searches(stepper, source, options) for one in search.found), key=by_score)
+
+
+def naive_progress(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[tuple[int, ...]]:
+    """What is certain of the answer after each step but the last: what all targets share that can still be the best."""
+    searches = naive_searches(stepper, source, options)
+    certain = []
+    for step in range(1, max(len(search.trace) for search in searches)):
+        states = [search.trace[step] if step < len(search.trace) else ([], search.found) for search in searches]
+        living = [one for lives, _ in states for one in lives]
+        ended = [one for _, ends in states for one in ends]
+        best = max((one.score for one in ended), default=-math.inf)
+        rivals = [one.tokens for one in ended if one.score == best]
+        most = options.max_length + 1
+        rivals += [one.tokens for one in living if penalized(one.total, most, options.length_penalty) >= best]
+        shared = next(n for n in range(len(rivals[0]), -1, -1) if all(one[:n] == rivals[0][:n] for one in rivals))
+        certain.append(max(rivals[0][:shared], options.target_prefix, key=len))
+    return certain
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search of a request found, and what lived and had ended before each of its steps."""
+
+    found: list[Found]
+    trace: "list[tuple[list[Partial], list[Found]]]"
+
+
+def naive_searches(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Searched]:
     if options.num_beams == 1 and options.sampling is None and not options.alternatives:
-        return naive_beam(stepper, source, options)
-    found: list[Found] = []
+        return [naive_beam(stepper, source, options)]
     if options.sampling is not None:
-        for number in range(options.num_hypotheses):
-            found.append(naive_draw(stepper, source, options, number))
-    else:
-        log_probs = next_log_probs(stepper, source, options.target_prefix, options)
-        order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
-        possible = [symbol for symbol in order if log_probs[symbol] > BANNED]
-        for symbol in possible[: options.num_hypotheses] or [None]:
-            found += naive_beam(stepper, source, replace(options, num_hypotheses=1), first=symbol)
-    return sorted(found, key=lambda one: -one.score)
+        return [naive_draw(stepper, source, options, number) for number in range(options.num_hypotheses)]
+    log_probs = next_log_probs(stepper, source, options.target_prefix, options)
+    order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
+    possible = [symbol for symbol in order if log_probs[symbol] > BANNED]
+    one = replace(options, num_hypotheses=1)
+    return [naive_beam(stepper, source, one, first=symbol) for symbol in possible[: options.num_hypotheses] or [None]]
+
+
+def by_score(found: Found) -> float:
+    return -found.score
 
 
 def ranked(log_probs: Sequence[float], options: DecodingOptions) -> list[float]:
     return ranking(log_probs, options.target_prefix, options)
 
 
-def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, number: int) -> Found:
+def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, number: int) -> Searched:
     """One target, drawn symbol by symbol."""
     sampling = options.sampling
     assert sampling is not None
     random = np.random.Generator(np.random.Philox(key=[sampling.seed, number]))
     partial = Partial()
+    trace: list[tuple[list[Partial], list[Found]]] = []
 
-    def cut(partial: Partial) -> Found:
+    def cut(partial: Partial) -> Searched:
         value = score(stepper, source, partial, len(partial.tokens), options)
-        return Found(partial.tokens, partial.log_probs, False, value)
+        return Searched([Found(partial.tokens, partial.log_probs, False, value)], trace)
 
     while True:
+        trace.append(([partial], []))
         log_probs = next_log_probs(stepper, source, partial.tokens, options)
         values = ranking(log_probs, partial.tokens, options)
         if len(partial.tokens) < len(options.target_prefix):
@@ -154,13 +185,14 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
         summands = (*partial.log_probs, log_probs[symbol])
         partial = replace(partial, log_probs=summands, total=partial.total + values[symbol])
         if symbol == EOS:
-            return Found(partial.tokens, summands, True, score(stepper, source, partial, len(summands), options))
+            value = score(stepper, source, partial, len(summands), options)
+            return Searched([Found(partial.tokens, summands, True, value)], trace)
         partial = replace(partial, tokens=(*partial.tokens, symbol))
 
 
 def naive_beam(
     stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, first: int | None = None
-) -> list[Found]:
+) -> Searched:
     """Beam search by its definition: pool, order, split into ended and living, until nothing more can matter.
 
     Args:
@@ -169,12 +201,14 @@ def naive_beam(
     k = options.beam_size
     living = [Partial()]
     ended: list[Found] = []
+    trace: list[tuple[list[Partial], list[Found]]] = []
 
     def end(partial: Partial, by_eos: bool) -> None:
         value = score(stepper, source, partial, len(partial.log_probs), options)
         ended.append(Found(partial.tokens, partial.log_probs, by_eos, value))
 
     while living and not enough(ended, living, options):
+        trace.append((living, ended.copy()))
         distributions = [next_log_probs(stepper, source, one.tokens, options) for one in living]
         orders = [ranking(d, one.tokens, options) for d, one in zip(distributions, living, strict=True)]
         length = len(living[0].tokens)
@@ -217,8 +251,8 @@ def naive_beam(
         if options.scores_prefix and living and len(living[0].tokens) == len(options.target_prefix):
             end(living[0], False)
             break
-    ended.sort(key=lambda found: -found.score)
-    return ended[: options.num_hypotheses]
+    ended.sort(key=by_score)
+    return Searched(ended[: options.num_hypotheses], trace)
 
 
 def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingOptions) -> bool:

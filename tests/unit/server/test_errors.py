@@ -7,11 +7,12 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from attendant.runtime.requests.violations import Violation
 from attendant.server import errors
 from attendant.server.servicers.status import DETAILS_KEY, PUSHBACK_KEY, REQUEST_ID_KEY, abort
 
 EXAMPLES: list[errors.AttendantError] = [
-    errors.InvalidArgument(errors.Violation("text", "0 tokens long", "1 to 64 tokens long")),
+    errors.InvalidArgument(Violation("text", "0 tokens long", "1 to 64 tokens long")),
     errors.Undecodable(17),
     errors.UnknownModel("nope", ["b", "a"]),
     errors.QueueFull(1024, 600, 0.25),
@@ -30,7 +31,6 @@ EXAMPLES: list[errors.AttendantError] = [
     errors.Unread(),
     errors.Stalled(30.0),
     errors.EngineDead(),
-    errors.NotBuilt("GenerateStream"),
     errors.InternalError(),
     errors.PoisonedRequest(),
 ]
@@ -54,7 +54,6 @@ CODES = {
     "Unread": "UNAVAILABLE",
     "Stalled": "UNAVAILABLE",
     "EngineDead": "UNAVAILABLE",
-    "NotBuilt": "UNIMPLEMENTED",
     "InternalError": "INTERNAL",
     "PoisonedRequest": "INTERNAL",
 }
@@ -124,7 +123,7 @@ async def test_every_error_has_its_status(error: errors.AttendantError) -> None:
 
 
 async def test_every_violation_is_in_the_details() -> None:
-    violations = [errors.Violation(f"field_{i}", str(i), "something else") for i in range(20)]
+    violations = [Violation(f"field_{i}", str(i), "something else") for i in range(20)]
     context = await aborted(errors.InvalidArgument(*violations))
     detail = unpacked(context, error_details_pb2.BadRequest)
     assert isinstance(detail, error_details_pb2.BadRequest)

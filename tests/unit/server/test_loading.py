@@ -9,10 +9,10 @@ import pytest
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.requests.model import limits_in_force
 from attendant.server import loading
 from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
-from attendant.server.models import limits_in_force
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])

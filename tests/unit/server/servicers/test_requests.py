@@ -33,7 +33,7 @@ def options_of(decoding: Decoding | None = None, attention: bool = False, **how:
     request = messages.GenerateRequest(
         text="abc", decoding=decoding, output=messages.OutputOptions(attention=attention)
     )
-    return read_generate(request, model(**how)).options
+    return read_generate(request, model(**how)).asked.options
 
 
 def refused(read: Callable[[Any, ServedModel], Any], request: Any, served: ServedModel | None = None) -> dict[str, str]:
@@ -57,7 +57,7 @@ def test_the_same_options_are_held_against_each_models_own_limits() -> None:
     request = messages.GenerateRequest(text="abc", decoding=Decoding(beam_size=4))
     wide, narrow = model(max_rows=8), model(max_rows=2)
     for _ in range(2):
-        assert read_generate(request, wide).options.beam_size == 4
+        assert read_generate(request, wide).asked.options.beam_size == 4
         assert list(refused(read_generate, request, narrow)) == ["decoding.beam_size"]
 
 
@@ -224,7 +224,7 @@ def test_options_that_do_not_go_together(given: Decoding, found: dict[str, str])
 
 def test_unknowns_are_replaced_by_attention() -> None:
     request = messages.GenerateRequest(text="abc", output=messages.OutputOptions(replace_unknowns=True))
-    assert read_generate(request, model()).options.attention
+    assert read_generate(request, model()).asked.options.attention
     assert refused(read_generate, request, model(attention=False)) == {
         "output.replace_unknowns": "is true, must be false: this model has no attention"
     }
@@ -263,7 +263,9 @@ def test_a_text_without_tokens(text: str) -> None:
 
 
 def test_the_longest_text() -> None:
-    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).num_source_tokens == 12, "EOS is not counted"
+    assert read_generate(messages.GenerateRequest(text="a" * 12), model()).asked.num_source_tokens == 12, (
+        "EOS is not counted"
+    )
     assert refused(read_generate, messages.GenerateRequest(text="a" * 13)) == {
         "text": "is 13 tokens long, must be 1 to 12 tokens long"
     }
@@ -333,7 +335,7 @@ def test_what_a_client_makes_up_is_not_remembered() -> None:
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:
-    assert read_generate(messages.GenerateRequest(text="a!"), model()).source_ids == (4, 1, 3)
+    assert read_generate(messages.GenerateRequest(text="a!"), model()).asked.source_ids == (4, 1, 3)
 
 
 def tokens(*given: str) -> messages.GenerateRequest:
@@ -341,8 +343,8 @@ def tokens(*given: str) -> messages.GenerateRequest:
 
 
 def test_tokens() -> None:
-    assert read_generate(tokens("b", "a"), model()).source_ids == (5, 4, 3)
-    assert read_generate(tokens("<unk>"), model()).source_ids == (1, 3)
+    assert read_generate(tokens("b", "a"), model()).asked.source_ids == (5, 4, 3)
+    assert read_generate(tokens("<unk>"), model()).asked.source_ids == (1, 3)
     limit = "must be 1 to 12 tokens long"
     assert refused(read_generate, tokens()) == {"tokens.tokens": f"is 0 tokens long, {limit}"}
     assert refused(read_generate, tokens(*"a" * 13)) == {"tokens.tokens": f"is 13 tokens long, {limit}"}
@@ -434,11 +436,11 @@ def score(**fields: Any) -> messages.ScoreRequest:
 
 
 def test_a_score() -> None:
-    parsed = read_score(score(), model())
+    parsed = read_score(score(), model()).asked
     assert (parsed.source_ids, parsed.options) == ((4, 5, 6, 3), scoring_options((4, 5), 3))
-    without = read_score(score(include_eos=False), model()).options
+    without = read_score(score(include_eos=False), model()).asked.options
     assert without == scoring_options((4, 5), 3, include_eos=False)
-    empty = read_score(score(target_text=""), model()).options
+    empty = read_score(score(target_text=""), model()).asked.options
     assert empty.target_prefix == (3,), "the end alone has a probability"
 
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Commands, Report
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
@@ -62,14 +62,14 @@ def test_a_report_arrives_as_it_was() -> None:
         Hypothesis((4, 5), (-0.5, -0.25, -1.0), -1.75, -1.5, FinishReason.EOS),
         Hypothesis((6,), (-2.0,), -2.0, -2.0, FinishReason.LENGTH),
     )
-    report = Report([(1, Result(hypotheses, STATS))], [STEP], (3, 4), 6)
+    report = Report([(1, Result(hypotheses, STATS))], [(2, Progress(3, (4, 5)))], [STEP], (3, 4), 6)
     assert arrived(report) == report
 
 
 def test_attention_arrives_as_it_was() -> None:
     attention = np.array([[0.25, 0.75]], np.float32)
     result = Result((Hypothesis((), (-2.0,), -2.0, -2.0, FinishReason.EOS, attention),), STATS)
-    report = arrived(Report([(1, result)], [], (0, 0), 0))
+    report = arrived(Report([(1, result)], [], [], (0, 0), 0))
     assert isinstance(report, Report)
     ((_, outcome),) = report.outcomes
     assert isinstance(outcome, Result)
@@ -79,13 +79,13 @@ def test_attention_arrives_as_it_was() -> None:
 
 
 def test_an_error_arrives_among_results() -> None:
-    report = arrived(Report([(1, DeadlineTooShort(0.5, 2.0)), (2, Result((), STATS))], [], (0, 0), 0))
+    report = arrived(Report([(1, DeadlineTooShort(0.5, 2.0)), (2, Result((), STATS))], [], [], (0, 0), 0))
     assert isinstance(report, Report)
     (_, error), (_, result) = report.outcomes
     assert isinstance(error, DeadlineTooShort) and str(error) == str(DeadlineTooShort(0.5, 2.0))
     assert result == Result((), STATS)
 
 
-@pytest.mark.parametrize("message", [Commands(), Report([], [], (0, 0), 0)])
+@pytest.mark.parametrize("message", [Commands(), Report([], [], [], (0, 0), 0)])
 def test_nothing_arrives_as_nothing(message: object) -> None:
     assert arrived(message) == message

@@ -1,8 +1,30 @@
 """What is wrong with a request: each check says what a value must be, and goes on to the next."""
 
-from attendant.server.errors import InvalidArgument, Violation, shortened
+from dataclasses import dataclass
 
-MAX_REQUEST_ID_CHARACTERS = 128
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a request that can't be served.
+
+    Attributes:
+        field: its path, as in the proto: "decoding.beam_size".
+        value: as given, ready to print; shortened where it is long.
+        limit: what it must be instead.
+        quoted: the value is text of the caller's.
+    """
+
+    field: str
+    value: str
+    limit: str
+    quoted: bool = False
+
+    @property
+    def description(self) -> str:
+        return f"is {self.value}, must be {self.limit}"
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.description}"
 
 
 class Violations:
@@ -23,20 +45,10 @@ class Violations:
         if not held:
             self.add(field, value, limit)
 
-    def raise_if_any(self) -> None:
-        """Raises InvalidArgument with all of them."""
-        if self.found:
-            raise InvalidArgument(*self.found)
 
-
-def check_request_id(request_id: str, violations: Violations) -> None:
-    """It is written to the log, and back to the caller: anything short will do, on one line."""
-    violations.require(
-        len(request_id) <= MAX_REQUEST_ID_CHARACTERS and request_id.isprintable(),
-        "request_id",
-        request_id,
-        f"at most {MAX_REQUEST_ID_CHARACTERS} characters, none of them control characters",
-    )
+def shortened(value: str, max_characters: int = 32) -> str:
+    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
+    return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
 
 
 def _shown(value: object) -> str:

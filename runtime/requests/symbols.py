@@ -2,31 +2,23 @@
 
 from collections.abc import Sequence
 
-from google.protobuf.message import Message
-
 from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
-from attendant.server.servicers.violations import Violations
+from attendant.runtime.requests.violations import Violations
 
 MAX_UNKNOWN_TOLD = 4
 
 
 def read_side(
-    request: Message, side: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations
+    field: str, given: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
 ) -> list[int]:
     """The ids of a request's source or target, given as a text or as tokens.
 
     Args:
-        side: the oneof of the two ways.
+        field: that it was given in.
         least, most: tokens that it may have.
     """
-    field = request.WhichOneof(side)
-    if field is None:
-        ways = request.DESCRIPTOR.oneofs_by_name[side].fields
-        violations.say(side, "unset", " or ".join(way.name for way in ways))
-        return []
-    given = getattr(request, field)
     if not isinstance(given, str):
-        return read_tokens(given.tokens, f"{field}.tokens", tokenizer, least, most, violations)
+        return read_tokens(given, f"{field}.tokens", tokenizer, least, most, violations)
     # Before the tokenizer, which takes a long time for a long text.
     most_characters = tokenizer.max_characters(most)
     if len(given) > most_characters:

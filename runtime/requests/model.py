@@ -1,0 +1,44 @@
+"""A bundle as requests meet it."""
+
+from dataclasses import dataclass
+
+from attendant.runtime.bundle import graph_io
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.manifest import Limits, Manifest, Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BundleModel:
+    """A bundle's graphs in one precision, and what may be asked of them; equal to nothing but itself.
+
+    Attributes:
+        limits: in force here: the manifest's, or what a budget of rows leaves of them.
+    """
+
+    bundle: Bundle
+    precision: Precision
+    limits: Limits
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.bundle.manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def has_attention(self) -> bool:
+        outputs = self.manifest.graphs[self.precision].decoder_step.outputs
+        return any(output.name == graph_io.ATTENTION for output in outputs)
+
+
+def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
+    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
+    limits = manifest.limits
+    return limits.model_copy(
+        update={
+            "max_beam_size": min(limits.max_beam_size, max_rows),
+            "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
+        }
+    )

@@ -1,0 +1,60 @@
+"""GenerateStream: an answer that is told while it grows, whoever carries it to the caller."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from attendant.runtime.decoding.growing_text import GrowingText, Piece
+from attendant.runtime.decoding.hypothesis import Progress
+from attendant.server.errors import Stalled
+from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.requests import ParsedRequest
+from attendant_client.v1 import seq2seq_pb2 as messages
+
+
+async def streamed(
+    asked: ParsedRequest, timeout_seconds: float | None, unread_seconds: float
+) -> AsyncGenerator[messages.GenerateStreamResponse, None]:
+    """Yields what is certain of the best hypothesis as soon as it is, and then the whole answer.
+
+    Tokens that have come while a message was being written share the next one, so whoever reads slowly gets fewer and
+    larger ones. Closing the generator frees the request's rows within a step.
+
+    Args:
+        timeout_seconds: as for `EngineRunner.submit`.
+        unread_seconds: who takes longer to take a message loses its rows.
+
+    Raises:
+        AttendantError: what the request ends with, other than an answer; Stalled among them.
+    """
+    growing = GrowingText(asked.model.bundle.target_tokenizer, replaces_unknowns=asked.asked.source_words is not None)
+    certain: list[int] = []
+    stirred = asyncio.Event()
+
+    def on_progress(progress: Progress) -> None:
+        certain[progress.first :] = progress.token_ids
+        stirred.set()
+
+    submitted = asked.submit(timeout_seconds, on_progress=on_progress)
+    submitted.add_done_callback(lambda _: stirred.set())
+    loop = asyncio.get_running_loop()
+    try:
+        while not submitted.done():
+            await stirred.wait()
+            stirred.clear()
+            if not submitted.done() and (piece := growing.grow(certain)) is not None:
+                unread = loop.call_later(unread_seconds, submitted.cancel)
+                yield _delta(piece)
+                unread.cancel()
+        if submitted.cancelled():
+            raise Stalled(unread_seconds)
+        fields = generate_fields(asked, asked.generated(submitted.result()))
+        best = fields["hypotheses"][0]
+        if (piece := growing.rest(best["tokens"], best["text"])) is not None:
+            yield _delta(piece)
+        yield messages.GenerateStreamResponse(response=fields)
+    finally:
+        submitted.cancel()
+
+
+def _delta(piece: Piece) -> messages.GenerateStreamResponse:
+    return messages.GenerateStreamResponse(delta={"tokens": piece.tokens, "text": piece.text})

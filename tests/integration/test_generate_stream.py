@@ -1,0 +1,115 @@
+"""GenerateStream over a real socket: what comes when, and what becomes of callers who go, wait or don't read."""
+
+import itertools
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.integration.test_service import long_request
+from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
+
+Generate = messages.GenerateRequest
+Options = messages.DecodingOptions
+
+
+async def events_of(call: AsyncIterator[messages.GenerateStreamResponse]) -> list[messages.GenerateStreamResponse]:
+    return [event async for event in call]
+
+
+def joined(events: list[messages.GenerateStreamResponse]) -> tuple[list[str], str]:
+    """Tokens and text of the deltas."""
+    deltas = [event.delta for event in events if event.WhichOneof("event") == "delta"]
+    return [token for delta in deltas for token in delta.tokens], "".join(delta.text for delta in deltas)
+
+
+def ended(server: Served, code: str, model: str = "fake") -> float:
+    return server.sample("attendant_requests_total", model=model, method="GenerateStream", code=code)
+
+
+async def test_tokens_come_as_they_are_decoded_and_the_answer_last() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        request = long_request(request_id="mine", output={"attention": True})
+        events = aiter(server.stub.GenerateStream(request))
+        tokens = []
+        for _ in range(19):
+            stepper.let_one_pass()
+            delta = (await anext(events)).delta
+            assert len(delta.tokens) == 1 and delta.text == (" " if tokens else "") + delta.tokens[0]
+            tokens += delta.tokens
+        stepper.open()
+        rest = await events_of(events)
+        answer = rest[-1].response
+        assert tokens + joined(rest)[0] == list(answer.hypotheses[0].tokens)
+        assert answer.request_id == "mine" and answer.hypotheses[0].HasField("attention")
+        unary = await server.stub.Generate(request)
+        assert unary.hypotheses == answer.hypotheses and unary.source_tokens == answer.source_tokens
+        assert ended(server, "OK") == 1
+
+
+async def test_a_beam_is_told_as_far_as_its_hypotheses_agree() -> None:
+    async with served(fake_stepper()) as server:
+        early = 0
+        for letters in itertools.permutations("abcd", 3):
+            request = Generate(text="".join(letters), decoding=Options(beam_size=4, num_hypotheses=3, min_length=9))
+            events = await events_of(server.stub.GenerateStream(request))
+            best = events[-1].response.hypotheses[0]
+            assert joined(events) == (list(best.tokens), best.text)
+            early += len(events) > 2
+        assert early > 5
+
+
+async def test_tokens_that_are_ready_together_share_a_message() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        events = aiter(server.stub.GenerateStream(long_request()))
+        stepper.let_one_pass()
+        await anext(events)
+        stepper.open()
+        time.sleep(0.3)  # the event loop is held up for longer than the other steps take
+        rest = await events_of(events)
+        assert len(rest) <= 4 and sum(len(one.delta.tokens) for one in rest) == 19
+
+
+async def test_who_goes_frees_the_rows_within_a_step() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        call = server.stub.GenerateStream(long_request())
+        stepper.let_one_pass()
+        await anext(aiter(call))
+        assert server.model.runner.num_rows == 1
+        call.cancel()
+        await eventually(lambda: ended(server, "CANCELLED") == 1)
+        stepper.let_one_pass()
+        stepper.let_one_pass()
+        await eventually(lambda: server.model.runner.num_rows == 0)
+        assert server.sample("attendant_cancelled_rows_total", model="fake") > 0
+
+
+async def test_refusals_are_those_of_generate() -> None:
+    async with served(fake_stepper()) as server:
+        for request in (Generate(text=" ", decoding=Options(beam_size=99)), Generate(text="a", model="none")):
+            statuses = []
+            for method in (server.stub.Generate, server.stub.GenerateStream):
+                call = method(request)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await (call if method is server.stub.Generate else events_of(call))
+                statuses.append((caught.value.code(), caught.value.details(), dict(caught.value.trailing_metadata())))
+            assert statuses[0][:2] == statuses[1][:2]
+            assert statuses[0][2].keys() == statuses[1][2].keys()
+        assert ended(server, "INVALID_ARGUMENT") == ended(server, "NOT_FOUND", model="") == 1
+
+
+async def test_a_deadline_ends_it() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        call = server.stub.GenerateStream(long_request(), timeout=0.3)
+        stepper.let_one_pass()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await events_of(call)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        stepper.open()
+        await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 1 and server.model.runner.num_rows == 0)
