@@ -46,6 +46,7 @@ class BoundedConnection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._waited_for_since = 0.0
         self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -72,6 +73,9 @@ class BoundedConnection(H11Protocol):
         self.app_state[PEER_CERTIFICATE] = encrypted.get_extra_info("peercert")
         super().connection_made(encrypted)
         self._wait_for(REQUEST_SECONDS)
+        self._handshake = None
+        if self._early:
+            self.data_received(self._early)
 
     def _make_room(self) -> None:
         if len(self.connections) > MAX_CONNECTIONS:
@@ -87,6 +91,9 @@ class BoundedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def data_received(self, data: bytes) -> None:
+        if self._handshake is not None:  # it has succeeded, and its task is about to see it
+            self._early += data
+            return
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before or (self.is_answering and not self.flow.write_paused):

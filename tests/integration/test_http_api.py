@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from google.protobuf import json_format
 
 from attendant.server.access.access import Access, open_access
@@ -32,13 +32,13 @@ SCORE = {"sourceText": "abc", "targetText": "AA B", "output": {"attention": True
 TOKEN = "search-token-0123456789"
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Served]:
     async with served(fake_stepper()) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def web(server: Served) -> AsyncIterator[Http]:
     async with http_served(server, origins=["https://example.org"]) as started:
         yield started
@@ -56,7 +56,9 @@ class TestAnswers:
         answer = await web.post("/v1/generate", GENERATE)
         assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
         request = json_format.ParseDict(GENERATE, messages.GenerateRequest())
-        by_grpc = json_format.MessageToDict(await server.stub.Generate(request), always_print_fields_with_no_presence=True)
+        by_grpc = json_format.MessageToDict(
+            await server.stub.Generate(request), always_print_fields_with_no_presence=True
+        )
         assert without_times(answer.json) == without_times(by_grpc)
         assert answer.json["timings"]["steps"] >= 1
 
@@ -77,7 +79,7 @@ class TestAnswers:
 
     async def test_a_large_answer(self) -> None:
         """Weights are written beside the library, and read back bit for bit."""
-        weights = [1 / 3, 1e-12, 0.0, 1.0, 1e-45] * 400
+        weights = [1 / 3, 1e-12, 0.0, 1.0, 1e-30] * 400
         response = messages.GenerateResponse()
         response.hypotheses.add(attention=messages.Attention(rows=20, columns=100, weights=weights))
         response.hypotheses.add(text="none")
@@ -108,6 +110,44 @@ class TestAnswers:
         assert await asyncio.to_thread(calls) == [200, 400, 200]
 
 
+class TestStreams:
+    async def test_pieces_come_as_events_and_the_whole_answer_last(self, web: Http) -> None:
+        answer = await web.post("/v1/generate?stream=1", GENERATE)
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+        *deltas, (name, last) = answer.events
+        assert {one for one, _ in deltas} == {"delta"} and name == "response"
+        whole = (await web.post("/v1/generate", GENERATE)).json
+        assert without_times(last["response"]) == without_times(whole)
+        assert "".join(data["delta"]["text"] for _, data in deltas) == whole["hypotheses"][0]["text"]
+
+    async def test_an_error_after_the_first_piece_is_an_event(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            body = {"text": "abc", "decoding": {"beamSize": 1, "maxLength": 9, "minLength": 9}}
+            asked = asyncio.create_task(web.post("/v1/generate?stream=1", body, request_timeout="1.5"))
+            for _ in range(3):
+                await stepper.arrival()
+                stepper.let_one_pass()
+            answer = await asked
+            assert answer.status == 200
+            (first, _), (last, problem) = answer.events[0], answer.events[-1]
+            assert (first, last, problem["code"]) == ("delta", "error", "DEADLINE_EXCEEDED")
+            stepper.open()
+
+    async def test_a_reader_that_goes_frees_its_rows(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            body = {"text": "abc", "decoding": {"beamSize": 1, "maxLength": 9, "minLength": 9}}
+            reader, writer = await post_raw(web, json.dumps(body).encode(), path="/v1/generate?stream=1")
+            for _ in range(3):
+                await stepper.arrival()
+                stepper.let_one_pass()
+            assert b"event: delta" in await reader.readuntil(b"event: delta")
+            writer.close()
+            labels = {"model": "fake", "method": "GenerateStream", "code": "CANCELLED"}
+            await eventually(lambda: server.sample("attendant_requests_total", **labels) == 1)
+            stepper.open()
+            await eventually(lambda: server.model.runner.num_rows == 0)
+
+
 class TestProblems:
     @pytest.mark.parametrize(
         ("path", "body", "status", "code", "says"),
@@ -127,9 +167,7 @@ class TestProblems:
             ("/v1/models", {}, 405, "UNIMPLEMENTED", "/openapi.json"),
         ],
     )
-    async def test_a_wrong_request(
-        self, web: Http, path: str, body: Any, status: int, code: str, says: str
-    ) -> None:
+    async def test_a_wrong_request(self, web: Http, path: str, body: Any, status: int, code: str, says: str) -> None:
         answer = await web.post(path, body)
         assert answer.headers["content-type"] == "application/problem+json"
         problem = answer.json
@@ -158,7 +196,9 @@ class TestProblems:
         before = server.sample("attendant_rejected_total", model="fake", reason="undecodable")
         await web.post("/v1/generate", {"secret": "word"})
         assert server.sample("attendant_rejected_total", model="fake", reason="undecodable") == before + 1
-        assert "secret" not in " ".join(f"{vars(record)}" for record in caplog.records if "secret" not in str(record.name))
+        assert "secret" not in " ".join(
+            f"{vars(record)}" for record in caplog.records if "secret" not in str(record.name)
+        )
 
 
 class TestTime:
@@ -186,10 +226,10 @@ class TestTime:
 
 
 async def post_raw(
-    web: Http, body: bytes, length: int | None = None
+    web: Http, body: bytes, length: int | None = None, path: str = "/v1/generate"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
-    head = f"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
     writer.write(f"{head}{length or len(body)}\r\n\r\n".encode() + body)
     return reader, writer
 
@@ -283,7 +323,7 @@ class TestWhoCalls:
 class TestBounds:
     async def test_a_client_has_as_many_calls_as_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(endpoints.CallRoom.__init__, "__defaults__", (4,))
-        async with served(stepper := gated_stepper(), max_rows=1) as server, http_served(server) as web:
+        async with served(stepper := gated_stepper(), max_rows=2) as server, http_served(server) as web:
             asked = [asyncio.create_task(web.post("/v1/generate", {"text": "abc"})) for _ in range(2)]
             await eventually(lambda: server.model.runner.num_waiting + server.model.runner.num_running == 2)
             answer = await web.post("/v1/generate", {"text": "abc"})
@@ -320,10 +360,10 @@ class TestBounds:
         access = open_access(ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key))
         client = ssl.create_default_context(cafile=str(authority.certificate))
         async with served(fake_stepper()) as server, http_served(server, access, tls=client) as web:
-            idle = [socket.create_connection(("127.0.0.1", web.port)) for _ in range(12)]
+            idle = [await asyncio.open_connection("127.0.0.1", web.port) for _ in range(12)]
             assert (await web.post("/v1/generate", GENERATE)).status == 200
-            for one in idle:
-                one.close()
+            for _, writer in idle:
+                writer.close()
 
     async def test_answers_that_are_under_way_are_written_before_the_end(self) -> None:
         async with served(stepper := gated_stepper()) as server:
@@ -351,5 +391,7 @@ async def test_a_lone_call_is_as_quick_as_it_was_asked(web: Http) -> None:
 async def test_several_models(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server, http_served(server) as web:
         assert (await web.post("/v1/generate", {"text": "abc", "model": "two"})).json["model"] == "two"
-        assert "model is empty, must be one of one, two" in (await web.post("/v1/generate", {"text": "a"})).json["detail"]
+        assert (
+            "model is empty, must be one of one, two" in (await web.post("/v1/generate", {"text": "a"})).json["detail"]
+        )
         assert (await web.get("/v1/models/three")).status == 404
