@@ -18,9 +18,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.access.access import Access, is_loopback
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.errors import InvalidArgument, Violation, shortened
+from attendant.server.errors import InvalidArgument
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper

@@ -11,8 +11,9 @@ from google.rpc import status_pb2
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope
 
+from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.access.certificates import PEER_CERTIFICATE, subject_in_peer_certificate
-from attendant.server.errors import InvalidArgument, Violation, shortened
+from attendant.server.errors import InvalidArgument
 from attendant.server.servicers.status import DETAILS_KEY, REQUEST_ID_KEY
 
 TIMEOUT_HEADER = "request-timeout"

@@ -217,7 +217,7 @@ class TestTime:
 
     async def test_a_client_that_goes_frees_its_rows(self) -> None:
         async with served(stepper := gated_stepper()) as server, http_served(server) as web:
-            reader, writer = await post_raw(web, json.dumps(GENERATE).encode())
+            _, writer = await post_raw(web, json.dumps(GENERATE).encode())
             await stepper.arrival()
             writer.close()
             await server.ended("CANCELLED")
