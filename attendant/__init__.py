@@ -1,5 +1,31 @@
 """Attendant: attention sequence-to-sequence models, trained, exported to ONNX and served.
 
-The four packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`); this folder
-links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why.
+    model = attendant.load("models/g2p-en")
+    print(model.generate("phoneme", beam_size=4).best.text)
+
+The packages in here stand at the top of the repository (`runtime`, `training`, `export`, `server`, `library`); this
+folder links to them, so that what is installed is `attendant.*` alone. CONTRIBUTING.md says why. Each is imported when
+it is first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attendant.library import Generation, Hypothesis, InvalidArgument, Model, Sampling, Score, UserError, load
+
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]
+
+_PACKAGES = {"export", "library", "runtime", "server", "training"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"attendant.{name}")
+    if name in __all__:
+        return getattr(import_module("attendant.library"), name)
+    raise AttributeError(f"module 'attendant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -10,7 +10,7 @@ from attendant.runtime.command import exit_command
 from attendant.training.report.pictures.attention_map import attention_map
 from attendant.training.report.pictures.colors import on_paper
 from attendant_client import AttendantClient
-from attendant_client.attention_map import EOS
+from attendant_client.answers import EOS
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -4,11 +4,12 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from attendant.export.publication import refuse_occupied
-from attendant.runtime.command import exit_command
+from attendant.runtime.command import Command, exit_command
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
@@ -29,18 +30,25 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
 """
 
 
+def command(name: str) -> Command:
+    """A subcommand, or `export`."""
+    return Command(PARSERS[name](), partial(_run, name))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs the command; see `run_command` for what the exceptions mean."""
     # A run that is called like a subcommand is still a run when written as a path: ./verify.
-    command = arguments[0] if arguments and arguments[0] in PARSERS else "export"
-    parser = PARSERS[command]()
-    options = parser.parse_args(arguments if command == "export" else arguments[1:])
-    if command in ("export", "reference"):
+    name = arguments[0] if arguments and arguments[0] in PARSERS else "export"
+    command(name)(arguments if name == "export" else arguments[1:])
+
+
+def _run(name: str, options: argparse.Namespace) -> None:
+    if name in ("export", "reference"):
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
     from attendant.export import commands  # noqa: PLC0415
 
-    commands.COMMANDS[command](options)
+    commands.COMMANDS[name](options)
 
 
 def _export_parser() -> argparse.ArgumentParser:

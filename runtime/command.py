@@ -1,10 +1,15 @@
-"""How a command ends: the one place where exceptions become exit statuses."""
+"""What a command is, and how it ends: the one place where exceptions become exit statuses."""
 
+import argparse
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -12,6 +17,41 @@ from attendant.runtime.files import UNWRITABLE, CantWrite
 from attendant.runtime.limited import anything_given_up
 
 INTERRUPTED = 130
+
+
+def installed_version() -> str:
+    """Of this distribution."""
+    try:
+        return version("attendant")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a command takes, and what it does with it: `attendant NAME` and `python -m ...` alike."""
+
+    parser: argparse.ArgumentParser
+    run: Callable[[argparse.Namespace], int | None]
+
+    def __post_init__(self) -> None:
+        self.parser.add_argument("--version", action="version", version=f"attendant {installed_version()}")
+
+    def __call__(self, arguments: Sequence[str]) -> int | None:
+        """Raises SystemExit after --help, --version and a bad option."""
+        return self.run(self.parser.parse_args(arguments))
+
+    def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
+        """Runs as `program`, to the end of the process; SIGTERM cleans up as Ctrl-C does."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.parser.prog = program
+        exit_command(program, lambda: self(arguments))
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """The end of a message about a word that is none of the choices, but nearly one."""
+    near = get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def run_command(name: str, main: Callable[[], int | None]) -> int:

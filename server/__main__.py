@@ -1,14 +1,16 @@
 """python -m server BUNDLE... : see --help."""
 
+import argparse
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 
 import uvloop
 
-from attendant.runtime.command import exit_command
+from attendant.runtime.command import Command, exit_command
 from attendant.server.app import serve
-from attendant.server.config import parse_config
+from attendant.server.config import config_of, config_parser
 from attendant.server.engine.queueing.scheduler import Scheduler
 from attendant.server.observability.logs import configure_logging, log_what_python_prints
 from attendant.server.observability.texts import log_texts
@@ -16,7 +18,11 @@ from attendant.server.observability.texts import log_texts
 
 def main(scheduler: type[Scheduler] = Scheduler) -> int:
     """Serves until it is told to end; returns the exit status. See ServerConfig for `scheduler`."""
-    config = replace(parse_config(sys.argv[1:], os.environ), scheduler=scheduler)
+    return Command(config_parser(), partial(_serve, scheduler=scheduler))(sys.argv[1:]) or 0
+
+
+def _serve(parsed: argparse.Namespace, scheduler: type[Scheduler]) -> int:
+    config = replace(config_of(parsed, os.environ), scheduler=scheduler)
     configure_logging(config.log_level, config.log_format)
     log_what_python_prints()
     log_texts(config.log_texts == "on")

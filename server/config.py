@@ -302,16 +302,11 @@ OPTIONS = tuple(
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see python -m server --help")
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
-    """Reads the options.
-
-    Raises:
-        UserError: the first option that is unknown, or whose value is not what it must be.
-        SystemExit: after --help.
-    """
+def config_parser() -> argparse.ArgumentParser:
+    """What the command line may say; see `config_of`."""
     parser = _Parser(
         prog="python -m server",
         allow_abbrev=False,
@@ -331,9 +326,28 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
             {"metavar": option.kind.unit} if option.kind.unit else {"action": "store_const", "const": "on"}
         )
         parser.add_argument(option.flag, dest=option.name, help=about, **takes)
-    given = vars(parser.parse_args(arguments))
+    return parser
+
+
+def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
+    """The options of a command line and an environment.
+
+    Raises:
+        UserError: the first option whose value is not what it must be.
+    """
+    given = vars(parsed)
     values = {option.name: option.value(given[option.name], environment) for option in OPTIONS}
     bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
+
+
+def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
+    """Reads the options.
+
+    Raises:
+        UserError: the first option that is unknown, or whose value is not what it must be.
+        SystemExit: after --help.
+    """
+    return config_of(config_parser().parse_args(arguments), environment)

@@ -26,13 +26,11 @@ AttendantError
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from attendant.runtime.requests.violations import Violation, shortened
+from attendant.runtime.requests.violations import Violation, shortened, summary
 
-MAX_SHOWN_VIOLATIONS = 8
 RETRY_SECONDS = 1.0
 """Where nothing is known of when there will be room."""
 
@@ -73,18 +71,12 @@ class InvalidArgument(AttendantError):
     reason = "invalid_argument"
 
     def __init__(self, *violations: Violation) -> None:
-        super().__init__(_shown(violations))
+        super().__init__(summary(violations))
         self.violations = violations
 
     @property
     def without_quotes(self) -> str:
-        return _shown([replace(one, value="not shown") if one.quoted else one for one in self.violations])
-
-
-def _shown(violations: Sequence[Violation]) -> str:
-    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
-    more = len(violations) - MAX_SHOWN_VIOLATIONS
-    return f"{shown}; and {more} more" if more > 0 else shown
+        return summary([replace(one, value="not shown") if one.quoted else one for one in self.violations])
 
 
 class Undecodable(AttendantError):

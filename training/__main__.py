@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 # How often OpenMP's threads look for work before they sleep; it reads this when torch is loaded. A step is thousands of
 # short pieces of work: threads that sleep at once are woken for each, which takes a fifth of the time and more. By
@@ -10,18 +11,30 @@ from collections.abc import Sequence
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-from attendant.runtime.command import exit_command
-from attendant.training.commands import average, evaluate, fetch, label, report, train
+from attendant.runtime.command import Command, exit_command, suggestion
+from attendant.runtime.errors import UserError
 
-SUBCOMMANDS = {"average": average, "evaluate": evaluate, "fetch": fetch, "label": label, "report": report}
+SUBCOMMANDS = ("average", "evaluate", "fetch", "label", "report")
+
+
+def command(name: str) -> Command:
+    """A subcommand, or `train`. Its modules are imported here: torch takes seconds."""
+    module = import_module(f"attendant.training.commands.{name}")
+    return Command(module.parser(), module.run)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """A first argument that names a subcommand is that; anything else is a recipe."""
-    command = SUBCOMMANDS.get(arguments[0]) if arguments else None
-    rest = arguments if command is None else arguments[1:]
-    chosen = command or train
-    chosen.run(chosen.parser().parse_args(rest))
+    """A first argument that names a subcommand is that; anything else is a recipe.
+
+    Raises:
+        UserError: neither a subcommand nor a file, but nearly a subcommand; or what the command raises.
+    """
+    if not arguments or arguments[0] not in SUBCOMMANDS:
+        if arguments and "." not in arguments[0] and (meant := suggestion(arguments[0], SUBCOMMANDS)):
+            raise UserError(f"{arguments[0]}: is neither a recipe (NAME.toml) nor a command{meant}")
+        command("train")(arguments)
+    else:
+        command(arguments[0])(arguments[1:])
 
 
 if __name__ == "__main__":

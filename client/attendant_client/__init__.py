@@ -9,6 +9,7 @@
 
 from attendant_client import attention_map
 from attendant_client.answers import (
+    Delta,
     Evaluation,
     FinishReason,
     Generation,
@@ -36,6 +37,7 @@ from attendant_client.errors import (
     Violation,
 )
 from attendant_client.options import GenerateOptions, RequestOptions, Sampling
+from attendant_client.streaming import GenerationStream
 from attendant_client.version import VERSION
 
 __all__ = [
@@ -44,10 +46,12 @@ __all__ = [
     "AttendantError",
     "Bulk",
     "DeadlineExceeded",
+    "Delta",
     "Evaluation",
     "FinishReason",
     "GenerateOptions",
     "Generation",
+    "GenerationStream",
     "HealthStatus",
     "Hypothesis",
     "InvalidArgument",

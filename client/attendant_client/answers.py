@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from attendant_client.notebook import attention_table, table
 from attendant_client.options import GenerateOptions
+
+# What stands for a target's end where its tokens are shown.
+EOS = "</s>"
 
 # A text, which the server tokenizes, or the tokens themselves.
 Source = str | Sequence[str]
@@ -78,6 +82,7 @@ class Generation:
         version: which weights answered.
         hypotheses: best first; at least one. Each has `token_log_probs` and `attention` only if asked for.
         source_tokens: what the source was split into, in the order of attention's columns.
+        warnings: why the answer may be worth little.
     """
 
     request_id: str
@@ -86,10 +91,29 @@ class Generation:
     hypotheses: tuple[Hypothesis, ...]
     source_tokens: tuple[str, ...]
     timings: Timings
+    warnings: tuple[str, ...] = ()
 
     @property
     def best(self) -> Hypothesis:
         return self.hypotheses[0]
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the hypotheses, and where the best one looked, if that was asked for."""
+        rows = [(str(rank), f"{one.score:.4f}", one.text) for rank, one in enumerate(self.hypotheses, 1)]
+        shown = table(("", "score", "text"), rows)
+        return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What has become certain of an answer that is still decoded: tokens of the best hypothesis, and their text.
+
+    Attributes:
+        text: what the tokens add to the text; of all deltas together it is the answer's.
+    """
+
+    tokens: tuple[str, ...]
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +134,12 @@ class Score:
     target_tokens: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     attention: tuple[tuple[float, ...], ...] | None
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the summands, and where the decoder looked, if that was asked for."""
+        summands = zip((*self.target_tokens, EOS), self.token_log_probs, strict=False)
+        rows = [("all", f"{self.log_prob:.4f}"), *((token, f"{one:.4f}") for token, one in summands)]
+        return table(("token", "log P"), rows) + _attention_html(self.attention, self.source_tokens, self.target_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +192,11 @@ class ModelInfo:
     defaults: GenerateOptions
     evaluation: tuple[Evaluation, ...]
     manifest_json: str
+
+
+def _attention_html(
+    weights: Sequence[Sequence[float]] | None, source_tokens: Sequence[str], target_tokens: Sequence[str]
+) -> str:
+    if weights is None:
+        return ""
+    return attention_table(weights, source_tokens, (*target_tokens, EOS)[: len(weights)])

@@ -6,9 +6,7 @@ The darker a cell, the more of that row's attention (1 in all) rests on that sou
 import unicodedata
 from collections.abc import Sequence
 
-from attendant_client.answers import Generation, Score
-
-EOS = "</s>"
+from attendant_client.answers import EOS, Generation, Score
 
 # The smallest weight of each shade, and how the shades are written.
 THRESHOLDS = (0.05, 0.2, 0.4, 0.7)

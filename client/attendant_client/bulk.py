@@ -144,10 +144,11 @@ class Bulk:
         _, waiting = self._asked.get(answer.request_id, (None, None))
         if waiting is None or waiting.done():
             return
-        if answer.WhichOneof("result") == "error":
-            waiting.set_exception(error_of_status(answer.error))
+        result = result_of(answer)
+        if isinstance(result, AttendantError):
+            waiting.set_exception(result)
         else:
-            waiting.set_result(generation_of(answer.response))
+            waiting.set_result(result)
 
     async def _watch(self, timeout: float) -> None:
         """Fails what is asked where no answer has come for so long."""
@@ -165,6 +166,11 @@ class Bulk:
                 answer.set_exception(make_error())
         self._asked.clear()
         self._unsent.clear()
+
+
+def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
+    """What one request of several ended with."""
+    return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 
 def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool) -> AttendantError:

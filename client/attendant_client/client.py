@@ -9,12 +9,20 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
-from attendant_client.bulk import Bulk
+from attendant_client.bulk import Bulk, result_of
 from attendant_client.channel import open_channel
 from attendant_client.errors import AttendantError, error_of
-from attendant_client.messages import generate_request, generation_of, model_info_of, score_of, score_request
+from attendant_client.messages import (
+    generate_request,
+    generation_of,
+    many_request,
+    model_info_of,
+    score_of,
+    score_request,
+)
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
 from attendant_client.ordered import in_order
+from attendant_client.streaming import GenerationStream
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
@@ -58,6 +66,7 @@ class AttendantClient:
     ) -> None:
         self.target = target
         self._timeout = _checked(timeout)
+        self._is_closed = False
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: holds characters that can't stand in a header; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -80,18 +89,79 @@ class AttendantClient:
 
     async def close(self) -> None:
         """Ends the connection; calls in flight are cancelled."""
+        self._is_closed = True
         await self._channel.close(None)
 
-    async def generate(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> Generation:
-        """Decodes one source; see `Generation` for what the answer holds, and which of it must be asked for.
+    @overload
+    async def generate(  # type: ignore[overload-overlap]  # a list is a sequence too, but never one source's tokens
+        self,
+        source: list[Source],
+        *,
+        request_id: str = "",
+        return_errors: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    async def generate(
+        self,
+        source: list[Source],
+        *,
+        request_id: str = "",
+        return_errors: Literal[True],
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation | AttendantError]: ...
+
+    @overload
+    async def generate(
+        self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
+
+    async def generate(
+        self,
+        source: Source | list[Source],
+        *,
+        request_id: str = "",
+        return_errors: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Any:
+        """Decodes one source, or each of a list in one call; see `Generation` for what an answer holds.
 
         Args:
-            source: a text, or its tokens, which must all be in the vocabulary.
+            source: a text, or its tokens as a tuple, which must all be in the vocabulary. A list holds sources, at most
+                256, and is answered by a list; `generate_many` takes any number.
             request_id: echoed, and written to the server's log.
+            return_errors: of a list: put a request's error in its place; otherwise the first one is raised.
             options: see `GenerateOptions`.
         """
+        if not isinstance(source, list):
+            request = generate_request(source, request_id, options)
+            return generation_of(await self._call(self._seq2seq.Generate, request, options))
+        if not source:
+            return []
+        answers = await self._call(self._seq2seq.GenerateMany, many_request(source, request_id, options), options)
+        found = [result_of(one) for one in answers.results]
+        if not return_errors:
+            for one in found:
+                if isinstance(one, AttendantError):
+                    raise one
+        return found
+
+    def stream(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> GenerationStream:
+        """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.
+
+            stream = client.stream("face", beam_size=4)
+            async for delta in stream:
+                print(delta.text, end="")
+            print(stream.generation.best.log_prob)
+
+        Args:
+            source, request_id, options: as for `generate`.
+        """
+        self._check_open()
         request = generate_request(source, request_id, options)
-        return generation_of(await self._call(self._seq2seq.Generate, request, options))
+        timeout = self._timeout_of(options)
+        return GenerationStream(self._seq2seq.GenerateStream(request, timeout=timeout, metadata=self._metadata))
 
     @overload
     def generate_many(
@@ -158,6 +228,7 @@ class AttendantClient:
         Args:
             deadline: `timeout`, the seconds that may pass without an answer while some are awaited.
         """
+        self._check_open()
         return Bulk(lambda: self._seq2seq.GenerateBatch(metadata=self._metadata), self._timeout_of(deadline))
 
     async def score(
@@ -202,10 +273,15 @@ class AttendantClient:
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
     async def _call(self, method: Callable[..., Any], request: Any, options: Deadline) -> Any:
+        self._check_open()
         try:
             return await method(request, timeout=self._timeout_of(options), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the client is closed; make another one")
 
     def _timeout_of(self, options: Deadline) -> float | None:
         return _checked(options["timeout"]) if "timeout" in options else self._timeout

@@ -42,7 +42,10 @@ class AttendantError(Exception):
     Attributes:
         code: the gRPC status code.
         message: the server's words, one line.
+        request_id: under which the server's log speaks of the call; empty where the server was not reached.
     """
+
+    request_id: str = ""
 
     # What a status of this class means where it says nothing itself.
     default_message: ClassVar[str] = "the call failed"
@@ -119,12 +122,19 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 def error_of(error: grpc.aio.AioRpcError) -> AttendantError:
     """The tree's own error for a failed call, with what google.rpc details say."""
-    return _error(error.code(), error.details() or "", _status(error.trailing_metadata()))
+    status = _status(error.trailing_metadata())
+    return _with_id(_error(error.code(), error.details() or "", status), status)
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:
     """The same for a request of a stream."""
-    return _error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status)
+    return _with_id(_error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status), status)
+
+
+def _with_id(error: AttendantError, status: status_pb2.Status) -> AttendantError:
+    info = _detail(status, error_details_pb2.RequestInfo())
+    error.request_id = info.request_id if info else ""
+    return error
 
 
 # What gRPC says of a connection that failed, and what it means.

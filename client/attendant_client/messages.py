@@ -1,9 +1,10 @@
 """Plain values to the API's messages and back: the only file, besides the stubs' caller, that sees protobuf."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
+import grpc
 from google.protobuf.message import Message
 
 from attendant_client.answers import (
@@ -17,11 +18,14 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
-from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling
+from attendant_client.errors import InvalidArgument
+from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 _Filled = TypeVar("_Filled", bound=Message)
 _Plain = TypeVar("_Plain")
+
+MAX_REQUEST_BYTES = 256 * 1024
 
 _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
@@ -30,27 +34,42 @@ _FINISH_REASONS = {
 
 
 def generate_request(source: Source, request_id: str, options: Mapping[str, Any]) -> pb.GenerateRequest:
-    """Raises TypeError or ValueError, naming the option, where a value can't stand in the message."""
-    if unknown := options.keys() - GenerateOptions.__annotations__.keys():
-        choices = ", ".join(sorted(GenerateOptions.__annotations__))
-        raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
+    """Raises TypeError or ValueError, naming the option, where a value can't stand in the message; InvalidArgument."""
+    check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
     _fill(request, {"request_id": request_id, "model": options.get("model")})
-    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source)})
-    _fill(request.decoding, {name: _field(options.get(name)) for name in DecodingFields.__annotations__})
+    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
+    _fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
     _fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
-    return request
+    return sized(request)
+
+
+def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
+    """The same for a list."""
+    return sized(pb.GenerateManyRequest(requests=[generate_request(one, request_id, options) for one in sources]))
 
 
 def score_request(
     source: Source, target: Source, *, request_id: str, model: str, include_eos: bool, attention: bool
 ) -> pb.ScoreRequest:
-    """Raises TypeError or ValueError, naming the field, where a value can't stand in the message."""
+    """Raises TypeError or ValueError, naming the field, where a value can't stand in the message; InvalidArgument."""
     request = pb.ScoreRequest()
     _fill(request, {"request_id": request_id, "model": model, "include_eos": include_eos})
     for side, value in (("source", source), ("target", target)):
-        _fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value)})
+        _fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value, side)})
     _fill(request.output, {"attention": attention, "token_log_probs": True})
+    return sized(request)
+
+
+def sized(request: _Filled) -> _Filled:
+    """The request, if a server takes one of its size: it would refuse others unread, as if it were overloaded.
+
+    Raises:
+        InvalidArgument
+    """
+    if request.ByteSize() > MAX_REQUEST_BYTES:
+        message = f"the request has {request.ByteSize():,} bytes, must have at most {MAX_REQUEST_BYTES:,}"
+        raise InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, message)
     return request
 
 
@@ -86,14 +105,20 @@ def model_info_of(model: pb.Model) -> ModelInfo:
     )
 
 
-def _field(value: Any) -> Any:
+def _field(name: str, value: Any) -> Any:
     """An option's value as the message has it."""
-    if isinstance(value, Sampling):
+    if name == "sampling" and value is not None:
+        if not isinstance(value, Sampling):
+            raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
         return _fill(pb.SamplingOptions(), asdict(value))
-    return value if value is None or isinstance(value, str | int | float) else _tokens(value)
+    return value if value is None or isinstance(value, str | int | float) else _tokens(value, name)
 
 
-def _tokens(tokens: Sequence[str]) -> pb.Tokens:
+def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
+    if isinstance(tokens, bytes | bytearray):
+        raise TypeError(f"{name}: is bytes, must be a text or its tokens; decode it first")
+    if not isinstance(tokens, Iterable):
+        raise TypeError(f"{name}={tokens!r}: must be a text or its tokens")
     return _fill(pb.Tokens(), {"tokens": tuple(tokens)})
 
 

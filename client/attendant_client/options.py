@@ -3,7 +3,7 @@
 `attendant generate` and its help are made from this. Ranges are checked by the server, which knows its models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
@@ -118,6 +118,13 @@ class Deadline(TypedDict, total=False):
 
 class GenerateOptions(RequestOptions, Deadline, total=False):
     """Everything that `generate` and `generate_many` take by keyword."""
+
+
+def check_names(options: Iterable[str], fields: type) -> None:
+    """Raises TypeError, naming the choices, where an option is none of a class above."""
+    if unknown := set(options) - fields.__annotations__.keys():
+        choices = ", ".join(sorted(fields.__annotations__))
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {choices}")
 
 
 def options_of(fields: type) -> dict[str, tuple[Any, Option]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.requests.model import BundleModel
 from attendant.runtime.requests.symbols import read_side
@@ -37,6 +38,11 @@ class ReadRequest:
     attention: bool = False
     token_log_probs: bool = False
     source_words: list[str] | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the source consists of symbols that the vocabulary does not have."""
+        return set(self.source_ids[: self.num_source_tokens]) == {UNK_ID}
 
 
 def read_generate(

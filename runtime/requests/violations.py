@@ -1,6 +1,10 @@
 """What is wrong with a request: each check says what a value must be, and goes on to the next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+MAX_SHOWN_VIOLATIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,13 @@ class Violations:
     def require(self, held: bool, field: str, value: object, limit: str) -> None:
         if not held:
             self.add(field, value, limit)
+
+
+def summary(violations: Sequence[Violation]) -> str:
+    """The first few of them, in one line."""
+    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
+    more = len(violations) - MAX_SHOWN_VIOLATIONS
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def shortened(value: str, max_characters: int = 32) -> str:

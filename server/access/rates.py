@@ -39,8 +39,8 @@ class Rates:
     def __len__(self) -> int:
         return len(self._paid_at)
 
-    def take(self, client: str, num_bytes: int) -> float:
-        """Takes a request of so many bytes; or takes nothing, and returns the seconds until it would (else 0)."""
+    def take(self, client: str, num_bytes: int, num_requests: int = 1) -> float:
+        """Takes requests of so many bytes in all; or takes nothing, and returns the seconds until it would (else 0)."""
         if not self._limited:
             return 0.0
         now = self._clock()
@@ -49,7 +49,7 @@ class Rates:
         if wait > 0:
             return wait
         self._paid_at[client] = (
-            max(requests, now) + 1 / self._requests_per_second,
+            max(requests, now) + num_requests / self._requests_per_second,
             max(of_bytes, now) + num_bytes / self._bytes_per_second,
         )
         self._paid_at.move_to_end(client)

@@ -9,7 +9,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from logging import ERROR, getLogger
 from typing import Any
 
@@ -19,12 +20,14 @@ from uvicorn.server import ServerState
 
 from attendant.runtime.errors import UserError
 from attendant.server.access.certificates import PEER_CERTIFICATE
+from attendant.server.process.handshakes import accepting
 from attendant.server.process.listening import authority
 
 MAX_CONNECTIONS = 256
+MAX_HANDSHAKES = 64
 MAX_HEAD_BYTES = 16 * 1024
 REQUEST_SECONDS = 10.0
-"""For a handshake; from there, or from the last answer, to a whole head of a request; and from there to its body."""
+"""For a handshake; from there, or from the last answer, to the head of a request; and from there to its body's end."""
 WRITE_SECONDS = 10.0
 """How long an answer may wait for its reader, each time that the connection's buffers are full."""
 
@@ -36,46 +39,15 @@ POLL_SECONDS = 0.005
 class BoundedConnection(H11Protocol):
     """A connection that ends when it takes too long.
 
-    Its peer is waited for while it shakes hands, brings a request, or does not read its answer; not while the
-    application works.
+    Its peer is waited for while it brings a request, or does not read its answer; not while the application works.
     """
 
-    def __init__(self, config: Config, state: ServerState, tls: ssl.SSLContext | None) -> None:
-        super().__init__(config, state, {})
-        self._tls = tls
-        self._timer: asyncio.TimerHandle | None = None
-        self._waited_for_since = 0.0
-        self._handshake: asyncio.Task[None] | None = None
-        self._early = b""
-
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.connections.add(self)
+        super().connection_made(transport)
+        self.app_state = {PEER_CERTIFICATE: transport.get_extra_info("peercert")}
+        self._timer: asyncio.TimerHandle | None = None
         self._wait_for(REQUEST_SECONDS)
         self._make_room()
-        if self._tls is None:
-            super().connection_made(transport)
-        elif not transport.is_closing():
-            # What comes now is for TLS.
-            transport.pause_reading()
-            self._handshake = self.loop.create_task(self._shake_hands(transport, self._tls))
-
-    async def _shake_hands(self, transport: Any, tls: ssl.SSLContext) -> None:
-        try:
-            encrypted = await self.loop.start_tls(transport, self, tls, server_side=True)
-        except OSError:  # whatever the peer did: ssl's errors are among them
-            encrypted = None
-        if encrypted is None or self not in self.connections:
-            self._stop_waiting()
-            self.connections.discard(self)
-            transport.abort()
-            return
-        self.app_state[PEER_CERTIFICATE] = encrypted.get_extra_info("peercert")
-        super().connection_made(encrypted)
-        self._wait_for(REQUEST_SECONDS)
-        self._handshake = None
-        if self._early:
-            self.data_received(self._early)
 
     def _make_room(self) -> None:
         if len(self.connections) > MAX_CONNECTIONS:
@@ -91,9 +63,6 @@ class BoundedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def data_received(self, data: bytes) -> None:
-        if self._handshake is not None:  # it has succeeded, and its task is about to see it
-            self._early += data
-            return
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before or (self.is_answering and not self.flow.write_paused):
@@ -168,18 +137,23 @@ async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None
     state = ServerState()
     listener = _bound(host, port)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: BoundedConnection(config, state, tls), sock=listener, backlog=MAX_CONNECTIONS
-    )
+    connection = partial(BoundedConnection, config, state, {})
     try:
-        yield int(listener.getsockname()[1])
+        with ExitStack() as listening:
+            if tls is None:
+                server = await loop.create_server(connection, sock=listener, backlog=MAX_CONNECTIONS)
+                listening.callback(server.close)
+            else:
+                listening.enter_context(
+                    accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES)
+                )
+            yield int(listener.getsockname()[1])
     finally:
-        server.close()
         give_up = loop.time() + END_SECONDS
         while any(one.is_answering for one in _bounded(state)) and loop.time() < give_up:
             await asyncio.sleep(POLL_SECONDS)
-        for connection in list(state.connections):
-            connection.transport.abort()
+        for one in list(state.connections):
+            one.transport.abort()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -18,14 +18,14 @@ from typing import Any, NoReturn
 
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.engine.request import Outcome, Priority, Result
+from attendant.server.engine.request import Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
-from attendant.server.servicers.conversion import generate_fields
-from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, parsed, read_generate
-from attendant.server.servicers.status import abort, status_of
+from attendant.server.servicers.results import result_fields
+from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -103,7 +103,8 @@ class BatchStream:
                     self._ends_with = Draining()
                 while self._ended:
                     item = self._ended.popleft()
-                    answer = self._answer(item)
+                    fields = result_fields(item.request_id, item.context, item.parsed, item.outcome)
+                    answer = None if fields is None else messages.GenerateBatchResponse(**fields)
                     self._in.discard(item)
                     try:
                         if answer is not None:
@@ -128,6 +129,7 @@ class BatchStream:
 
     async def _read(self) -> None:
         async for request in self._requests:
+            identify(request)
             request_id = request.request_id[:MAX_REQUEST_ID_CHARACTERS]
             item = _Item(request_id, self._begin(request_id, request.model[:MAX_REQUEST_ID_CHARACTERS]))
             self._in.add(item)
@@ -178,24 +180,6 @@ class BatchStream:
             self._ends_with = outcome
         self._ended.append(item)
         self._changed.set()
-
-    def _answer(self, item: _Item) -> messages.GenerateBatchResponse | None:
-        """What the item is answered; None where the stream's own end answers it. Ends its context."""
-        outcome = item.outcome
-        answer: messages.GenerateBatchResponse | None = None
-        raised = outcome if isinstance(outcome, BaseException) else None
-        if isinstance(outcome, Result):
-            assert item.parsed is not None
-            try:
-                fields = generate_fields(item.parsed, item.parsed.generated(outcome))
-                answer = messages.GenerateBatchResponse(request_id=item.request_id, response=fields)
-            except Exception as error:
-                raised = error
-        told = item.context.end(raised, "UNAVAILABLE")
-        if told is None or isinstance(told, Unavailable):
-            return answer
-        status = status_of(told, item.context.made_up_id)
-        return messages.GenerateBatchResponse(request_id=item.request_id, error=status)
 
     def _begin_write(self, item: _Item) -> asyncio.TimerHandle:
         """An answer is about to be written; what is returned is to be cancelled once it has been."""

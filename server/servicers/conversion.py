@@ -15,6 +15,7 @@ FINISH_REASONS = {
     FinishReason.EOS: messages.FINISH_REASON_EOS,
     FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
 }
+UNKNOWN_SOURCE = "no symbol of the source is in the vocabulary: the answer does not depend on what it says"
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
 
@@ -29,6 +30,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
         "timings": {name: getattr(result.stats, name) for name in TIMINGS},
+        "warnings": (UNKNOWN_SOURCE,) if parsed.asked.is_unknown else (),
     }
 
 

@@ -54,7 +54,7 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
             request_id, model = getattr(request, "request_id", ""), getattr(request, "model", "")
             counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
             counted.end(error)
-            await abort(context, error, counted.made_up_id)
+            await abort(context, error, counted.request_id)
 
         return refuse
 
@@ -96,7 +96,7 @@ class _Guarded:
         try:
             client = self._access.client_of(context)
             CLIENT.set(client)
-            if not _is_stream(request) and (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+            if not _is_stream(request) and (wait_seconds := self._rates.take(client, *_size(request))) > 0:
                 raise RateLimited(wait_seconds)
         except RateLimited as error:
             await self._refuse(request, context, error)
@@ -115,9 +115,14 @@ class _Guarded:
             except Unauthenticated as error:
                 revoked.append(error)
                 return
-            while (wait_seconds := self._rates.take(client, request.ByteSize())) > 0:
+            while (wait_seconds := self._rates.take(client, *_size(request))) > 0:
                 await asyncio.sleep(wait_seconds)
             yield request
+
+
+def _size(request: Any) -> tuple[int, int]:
+    """Its bytes, and how many requests it is: a list counts for as many as it holds."""
+    return request.ByteSize(), max(1, len(getattr(request, "requests", ())))
 
 
 def _is_stream(request: Any) -> bool:

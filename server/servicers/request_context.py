@@ -1,8 +1,9 @@
 """What every request has in common, an RPC's own or one of a stream's: it is counted and logged once, when it ends."""
 
+import itertools
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.observability.texts import loggable
 from attendant.server.servicers.status import abort
+from attendant.server.servicers.undecodable import UndecodableRequest
 
 log = logging.getLogger(__name__)
 
@@ -22,26 +24,40 @@ REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UN
 MAX_LOGGED_CHARACTERS = 128
 
 
+PROCESS = secrets.token_hex(6)
+NUMBERS = itertools.count(1)
+
+
+def new_id() -> str:
+    """For a request whose caller gave it none; cheap, for each has one."""
+    return f"{PROCESS}-{next(NUMBERS):x}"
+
+
+def identify(request: Any) -> None:
+    """Gives a request an id where its caller gave it none: by it the answer, an error and the log speak of it."""
+    if not request.request_id and not isinstance(request, UndecodableRequest):
+        request.request_id = new_id()
+
+
 class RequestContext:
     """A request from its arrival, which is now, to its end.
 
     Attributes:
         client: whoever asks, by the one name that limits and fair queueing know.
-        made_up_id: under which the log speaks of it, where it was logged and its caller gave it no id; else empty.
+        request_id: its caller's, or one that is made up; under which the log, the answer and an error speak of it.
     """
 
-    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "_request_id", "client", "made_up_id")
+    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "client", "request_id")
 
     def __init__(self, method: str, catalogue: Catalogue, metrics: Metrics, request_id: str, model: str) -> None:
-        """`request_id` and `model` as the caller gave them."""
+        """`request_id` and `model` as the caller gave them: both may be empty."""
         self._method = method
         self._catalogue = catalogue
         self._metrics = metrics
-        self._request_id = request_id
+        self.request_id = request_id[:MAX_LOGGED_CHARACTERS] or new_id()
         self._model = model
         self._began = time.monotonic()
         self.client = CLIENT.get()
-        self.made_up_id = ""
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
         """Counts and logs the request.
@@ -70,11 +86,8 @@ class RequestContext:
         return error
 
     def _facts(self, label: str) -> dict[str, object]:
-        if not self._request_id and not self.made_up_id:
-            self.made_up_id = uuid.uuid4().hex
-        request_id = self._request_id or self.made_up_id
         return {
-            "request_id": request_id[:MAX_LOGGED_CHARACTERS],
+            "request_id": self.request_id,
             "client": self.client[:MAX_LOGGED_CHARACTERS],
             "method": self._method,
             "model": label,
@@ -94,6 +107,6 @@ async def answering(request: RequestContext, rpc: Any) -> AsyncIterator[None]:
     except BaseException as raised:
         error = request.end(raised, cancellation_code(rpc))
         if error is not None:
-            await abort(rpc, error, request.made_up_id)
+            await abort(rpc, error, request.request_id)
         raise
     request.end(None)

@@ -35,6 +35,7 @@ READERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
 """One, so that the engine keeps its cores whatever is sent. Meanwhile only requests as large as those wait."""
 
 AnyRequest = TypeVar("AnyRequest", messages.GenerateRequest, messages.ScoreRequest)
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +96,14 @@ async def parsed(
     read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
 ) -> ParsedRequest:
     """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
-    if request.ByteSize() <= LOOP_BYTES:
-        return read(request, model)
-    return await asyncio.get_running_loop().run_in_executor(READERS, read, request, model)
+    return await off_the_loop(request.ByteSize(), partial(read, request, model))
+
+
+async def off_the_loop(num_bytes: int, read: Callable[[], Read]) -> Read:
+    """What is read of a message, without holding up the event loop where it is large."""
+    if num_bytes <= LOOP_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(READERS, read)
 
 
 def read_generate(request: messages.GenerateRequest, model: ServedModel) -> ParsedRequest:

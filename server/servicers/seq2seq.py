@@ -8,12 +8,15 @@ from typing import Any
 import grpc
 
 from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.errors import AttendantError
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
-from attendant.server.servicers.request_context import RequestContext, answering
+from attendant.server.servicers.many import answers_to
+from attendant.server.servicers.request_context import RequestContext, answering, identify
 from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.status import abort
 from attendant.server.servicers.streaming import streamed
 from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -40,7 +43,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def Generate(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
-        async with self._answering("Generate", request.request_id, request.model, context):
+        async with self._answering("Generate", request, context):
             asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
             result = asked.generated(await asked.submit(context.time_remaining()))
             return messages.GenerateResponse(**generate_fields(asked, result))
@@ -48,7 +51,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
-        async with self._answering("GenerateStream", request.request_id, request.model, context):
+        async with self._answering("GenerateStream", request, context):
             asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
             unread_seconds = self._answer_room.unread_seconds
             async with aclosing(streamed(asked, context.time_remaining(), unread_seconds)) as events:
@@ -64,8 +67,16 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             async for answer in answers:
                 yield answer
 
+    async def GenerateMany(  # noqa: N802
+        self, request: messages.GenerateManyRequest, context: Context
+    ) -> messages.GenerateManyResponse:
+        try:
+            return await answers_to(request, self._catalogue, self._begin["GenerateMany"], context.time_remaining())
+        except AttendantError as error:
+            await abort(context, error)
+
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
-        async with self._answering("Score", request.request_id, request.model, context):
+        async with self._answering("Score", request, context):
             asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model))
             result = asked.scored(await asked.submit(context.time_remaining()))
             return score_response(asked, result)
@@ -73,15 +84,14 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
     ) -> messages.ListModelsResponse:
-        async with self._answering("ListModels", "", "", context):
+        async with answering(self._begin["ListModels"]("", ""), context):
             decoded(request)
             return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
-        async with self._answering("GetModel", "", request.model, context):
+        async with answering(self._begin["GetModel"]("", request.model), context):
             return model_message(self._catalogue.find(decoded(request).model))
 
-    def _answering(
-        self, method: str, request_id: str, model: str, context: Context
-    ) -> AbstractAsyncContextManager[None]:
-        return answering(self._begin[method](request_id, model), context)
+    def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
+        identify(request)
+        return answering(self._begin[method](request.request_id, request.model), context)

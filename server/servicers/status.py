@@ -15,11 +15,11 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 REQUEST_ID_KEY = "attendant-request-id"
 
 
-def status_of(error: AttendantError, made_up_id: str = "") -> status_pb2.Status:
+def status_of(error: AttendantError, request_id: str = "") -> status_pb2.Status:
     """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early.
 
     Args:
-        made_up_id: under which the log speaks of the request, where the caller gave it no id: its RequestInfo.
+        request_id: under which the log speaks of the request: its RequestInfo.
     """
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
     details: list[Message] = []
@@ -36,8 +36,8 @@ def status_of(error: AttendantError, made_up_id: str = "") -> status_pb2.Status:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_seconds * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    if made_up_id:
-        details.append(error_details_pb2.RequestInfo(request_id=made_up_id))
+    if request_id:
+        details.append(error_details_pb2.RequestInfo(request_id=request_id))
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
@@ -45,16 +45,18 @@ def status_of(error: AttendantError, made_up_id: str = "") -> status_pb2.Status:
     return status
 
 
-async def abort(context: Any, error: AttendantError, made_up_id: str = "") -> NoReturn:
+async def abort(context: Any, error: AttendantError, request_id: str = "") -> NoReturn:
     """Ends an RPC with an error.
 
     Args:
-        made_up_id: under which the log speaks of the request, where the caller gave it no id.
+        request_id: under which the log speaks of the request.
 
     gRPC's own retries know nothing of RetryInfo: they obey the pushback, so both are sent.
     """
-    status = status_of(error)
-    metadata: list[tuple[str, str | bytes]] = [(REQUEST_ID_KEY, made_up_id)] if made_up_id else []
+    status = status_of(error, request_id)
+    # A header holds ASCII only; the details hold any id.
+    in_header = request_id.isascii() and request_id.isprintable() and bool(request_id)
+    metadata: list[tuple[str, str | bytes]] = [(REQUEST_ID_KEY, request_id)] if in_header else []
     if status.details:
         metadata.append((DETAILS_KEY, status.SerializeToString()))
     if isinstance(error, Overloaded):

@@ -26,7 +26,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
-from attendant.server.servicers.status import REQUEST_ID_KEY, status_of
+from attendant.server.servicers.status import status_of
 from attendant.server.web.bodies import JSON, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
 from attendant.server.web.endpoints import CallRoom, Endpoint, MakeRequest, Method, StreamEndpoint
@@ -64,7 +64,7 @@ def add_api(
         allow_origins=origins,
         allow_methods=("GET", "POST"),
         allow_headers=("authorization", "content-type", TIMEOUT_HEADER),
-        expose_headers=("retry-after", REQUEST_ID_KEY),
+        expose_headers=("retry-after",),
     )
 
     def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:

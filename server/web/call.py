@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.access.certificates import PEER_CERTIFICATE, subject_in_peer_certificate
 from attendant.server.errors import InvalidArgument
-from attendant.server.servicers.status import DETAILS_KEY, REQUEST_ID_KEY
+from attendant.server.servicers.status import DETAILS_KEY
 
 TIMEOUT_HEADER = "request-timeout"
 MAX_SECONDS = 60.0
@@ -22,16 +22,11 @@ MAX_SECONDS = 60.0
 
 
 class Aborted(Exception):
-    """A call has ended with an error.
+    """A call has ended with an error."""
 
-    Attributes:
-        request_id: under which the log speaks of it, where its caller gave it none; else empty.
-    """
-
-    def __init__(self, status: status_pb2.Status, request_id: str) -> None:
+    def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)
         self.status = status
-        self.request_id = request_id
 
 
 class HttpCall:
@@ -66,7 +61,7 @@ class HttpCall:
         if packed := metadata.get(DETAILS_KEY):
             assert isinstance(packed, bytes), "the key says that it is binary"
             status.ParseFromString(packed)
-        raise Aborted(status, str(metadata.get(REQUEST_ID_KEY, "")))
+        raise Aborted(status)
 
 
 def _timeout(connection: HTTPConnection) -> float:

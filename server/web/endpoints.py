@@ -107,7 +107,7 @@ class Endpoint:
         except HttpError as error:
             await error.response()(scope, receive, send)
         except Aborted as aborted:
-            await problem_response(aborted.status, request_id=aborted.request_id)(scope, receive, send)
+            await problem_response(aborted.status)(scope, receive, send)
         except AttendantError as error:  # of which no method knows
             self._metrics.rejected.labels("", error.reason).inc()
             await problem_response(status_of(error))(scope, receive, send)
@@ -153,10 +153,8 @@ class StreamEndpoint(Endpoint):
         except (Aborted, TimeoutError) as error:
             if not began:
                 raise
-            status, request_id = (
-                (error.status, error.request_id) if isinstance(error, Aborted) else (deadline_exceeded(), "")
-            )
-            await tell("error", json.dumps(members(status, request_id=request_id)))
+            status = error.status if isinstance(error, Aborted) else deadline_exceeded()
+            await tell("error", json.dumps(members(status)))
         if began:
             await send({"type": "http.response.body"})
 

@@ -38,7 +38,6 @@ PROBLEM: Schema = {
         "detail": {"type": "string"},
         "code": {"type": "string", "examples": ["INVALID_ARGUMENT"]},
         "details": {"type": "array", "items": {"type": "object", "properties": {"@type": {"type": "string"}}}},
-        "requestId": {"type": "string"},
     },
     "required": ["type", "title", "status", "detail", "code"],
 }

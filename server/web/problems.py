@@ -11,8 +11,6 @@ from google.protobuf import json_format
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from starlette.responses import Response
 
-from attendant.server.servicers.status import REQUEST_ID_KEY
-
 MEDIA_TYPE = "application/problem+json"
 
 # As google.rpc.Code has them; 499 is nginx's, for a client that has gone.
@@ -43,7 +41,7 @@ class HttpError(Exception):
         return problem_response(self.status, self.http_status, headers=self._headers)
 
 
-def members(status: status_pb2.Status, http_status: int | None = None, request_id: str = "") -> dict[str, Any]:
+def members(status: status_pb2.Status, http_status: int | None = None) -> dict[str, Any]:
     """The problem's members: those of RFC 9457, the code's name, and google.rpc's details where there are any."""
     code = code_pb2.Code.Name(status.code)
     http_status = http_status or STATUSES[code]
@@ -56,18 +54,15 @@ def members(status: status_pb2.Status, http_status: int | None = None, request_i
     }
     if status.details:
         problem["details"] = json_format.MessageToDict(status)["details"]
-    return problem | ({"requestId": request_id} if request_id else {})
+    return problem
 
 
 def problem_response(
-    status: status_pb2.Status,
-    http_status: int | None = None,
-    request_id: str = "",
-    headers: Mapping[str, str] | None = None,
+    status: status_pb2.Status, http_status: int | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The answer that says it, with the headers that HTTP has for such an error."""
-    problem = members(status, http_status, request_id)
-    headers = dict(headers or {}) | ({REQUEST_ID_KEY: request_id} if request_id else {})
+    problem = members(status, http_status)
+    headers = dict(headers or {})
     if problem["status"] == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     retry = error_details_pb2.RetryInfo()

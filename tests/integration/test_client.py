@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attendant_client import AttendantClient, HealthStatus, InvalidArgument, NotFound
+import attendant
+from attendant_client import AttendantClient, GenerateOptions, HealthStatus, InvalidArgument, NotFound
 from attendant_client.command.ending import concerns_every_line
 
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
@@ -50,6 +53,19 @@ async def test_a_score_is_the_decoders_own(client: AttendantClient) -> None:
         score = await client.score("badge", hypothesis.tokens)
         assert score.target_tokens == hypothesis.tokens
         assert score.token_log_probs == pytest.approx(hypothesis.token_log_probs, rel=1e-5)
+
+
+async def test_the_library_answers_as_the_server_does(client: AttendantClient, tiny_bundle_path: Path) -> None:
+    options = GenerateOptions(beam_size=4, num_hypotheses=3, attention=True, token_log_probs=True, length_penalty=0.3)
+    here = attendant.load(tiny_bundle_path, threads=1).generate(WORDS, **options)
+    for word, ours in zip(WORDS, here, strict=True):
+        theirs = await client.generate(word, **options)
+        assert ours.source_tokens == theirs.source_tokens
+        for one, other in zip(ours.hypotheses, theirs.hypotheses, strict=True):
+            assert (one.text, one.tokens, one.finish_reason) == (other.text, other.tokens, other.finish_reason)
+            assert one.score == pytest.approx(other.score, rel=1e-6)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, rel=1e-6)
+            assert one.attention == pytest.approx(np.array(other.attention), rel=1e-6)
 
 
 async def test_many_are_what_each_is_alone(client: AttendantClient) -> None:

@@ -67,7 +67,23 @@ async def test_each_beside_all_others_is_what_it_is_alone(client: AttendantClien
             *(bulk.generate(word, **OPTIONS[name], attention=True, token_log_probs=True) for word, name in asked)
         )
     assert [answer.hypotheses for answer in streamed] == [alone[one] for one in asked]
+    for name in OPTIONS:
+        listed = await client.generate(WORDS, **OPTIONS[name], attention=True, token_log_probs=True)
+        assert [answer.hypotheses for answer in listed] == [alone[word, name] for word in WORDS]
     assert max(answer.timings.mean_batch_rows for answer in streamed) > 16, "they shared their steps"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, name: str) -> None:
+    async def read(word: str) -> None:
+        stream = client.stream(word, **OPTIONS[name])
+        deltas = [delta async for delta in stream]
+        best = stream.generation.best
+        assert tuple(token for delta in deltas for token in delta.tokens) == best.tokens
+        assert "".join(delta.text for delta in deltas) == best.text
+        assert stream.generation.hypotheses == (await client.generate(word, **OPTIONS[name])).hypotheses
+
+    await asyncio.gather(*map(read, WORDS))
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
 
     async with served(fake_stepper()) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("attendant.server.servicers.batch.generate_fields", broken)
+            patch.setattr("attendant.server.servicers.results.generate_fields", broken)
             (answer,) = await ask(server, [Generate(text="a")])
         assert answer.error.code == code_pb2.INTERNAL
         detail = error_details_pb2.RequestInfo()

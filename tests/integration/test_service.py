@@ -329,6 +329,28 @@ async def test_what_nobody_foresaw_is_internal(
     assert all(record.exc_info and "secret words" in str(record.exc_info[1]) for record in records)
 
 
+async def test_a_request_without_an_id_gets_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served(fake_stepper()) as server:
+        answer = await server.stub.Generate(Generate(text="a"))
+        other = await server.stub.Generate(Generate(text="a"))
+        many = await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[Generate(text="a")]))
+        score = await server.stub.Score(messages.ScoreRequest(source_text="a", target_text="B"))
+        refused = metadata_of(await failure(server.stub.Generate(Generate(text=" "))))["attendant-request-id"]
+        named = metadata_of(await failure(server.stub.Generate(Generate(text=" ", request_id="mine"))))
+    ids = [answer.request_id, other.request_id, many.results[0].response.request_id, score.request_id, refused]
+    assert all(ids) and len(set(ids)) == 5 and named["attendant-request-id"] == "mine"
+    logged = [vars(record)["request_id"] for record in caplog.records if record.message == "request ended"]
+    assert logged == [*ids, "mine"]
+
+
+async def test_a_source_that_is_all_unknown_is_warned_of() -> None:
+    async with served(fake_stepper()) as server:
+        assert not (await server.stub.Generate(Generate(text="a?"))).warnings
+        (warning,) = (await server.stub.Generate(Generate(text="??"))).warnings
+        assert warning.startswith("no symbol of the source is in the vocabulary")
+
+
 async def test_labels_come_from_closed_sets() -> None:
     async with served(fake_stepper()) as server:
         await failure(server.stub.Generate(Generate(text="a", model="no-such-model")))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOPS = ("runtime", "training", "export", "server")
+TOPS = ("runtime", "training", "export", "server", "library")
 
 # package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
@@ -27,6 +27,7 @@ ALLOWED = {
     "attendant.server.errors": {"attendant.runtime"},
     "attendant.server.engine": {"attendant.server.engine", "attendant.server.errors", "attendant.runtime"},
     "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},
+    "attendant.library": {"attendant.library", "attendant.server.engine", "attendant.runtime", "attendant_client"},
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
@@ -112,14 +113,14 @@ def test_one_file_owns_the_library(library: str) -> None:
     assert users == ONLY_IN[library]
 
 
-def test_the_server_starts_without_torch() -> None:
-    """Not a scan: every module of the server is imported in a process in which torch can't be."""
+def test_server_and_library_start_without_torch() -> None:
+    """Not a scan: every module of theirs is imported in a process in which torch can't be."""
     program = """
 import importlib, pkgutil, sys
 for name in ("torch", "attendant.training", "attendant.export", "onnx", "onnx_ir", "onnxscript"):
     sys.modules[name] = None
-import attendant.runtime, attendant.server
-for package in (attendant.runtime, attendant.server):
+import attendant.library, attendant.runtime, attendant.server
+for package in (attendant.library, attendant.runtime, attendant.server):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""The command `attendant`: asks a server from the terminal and in pipelines."""
+"""The command `attendant`: asks a server, or a bundle, from the terminal and in pipelines; and all other commands."""
 
 import asyncio
 import io
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from attendant_client.command.ending import explain, status_of
+from attendant_client.command.further import FURTHER, run
 from attendant_client.command.parser import parse
 from attendant_client.errors import AttendantError
 
@@ -17,6 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
             stream.reconfigure(errors="backslashreplace")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in FURTHER:
+        return run(arguments[0], arguments[1:])
     # gRPC's own notes, of connections that come and go, are not for the people who run a command.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     options = parse(arguments)

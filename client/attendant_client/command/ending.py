@@ -10,6 +10,7 @@ from attendant_client.errors import (
     InvalidArgument,
     NotFound,
     Overloaded,
+    ServerError,
     TlsFailed,
     Unauthenticated,
     Unavailable,
@@ -62,4 +63,5 @@ def _explanation(error: AttendantError, options: Namespace) -> str:
         return f"{error.message}; --token-file or ATTENDANT_TOKEN has the token that is sent"
     if isinstance(error, Overloaded) and error.retry_seconds is not None:
         return f"{error.message}; try again in {error.retry_seconds:.1f} s"
-    return error.message
+    names_request = isinstance(error, ServerError) and error.request_id
+    return f"{error.message} ({error.request_id})" if names_request else error.message

@@ -9,14 +9,15 @@ from typing import cast
 
 import grpc
 
-from attendant_client.answers import Generation
+from attendant_client.answers import Generation, Source
 from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.command.ending import concerns_every_line, explain, status_of
 from attendant_client.command.lines import read_lines
+from attendant_client.command.local import LocalModel
 from attendant_client.command.progress import progress
 from attendant_client.command.questions import connect
-from attendant_client.command.rendering import generation_as_json, generation_as_text
+from attendant_client.command.rendering import as_one_line, generation_as_json, generation_as_text
 from attendant_client.errors import AttendantError, InvalidArgument
 from attendant_client.options import RequestOptions, Sampling
 from attendant_client.ordered import in_order
@@ -47,7 +48,8 @@ class Item:
 async def run(options: Namespace) -> int:
     """The exit status: 0, or once all is done 2 where sources were wrong, 1 where the server failed at some."""
     bulk = options.texts == ["-"]
-    items = _lines() if bulk else _texts(options.texts)
+    items = _lines(options.skip) if bulk else _texts(options.texts)
+    concurrency = 1 if options.stream else options.concurrency
     statuses = {0}
     async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as asked:
 
@@ -55,7 +57,7 @@ async def run(options: Namespace) -> int:
             return item, await _answer(asked, item, options)
 
         with progress(enabled=bulk) as advance:
-            async with aclosing(in_order(answer, items, concurrency=options.concurrency)) as outcomes:
+            async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
                 async for item, answered in outcomes:
                     ends = isinstance(answered, AttendantError) and concerns_every_line(answered)
                     if isinstance(answered, AttendantError):
@@ -65,7 +67,9 @@ async def run(options: Namespace) -> int:
                         print(generation_as_json(item.number, item.source, answered), flush=True)
                     # A blank line stands for an answer that is not there, so that the others keep their places.
                     elif isinstance(answered, Generation) or (item.name and not ends):
-                        print(generation_as_text(answered, options), flush=True)
+                        _print(item, answered, options)
+                    for warning in answered.warnings if isinstance(answered, Generation) else ():
+                        print(f"attendant: {item.name}{warning}", file=sys.stderr)
                     if ends:
                         break
                     advance(item.num_bytes)
@@ -73,15 +77,45 @@ async def run(options: Namespace) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-async def _answer(asked: AttendantClient | Bulk, item: Item, options: Namespace) -> Answer:
+async def _answer(asked: AttendantClient | Bulk | LocalModel, item: Item, options: Namespace) -> Answer:
     if item.is_blank:
         return None
     if item.source is None:
         return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
+    source, given = _source(item.source, options), _asked(options)
     try:
-        return await asked.generate(item.source.split() if options.tokens else item.source, **_asked(options))
+        if options.stream:
+            return await _streamed(cast(AttendantClient, asked), source, given, options)
+        if isinstance(asked, AttendantClient):
+            return await asked.generate(source, request_id=options.request_id, **given)
+        return await asked.generate(source, **given)
     except AttendantError as error:
         return error
+
+
+async def _streamed(client: AttendantClient, source: Source, given: RequestOptions, options: Namespace) -> Generation:
+    """The answer, whose best text has been printed as it came."""
+    stream, written = client.stream(source, request_id=options.request_id, **given), False
+    try:
+        async for delta in stream:
+            print(as_one_line(delta.text), end="", flush=True)
+            written = True
+    finally:
+        if written:
+            print(flush=True)
+    return stream.generation
+
+
+def _print(item: Item, answer: Answer, options: Namespace) -> None:
+    several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
+    # What has been streamed stands there already, but for the other hypotheses and the attention.
+    if not options.stream or several or options.attention or not isinstance(answer, Generation):
+        source = item.source if item.name and several else None
+        print(generation_as_text(answer, options, source), flush=True)
+
+
+def _source(text: str, options: Namespace) -> Source:
+    return tuple(text.split()) if options.tokens else text
 
 
 def _asked(options: Namespace) -> RequestOptions:
@@ -99,10 +133,12 @@ async def _texts(texts: list[str]) -> AsyncIterator[Item]:
         yield Item(number=number, name=f"text {number}: " if len(texts) > 1 else "", source=text)
 
 
-async def _lines() -> AsyncIterator[Item]:
+async def _lines(num_skipped: int) -> AsyncIterator[Item]:
     number = 0
     async for line in read_lines():
         number += 1
+        if number <= num_skipped:
+            continue
         try:
             source = line.rstrip(b"\r\n").decode()
         except UnicodeDecodeError:

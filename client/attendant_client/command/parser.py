@@ -3,12 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import generate, questions
+from attendant_client.command.completion import SHELLS, script
+from attendant_client.command.further import FURTHER, parsers
 from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.version import VERSION
 
@@ -26,30 +29,33 @@ exit status:
 """
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options, with `run`: the coroutine function that does it. Wrong ones end the process."""
-    common = _common()
-    parser = _Parser(
-        prog="attendant",
-        description="Ask an Attendant server.",
-    )
-    parser.add_argument("--version", action="version", version=f"attendant-client {VERSION}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for name, run, fill, summary in (
-        ("generate", generate.run, _generate, "answer texts, or each line of standard input"),
-        ("score", questions.score, _score, "how probable the model finds a given target"),
-        ("models", questions.models, _models, "the models that are served, their limits and measured quality"),
-        ("health", questions.health, _health, "whether the server is serving; exit status 0 if so, else 1"),
-    ):
-        command = commands.add_parser(
-            name,
-            parents=[common],
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-        )
-        fill(command)
-        command.set_defaults(run=run)
+    parser = whole_parser()
+    name = arguments[0] if arguments else ""
+    if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
+        parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
     options = parser.parse_args(arguments)
+    if "target" in options:
+        _check_connection(parser, options)
+    texts = getattr(options, "texts", [])
+    if "-" in texts and len(texts) > 1:
+        parser.error("`-` reads the sources from standard input, so it stands alone")
+    if texts == ["-"]:
+        for name in ("stream", "request_id"):
+            if getattr(options, name):
+                parser.error(f"--{name.replace('_', '-')}: is not for standard input, whose lines share a stream")
+    elif getattr(options, "skip", 0):
+        parser.error("--skip: leaves out lines of standard input, and TEXT is given")
+    if getattr(options, "stream", False) and (options.json or options.bundle is not None):
+        parser.error("--stream: excludes --json and --bundle")
+    if texts == ["-"] and sys.stdin is None:
+        parser.error("`-` reads the sources from standard input, which is closed")
+    return options
+
+
+def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuses options that exclude or need each other, and reads the token."""
     options.token = options.token_file or os.environ.get("ATTENDANT_TOKEN", "").strip()
     if not (options.token.isascii() and options.token.isprintable()):
         parser.error("ATTENDANT_TOKEN holds characters that can't stand in a header; printable ASCII can")
@@ -60,12 +66,33 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     ):
         parser.error("--insecure excludes --tls, certificates and --server-name")
     options.tls = options.tls or (False if options.insecure else None)
-    texts = getattr(options, "texts", [])
-    if "-" in texts and len(texts) > 1:
-        parser.error("`-` reads the sources from standard input, so it stands alone")
-    if texts == ["-"] and sys.stdin is None:
-        parser.error("`-` reads the sources from standard input, which is closed")
-    return options
+    if getattr(options, "bundle", None) is not None and options.model:
+        parser.error("--model: chooses among a server's models, and --bundle is one")
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Of the command, with its own subcommands; of the further ones only the names."""
+    common = _common()
+    parser = _Parser(
+        prog="attendant", description="Ask an Attendant server or a bundle; train, export and serve models."
+    )
+    _version(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for name, (run, fill, summary) in OWN.items():
+        parents = [] if fill is _completion else [common]
+        command = commands.add_parser(
+            name, parents=parents, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
+        _version(command)
+        fill(command)
+        command.set_defaults(run=run)
+    for name, further in FURTHER.items():
+        commands.add_parser(name, help=further.summary, add_help=False)
+    return parser
+
+
+def _version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--version", action="version", version=f"attendant-client {VERSION}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -127,6 +154,7 @@ def _generate(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--tokens", action="store_true", help="a TEXT is tokens, separated by spaces")
     _model(command)
+    _bundle(command)
     decoding = command.add_argument_group("decoding")
     sampling = command.add_argument_group("sampling (each of these implies --sample)")
     of_decoding = options_of(DecodingFields)
@@ -139,6 +167,15 @@ def _generate(command: argparse.ArgumentParser) -> None:
     output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
     _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
     output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
+    output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")
+    _request_id(command)
+    command.add_argument(
+        "--skip",
+        metavar="N",
+        type=_at_least(0),
+        default=0,
+        help="of standard input: leave out the first N lines, which a run before has answered (default: 0)",
+    )
     output.add_argument(
         "--concurrency",
         metavar="N",
@@ -151,6 +188,12 @@ def _generate(command: argparse.ArgumentParser) -> None:
 def _model(command: argparse.ArgumentParser) -> None:
     _, option = options_of(RequestOptions)["model"]
     command.add_argument("--model", metavar="M", type=_text, default="", help=_help(option))
+
+
+def _bundle(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--bundle", metavar="BUNDLE", type=Path, help="ask this bundle, in this process, instead of a server"
+    )
 
 
 def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Option) -> None:
@@ -174,10 +217,17 @@ def _score(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", type=_text)
     command.add_argument("target_text", metavar="TARGET", type=_text)
     _model(command)
+    _bundle(command)
     command.add_argument("--tokens", action="store_true", help="SOURCE and TARGET are tokens, separated by spaces")
+    _request_id(command)
     command.add_argument("--no-eos", action="store_true", help="the target's end does not count")
     command.add_argument("--attention", action="store_true", help="draw where the decoder looked")
     command.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _request_id(command: argparse.ArgumentParser) -> None:
+    meaning = "the id that the server's log has too (default: the server makes one)"
+    command.add_argument("--request-id", metavar="ID", type=_text, default="", help=meaning)
 
 
 def _models(command: argparse.ArgumentParser) -> None:
@@ -187,6 +237,26 @@ def _models(command: argparse.ArgumentParser) -> None:
 
 def _health(command: argparse.ArgumentParser) -> None:
     command.add_argument("--service", metavar="NAME", default="", help="one gRPC service (default: the whole server)")
+
+
+def _completion(command: argparse.ArgumentParser) -> None:
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"of {', '.join(SHELLS)}")
+
+
+async def complete(options: argparse.Namespace) -> int:
+    """Prints what the shell needs."""
+    print(script(whole_parser(), parsers(), options.shell))
+    return 0
+
+
+OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
+    "generate": (generate.run, _generate, "answer texts, or each line of standard input"),
+    "score": (questions.score, _score, "how probable the model finds a given target"),
+    "models": (questions.models, _models, "the models that are served, their limits and measured quality"),
+    "health": (questions.health, _health, "whether the server is serving; exit status 0 if so, else 1"),
+    "completion": (complete, _completion, "print what a shell needs to complete this command"),
+}
+"""This distribution's own subcommands: what runs each, what gives it options, and a summary."""
 
 
 def _text(value: str) -> str:

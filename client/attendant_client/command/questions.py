@@ -4,11 +4,16 @@ from argparse import Namespace
 
 from attendant_client.answers import HealthStatus
 from attendant_client.client import AttendantClient
+from attendant_client.command.local import LocalModel
 from attendant_client.command.rendering import model_as_json, model_as_text, score_as_json, score_as_text
 
 
-def connect(options: Namespace) -> AttendantClient:
-    """The client that the command's options ask for."""
+def connect(options: Namespace) -> AttendantClient | LocalModel:
+    """Whoever the command's options ask: a server, or a bundle in its place. Raises InvalidArgument."""
+    return _client(options) if options.bundle is None else LocalModel(options.bundle)
+
+
+def _client(options: Namespace) -> AttendantClient:
     return AttendantClient(
         options.target,
         timeout=options.timeout,
@@ -31,6 +36,7 @@ async def score(options: Namespace) -> int:
             include_eos=not options.no_eos,
             attention=options.attention,
             model=options.model,
+            **({"request_id": options.request_id} if options.bundle is None else {}),
         )
     print(score_as_json(found) if options.json else score_as_text(found, options))
     return 0
@@ -38,7 +44,7 @@ async def score(options: Namespace) -> int:
 
 async def models(options: Namespace) -> int:
     """What is served."""
-    async with connect(options) as client:
+    async with _client(options) as client:
         found = await client.models() if options.name is None else (await client.model(options.name),)
     for model in found:
         print(model_as_json(model) if options.json else model_as_text(model))
@@ -47,7 +53,7 @@ async def models(options: Namespace) -> int:
 
 async def health(options: Namespace) -> int:
     """Whether the server is serving: 0 where it is, else 1."""
-    async with connect(options) as client:
+    async with _client(options) as client:
         status = await client.health(options.service)
     print(status)
     return 0 if status is HealthStatus.SERVING else 1

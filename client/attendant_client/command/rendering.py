@@ -7,20 +7,28 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from attendant_client.answers import Generation, ModelInfo, Score
-from attendant_client.attention_map import EOS, UNICODE_SHADES, draw
+from attendant_client.answers import EOS, Generation, ModelInfo, Score
+from attendant_client.attention_map import UNICODE_SHADES, draw
 from attendant_client.errors import AttendantError, InvalidArgument
 
 
-def generation_as_text(answer: Generation | AttendantError | None, options: Namespace) -> str:
-    """The text; or where there are several, a line for each: rank, score, text, separated by tabs. No answer: blank."""
+def generation_as_text(
+    answer: Generation | AttendantError | None, options: Namespace, source: str | None = None
+) -> str:
+    """The text; or where there are several, a line for each: rank, score, text, separated by tabs. No answer: blank.
+
+    Args:
+        source: stands before the rank, so that it is seen whose hypotheses these are; None: there is no other.
+    """
     if not isinstance(answer, Generation):
         return ""
-    texts = [_one_line(hypothesis.text) for hypothesis in answer.hypotheses]
+    texts = [as_one_line(hypothesis.text) for hypothesis in answer.hypotheses]
     if len(texts) > 1:
         scores = (hypothesis.score for hypothesis in answer.hypotheses)
+        whose = "" if source is None else as_one_line(source).replace("\t", " ") + "\t"
         texts = [
-            f"{rank}\t{score:.4f}\t{text}" for rank, (score, text) in enumerate(zip(scores, texts, strict=True), 1)
+            f"{whose}{rank}\t{score:.4f}\t{text}"
+            for rank, (score, text) in enumerate(zip(scores, texts, strict=True), 1)
         ]
     return "\n".join([*texts, *_attention(answer, options)])
 
@@ -28,7 +36,7 @@ def generation_as_text(answer: Generation | AttendantError | None, options: Name
 def generation_as_json(number: int, source: str | None, answer: Generation | AttendantError | None) -> str:
     """The same keys always; `error` is null where there is an answer, and the others empty where there is none."""
     fields: dict[str, Any] = dict.fromkeys(("request_id", "model", "version"), "")
-    fields |= {"hypotheses": [], "source_tokens": [], "timings": None}
+    fields |= {"hypotheses": [], "source_tokens": [], "timings": None, "warnings": []}
     if isinstance(answer, Generation):
         fields = asdict(answer)
     error = _error(answer) if isinstance(answer, AttendantError) else None
@@ -91,9 +99,9 @@ def _error(error: AttendantError) -> dict[str, Any]:
     return {"code": error.code.name, "message": error.message, "violations": [asdict(v) for v in violations]}
 
 
-def _one_line(text: str) -> str:
+def as_one_line(text: str) -> str:
     """One answer, one line, whatever the model writes."""
-    return " ".join(text.splitlines())
+    return "".join(" " if one.splitlines() == [""] else one for one in text)
 
 
 def _short(value: object) -> str:
@@ -101,4 +109,5 @@ def _short(value: object) -> str:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False)
+    # A bundle that is asked in this process answers with arrays.
+    return json.dumps(fields, ensure_ascii=False, default=lambda array: array.tolist())

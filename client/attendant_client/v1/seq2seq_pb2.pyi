@@ -39,6 +39,12 @@ class GenerateRequest(_message.Message):
     output: OutputOptions
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., decoding: _Optional[_Union[DecodingOptions, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ...) -> None: ...
 
+class GenerateManyRequest(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[GenerateRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[GenerateRequest, _Mapping]]] = ...) -> None: ...
+
 class DecodingOptions(_message.Message):
     __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -126,20 +132,22 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "model", "version", "hypotheses", "source_tokens", "timings")
+    __slots__ = ("request_id", "model", "version", "hypotheses", "source_tokens", "timings", "warnings")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     version: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     source_tokens: _containers.RepeatedScalarFieldContainer[str]
     timings: Timings
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., source_tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., source_tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
     __slots__ = ("text", "tokens", "score", "log_prob", "token_log_probs", "attention", "finish_reason")
@@ -209,6 +217,12 @@ class GenerateBatchResponse(_message.Message):
     response: GenerateResponse
     error: _status_pb2.Status
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[GenerateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class GenerateManyResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[GenerateBatchResponse]
+    def __init__(self, results: _Optional[_Iterable[_Union[GenerateBatchResponse, _Mapping]]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("request_id", "model", "version", "log_prob", "source_tokens", "target_tokens", "token_log_probs", "attention")

@@ -49,6 +49,11 @@ class Seq2SeqStub:
                 request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.FromString,
                 _registered_method=True)
+        self.GenerateMany = channel.unary_unary(
+                '/attendant.v1.Seq2Seq/GenerateMany',
+                request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.SerializeToString,
+                response_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/attendant.v1.Seq2Seq/Score',
                 request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.ScoreRequest.SerializeToString,
@@ -92,6 +97,14 @@ class Seq2SeqServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GenerateMany(self, request, context):
+        """A list in one call, for callers that wait for all of it: one deadline, and the priority of Generate. A request
+        that fails is answered with its error in its place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Score(self, request, context):
         """log P(target | source) by teacher forcing, per token and whole.
         """
@@ -129,6 +142,11 @@ def add_Seq2SeqServicer_to_server(servicer, server):
                     servicer.GenerateBatch,
                     request_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.FromString,
                     response_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.SerializeToString,
+            ),
+            'GenerateMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.GenerateMany,
+                    request_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.FromString,
+                    response_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
@@ -227,6 +245,33 @@ class Seq2Seq:
             '/attendant.v1.Seq2Seq/GenerateBatch',
             attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.SerializeToString,
             attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/attendant.v1.Seq2Seq/GenerateMany',
+            attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.SerializeToString,
+            attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,7 +23,11 @@ INITIAL_ROWS = 8
 INITIAL_POSITIONS = 128
 
 HEAVY_PART = 8.0
-"""A call for heavy requests may take this many times as long as one for bulk work: somebody waits for them."""
+"""A call for heavy requests may take this many times as long as one for bulk work: somebody waits for them. So may one
+for bulk work that has long been alone."""
+
+ALONE_SECONDS = 1.0
+"""Of rounds for bulk work without a request of anybody else, after which it counts as alone."""
 
 HEAVY_PATIENCE = 4
 """Calls that heavy requests give up before they take their share: small requests of others are not interrupted."""
@@ -62,15 +66,20 @@ class Budget:
         return self.bulk_seconds * (HEAVY_PART if priority is Priority.HEAVY else 1.0)
 
 
+class _CallLimits:
+    """How much a call into the model may hold, so that it takes no longer than this."""
+
+    def __init__(self, seconds: float) -> None:
+        self.rows = BatchBudget(seconds, INITIAL_ROWS)
+        self.positions = BatchBudget(seconds, INITIAL_POSITIONS)
+
+
 class _LimitedQueue:
-    """A priority's queue, and how much of it a call into the model may hold."""
+    """A priority's queue, and what limits its calls; None: the budget of rows is the only limit."""
 
     def __init__(self, call_seconds: float) -> None:
         self.queue = PriorityQueue()
-        # Without a time per call, the budget of rows is the only limit.
-        is_limited = call_seconds < math.inf
-        self.rows = BatchBudget(call_seconds, INITIAL_ROWS) if is_limited else None
-        self.positions = BatchBudget(call_seconds, INITIAL_POSITIONS) if is_limited else None
+        self.limits = _CallLimits(call_seconds) if call_seconds < math.inf else None
         # Rounds for which its requests have waited to fill a batch.
         self.num_waited = 0
 
@@ -90,6 +99,8 @@ class Scheduler:
         self._limited = {priority: _LimitedQueue(budget.call_seconds(priority)) for priority in Priority}
         self._queues = {priority: one.queue for priority, one in self._limited.items()}
         seconds = budget.call_seconds(Priority.HEAVY)
+        self._alone_limits = _CallLimits(seconds) if seconds < math.inf else None
+        self._alone_seconds = 0.0
         self._bulk_share = FairShare()
         self._heavy_share = FairShare(HEAVY_PATIENCE * seconds if seconds < math.inf else 0.0)
         self._deadlines = Moments(self._has)
@@ -127,8 +138,8 @@ class Scheduler:
         """Moves the requests of a priority that may join now to running, and returns them."""
         limited, budget = self._limited[priority], self.budget
         max_rows, max_joining = budget.max_rows, math.inf
-        if limited.rows is not None and limited.positions is not None:
-            max_rows, max_joining = min(max_rows, limited.rows.units), limited.positions.units
+        if (limits := self._limits(priority)) is not None:
+            max_rows, max_joining = min(max_rows, limits.rows.units), limits.positions.units
         if priority is Priority.BULK:
             if limited.queue.num_running and max_rows - limited.queue.reserved_rows < max_rows / MIN_FREE_PART:
                 return []
@@ -140,6 +151,7 @@ class Scheduler:
         """A priority's round took so long; called before what ended in it is removed."""
         interactive, heavy, bulk = self._queues.values()
         is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
+        self._alone_seconds = self._alone_seconds + seconds if is_bulk and not others else 0.0
         self._bulk_share.note(seconds, first=not is_bulk, contended=bool(bulk) and others, share=BULK_SHARE)
         if not is_bulk:
             contended, share = bool(heavy and interactive), 0.5
@@ -150,13 +162,13 @@ class Scheduler:
 
     def note_step(self, priority: Priority, seconds: float, num_rows: int) -> None:
         """A step of so many rows took so long."""
-        if (rows := self._limited[priority].rows) is not None:
-            rows.note(seconds, num_rows)
+        if (limits := self._limits(priority)) is not None:
+            limits.rows.note(seconds, num_rows)
 
     def note_encoding(self, priority: Priority, seconds: float, num_positions: int) -> None:
         """Encoding so many positions, padding included, took so long."""
-        if (positions := self._limited[priority].positions) is not None:
-            positions.note(seconds, num_positions)
+        if (limits := self._limits(priority)) is not None:
+            limits.positions.note(seconds, num_positions)
 
     def expired(self, now: float) -> list[int]:
         """The keys, waiting and running, whose deadline has passed; each is told once."""
@@ -172,6 +184,11 @@ class Scheduler:
             if (request := queue.remove(key)) is not None:
                 return request
         return None
+
+    def _limits(self, priority: Priority) -> _CallLimits | None:
+        """Of a call for that priority, as things are."""
+        is_alone = priority is Priority.BULK and self._alone_seconds > ALONE_SECONDS
+        return self._alone_limits if is_alone else self._limited[priority].limits
 
     def _has(self, key: int) -> bool:
         return any(key in queue for queue in self._queues.values())

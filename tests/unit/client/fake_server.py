@@ -83,21 +83,38 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
                 failure.end(context)
             return self._generation(request)
 
+    def GenerateStream(  # noqa: N802
+        self, request: pb.GenerateRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GenerateStreamResponse]:
+        with self._received(request, context):
+            if failure := self._failure_of(request):
+                failure.end(context)
+            answer = self._generation(request)
+            for token in answer.hypotheses[0].tokens:
+                yield pb.GenerateStreamResponse(delta={"tokens": [token], "text": token})
+            yield pb.GenerateStreamResponse(response=answer)
+
+    def GenerateMany(  # noqa: N802
+        self, request: pb.GenerateManyRequest, context: grpc.ServicerContext
+    ) -> pb.GenerateManyResponse:
+        with self._received(request, context):
+            return pb.GenerateManyResponse(results=map(self._result, request.requests))
+
     def GenerateBatch(  # noqa: N802
         self, requests: Iterator[pb.GenerateRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.GenerateBatchResponse]:
         with self._received(None, context):
             for number, request in enumerate(requests, start=1):
                 self.requests.append(request)
-                answer = pb.GenerateBatchResponse(request_id=request.request_id)
-                failure = self.item_failures.popleft() if self.item_failures else self._failure_of(request)
-                if failure:
-                    answer.error.CopyFrom(failure.as_status())
-                else:
-                    answer.response.CopyFrom(self._generation(request))
-                yield answer
+                yield self._result(request)
                 if number == self.break_after:
                     Failure(grpc.StatusCode.UNAVAILABLE, "shutting down").end(context)
+
+    def _result(self, request: pb.GenerateRequest) -> pb.GenerateBatchResponse:
+        failure = self.item_failures.popleft() if self.item_failures else self._failure_of(request)
+        if failure:
+            return pb.GenerateBatchResponse(request_id=request.request_id, error=failure.as_status())
+        return pb.GenerateBatchResponse(request_id=request.request_id, response=self._generation(request))
 
     @staticmethod
     def _failure_of(request: pb.GenerateRequest) -> Failure | None:

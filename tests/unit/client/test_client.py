@@ -7,8 +7,10 @@ import pytest
 from attendant_client import (
     VERSION,
     AttendantClient,
+    Delta,
     FinishReason,
     GenerateOptions,
+    Generation,
     HealthStatus,
     InvalidArgument,
     Limits,
@@ -49,6 +51,62 @@ async def test_tokens_are_sent_as_tokens(client: AttendantClient, server: Served
     answer = await client.generate(("x", "yz"))
     assert server.seq2seq.requests == [pb.GenerateRequest(tokens=pb.Tokens(tokens=["x", "yz"]))]
     assert answer.source_tokens == ("x", "yz")
+
+
+async def test_a_list_is_one_call(client: AttendantClient, server: Served) -> None:
+    answers = await client.generate(["ab", ("x", "yz")], beam_size=2)
+    assert [answer.best.text for answer in answers] == ["AB", "XYZ"]
+    (request,) = server.seq2seq.requests
+    assert [one.WhichOneof("source") for one in request.requests] == ["text", "tokens"]
+    assert [one.decoding.beam_size for one in request.requests] == [2, 2]
+    assert await client.generate([]) == []
+    with pytest.raises(InvalidArgument):
+        await client.generate(["ab", "bad"])
+    found = await client.generate(["ab", "bad"], return_errors=True)
+    assert isinstance(found[0], Generation) and isinstance(found[1], InvalidArgument)
+
+
+async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient) -> None:
+    stream = client.stream("ab", beam_size=2)
+    with pytest.raises(RuntimeError, match="read to its end"):
+        _ = stream.generation
+    assert [delta async for delta in stream] == [Delta(tokens=("A",), text="A"), Delta(tokens=("B",), text="B")]
+    assert stream.generation.best.text == "AB"
+    with pytest.raises(InvalidArgument):
+        [delta async for delta in client.stream("bad")]
+    async for delta in client.stream("abc"):
+        assert delta.text == "A"
+        break
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "message"),
+    [
+        (None, {}, TypeError, "source=None: must be a text or its tokens"),
+        (b"ab", {}, TypeError, "source: is bytes, must be a text or its tokens; decode it first"),
+        (7, {}, TypeError, "source=7: must be a text or its tokens"),
+        ("ab", {"sampling": 1}, TypeError, r"sampling=1: must be a Sampling, such as"),
+        ("ab", {"target_prefix": 1}, TypeError, "1: "),
+        ("a" * 300_000, {}, InvalidArgument, "the request has 300,004 bytes, must have at most 262,144"),
+        (["a" * 1000] * 300, {}, InvalidArgument, "the request has 301,800 bytes, must have at most 262,144"),
+    ],
+)
+async def test_what_no_server_would_take_is_not_sent(
+    client: AttendantClient, server: Served, source: Any, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await client.generate(source, **options)
+    assert server.seq2seq.requests == []
+
+
+async def test_a_closed_client_says_so(server: Served) -> None:
+    client = AttendantClient(server.target)
+    await client.close()
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        await client.generate("ab")
+    for open_stream in (client.bulk, lambda: client.stream("ab")):
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            open_stream()
 
 
 async def test_an_empty_text_is_not_an_absent_one(client: AttendantClient, server: Served) -> None:
@@ -145,7 +203,7 @@ async def test_a_mistake_in_the_call_names_the_option(
 async def test_a_source_that_is_not_text_names_the_field(client: AttendantClient) -> None:
     with pytest.raises(ValueError, match="text="):
         await client.generate("\udc80")
-    with pytest.raises(TypeError, match="tokens="):
+    with pytest.raises(TypeError, match="source=1"):
         await client.generate(["a", 1])  # type: ignore[list-item]
 
 

@@ -51,6 +51,51 @@ EVERY_OPTION = """
 """
 
 
+def test_a_stream_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "ab", "c", "--stream"]) == 0
+    assert capsys.readouterr() == ("AB\nC\n", "")
+    assert main(["generate", "ab", "--stream", "--num-hypotheses", "2"]) == 0
+    assert capsys.readouterr().out == "AB\n1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
+    assert main(["generate", "bad", "b", "--stream"]) == 2
+    assert capsys.readouterr() == ("\nB\n", "attendant: text 1: text: 'bad' is bad\n")
+
+
+def test_hypotheses_of_several_texts_name_their_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "a", "b", "--num-hypotheses", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[::2] == ["a\t1\t-0.5000\tA", "b\t1\t-0.5000\tB"]
+
+
+def test_lines_that_were_answered_are_skipped(
+    capsys: pytest.CaptureFixture[str], standard_input: Callable[[bytes], None]
+) -> None:
+    standard_input(b"a\n\nb\nc\n")
+    assert main(["generate", "-", "--skip", "2"]) == 0
+    assert capsys.readouterr().out == "B\nC\n"
+
+
+def test_a_request_id_reaches_the_server(server: Served) -> None:
+    assert main(["generate", "a", "--request-id", "mine"]) == 0
+    assert main(["score", "a", "A", "--request-id", "mine"]) == 0
+    assert [one.request_id for one in server.seq2seq.requests] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-", "--stream"], "--stream: is not for standard input"),
+        (["-", "--request-id", "x"], "--request-id: is not for standard input"),
+        (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
+        (["a", "--stream", "--json"], "--stream: excludes --json"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", *arguments])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
     assert main(["generate", "ab", "--model", "m", *EVERY_OPTION.split(), "--target-prefix", "A  BC"]) == 0
     assert main(["generate", "a  b c", "--tokens"]) == 0
@@ -116,6 +161,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
             "steps": 4,
             "mean_batch_rows": 2.5,
         },
+        "warnings": [],
         "error": None,
     }
     assert list(failed) == list(answer)

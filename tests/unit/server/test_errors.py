@@ -71,10 +71,10 @@ class RecordingContext:
         raise Aborted
 
 
-async def aborted(error: errors.AttendantError, made_up_id: str = "") -> RecordingContext:
+async def aborted(error: errors.AttendantError, request_id: str = "") -> RecordingContext:
     context = RecordingContext()
     with pytest.raises(Aborted):
-        await abort(context, error, made_up_id)
+        await abort(context, error, request_id)
     return context
 
 
@@ -120,6 +120,7 @@ async def test_every_error_has_its_status(error: errors.AttendantError) -> None:
     assert (PUSHBACK_KEY in context.metadata) == isinstance(error, errors.Overloaded)
     assert REQUEST_ID_KEY not in context.metadata
     assert (await aborted(error, "made-up")).metadata[REQUEST_ID_KEY] == "made-up"
+    assert REQUEST_ID_KEY not in (await aborted(error, "日本")).metadata, "which can't stand there"
 
 
 async def test_every_violation_is_in_the_details() -> None:

@@ -112,4 +112,4 @@ def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: 
     said = subprocess.run(
         [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
     ).stdout
-    assert said.split() == [found, "True"]
+    assert said.split() == [found, "False"], "it reads this when torch is loaded"

@@ -157,10 +157,36 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
             for key in list(queue._queues[BULK]._running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
-    limited = queue._limited[BULK]
-    assert limited.rows is not None and limited.positions is not None
-    assert limited.rows.units == pytest.approx(30, abs=3)
-    assert limited.positions.units == pytest.approx(100, abs=5)
+    limits = queue._limited[BULK].limits
+    assert limits is not None
+    assert limits.rows.units == pytest.approx(30, abs=3)
+    assert limits.positions.units == pytest.approx(100, abs=5)
+
+
+def test_bulk_calls_grow_while_nobody_else_asks() -> None:
+    queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
+
+    def rows_after(seconds: float) -> int:
+        """Of a step, where each row takes two milliseconds, and everything has ended before the next one."""
+        admitted = []
+        for number in range(round(seconds / 0.01)):
+            for key in range(100):
+                queue.add(request(1000 + 100 * number + key, BULK))
+            admitted = queue.admit(BULK)
+            queue.note_encoding(BULK, 0.0001 * len(admitted), 8 * len(admitted))
+            queue.note_step(BULK, 0.002 * len(admitted), len(admitted))
+            queue.note_round(BULK, 0.01)
+            for key in range(100):
+                queue.remove(1000 + 100 * number + key)
+        return len(admitted)
+
+    assert rows_after(0.5) == 5
+    assert rows_after(2.0) == 40, "eight times as long"
+    queue.add(request(0))
+    queue.admit(INTERACTIVE)
+    queue.note_round(INTERACTIVE, 0.01)
+    queue.remove(0)
+    assert rows_after(0.5) == 5
 
 
 def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:

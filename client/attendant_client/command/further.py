@@ -1,0 +1,73 @@
+"""The commands of `attendant` that stand in the distribution `attendant`: this one only knows where."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """A command that may not be installed.
+
+    Attributes:
+        summary: for --help.
+        module: whose `command(name)` gives a `parser`, and a `main(program, arguments)` that ends the process.
+        extra: of the distribution `attendant`, with which the command runs.
+    """
+
+    summary: str
+    module: str
+    extra: str
+
+
+_TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
+
+FURTHER = {
+    "train": Further("train a model by a recipe", _TRAINING, "training"),
+    "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "training"),
+    "report": Further("show what came of trainings, as a page", _TRAINING, "training"),
+    "fetch": Further("build the data that a recipe names", _TRAINING, "training"),
+    "average": Further("average a run's last checkpoints", _TRAINING, "training"),
+    "label": Further("decode sources into pairs to train on", _TRAINING, "training"),
+    "export": Further("turn a run into a verified bundle", _EXPORT, "export"),
+    "verify": Further("check a bundle on this host", _EXPORT, "export"),
+    "inspect": Further("say what a bundle is", _EXPORT, "export"),
+    "sign": Further("sign a bundle", _EXPORT, "export"),
+    "reference": Further("give a bundle what its answers are compared with, for drift", _EXPORT, "export"),
+    "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
+}
+
+
+def load(name: str) -> Any:
+    """The command; raises ModuleNotFoundError where it, or what it needs, is not installed."""
+    return import_module(FURTHER[name].module).command(name)
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Runs the command, to the end of the process; returns 2 where it can't be."""
+    try:
+        command = load(name)
+    except ModuleNotFoundError as missing:
+        print(f"attendant {name}: {missing.name} is not installed; {remedy(FURTHER[name].extra)}", file=sys.stderr)
+        return 2
+    command.main(f"attendant {name}", arguments)
+    return 0
+
+
+def remedy(extra: str) -> str:
+    """What to install, and where."""
+    return f"in a checkout of Attendant: pip install ./client '.[{extra}]'"
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Of those commands that are installed."""
+    found = {}
+    for name in FURTHER:
+        try:
+            found[name] = load(name).parser
+        except ModuleNotFoundError:
+            continue
+    return found

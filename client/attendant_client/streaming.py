@@ -1,0 +1,50 @@
+"""An answer that comes while it is decoded."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import grpc
+
+from attendant_client.answers import Delta, Generation
+from attendant_client.errors import error_of
+from attendant_client.messages import generation_of
+
+
+class GenerationStream:
+    """Made by `AttendantClient.stream`, iterated over once. Who leaves it early frees its rows on the server.
+
+    Raises:
+        AttendantError: while it is iterated over.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._generation: Generation | None = None
+
+    @property
+    def generation(self) -> Generation:
+        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
+        if self._generation is None:
+            raise RuntimeError("generation: is there when the stream has been read to its end")
+        return self._generation
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        try:
+            async for event in self._call:
+                if event.WhichOneof("event") == "response":
+                    self._generation = generation_of(event.response)
+                else:
+                    yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        finally:
+            self._call.cancel()
+
+    async def aclose(self) -> None:
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.aclose()

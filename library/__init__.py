@@ -1,0 +1,11 @@
+"""Bundles in this process, without a server: `attendant.load`. It needs what the server needs; no torch.
+
+The checks, the engine and the answers are the server's; the options and the types of answers are the client's.
+"""
+
+from attendant.library.answers import Generation, Hypothesis, Score
+from attendant.library.model import Model, load
+from attendant.runtime.errors import UserError
+from attendant_client import InvalidArgument, Sampling
+
+__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]

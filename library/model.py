@@ -1,0 +1,222 @@
+"""A bundle that is opened in this process, and what it can be asked."""
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Unpack, overload
+
+from attendant.library.answers import Generation, Hypothesis, Score
+from attendant.library.requests import Options, read_generate, read_score
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
+from attendant.runtime.cpu import available_cpus
+from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.limited import limited
+from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
+from attendant.runtime.requests.model import BundleModel, limits_in_force
+from attendant.runtime.requests.reading import ReadRequest
+from attendant.server.engine.engine import Engine
+from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.request import EngineRequest, RequestStats, Result
+from attendant_client import FinishReason, InvalidArgument, Source, Timings
+
+MAX_ROWS: Final = 256
+MAX_SOURCE_POSITIONS: Final = 32768
+"""Of the server's engines, by default."""
+
+
+def load(
+    path: Path | str,
+    *,
+    precision: Precision | None = None,
+    provider: Provider = "cpu",
+    threads: int | None = None,
+    max_rows: int = MAX_ROWS,
+) -> "Model":
+    """Opens a bundle and checks it on this host, as a server does: its digests, and that it decodes its examples.
+
+    Args:
+        precision: which of its graphs; None: the one that it names for the provider.
+        threads: of a CPU; None: as many as this process may use.
+        max_rows: live hypotheses that are stepped together at most: beams are no wider.
+
+    Raises:
+        UserError: the bundle is refused, or has no such precision; or there is no such
+            provider here.
+    """
+    return limited(
+        lambda: _load(Path(path), precision, provider, threads or available_cpus(), max_rows),
+        f"the bundle {path} is refused",
+    )
+
+
+def _load(path: Path, precision: Precision | None, provider: Provider, threads: int, max_rows: int) -> "Model":
+    bundle = open_bundle(path)
+    precision = precision or default_precision(bundle.manifest, provider)
+    stepper = open_stepper(bundle, precision, provider, threads)
+    if differences := check_decoding(bundle, stepper, precision, provider):
+        raise BundleRefused(path, differences)
+    return Model(bundle, stepper, max_rows=max_rows)
+
+
+class Model:
+    """A model that answers in this process; several threads may ask it at once.
+
+    What it can't do raises `attendant.InvalidArgument`, whose `violations` name every option that is wrong. An option
+    of a wrong name or type is a TypeError or ValueError.
+
+    Attributes:
+        bundle: with the manifest, the tokenizers and their vocabularies.
+        limits: of a request.
+    """
+
+    def __init__(self, bundle: Bundle, stepper: BundleStepper, *, max_rows: int = MAX_ROWS) -> None:
+        self.bundle = bundle
+        self.limits = limits_in_force(bundle.manifest, max_rows)
+        self._stepper = stepper
+        self._facts = BundleModel(bundle=bundle, precision=stepper.precision, limits=self.limits)
+        self._budget = Budget(max_rows=max_rows, max_source_positions=MAX_SOURCE_POSITIONS)
+
+    def __repr__(self) -> str:
+        return f"<attendant model {self.name} {self.version}, {self._stepper.precision} on {self._stepper.provider}>"
+
+    @property
+    def name(self) -> str:
+        return self._facts.name
+
+    @property
+    def version(self) -> str:
+        """The first 12 hexadecimal digits of the manifest's digest."""
+        return self.bundle.manifest.version
+
+    @overload
+    def generate(self, source: str, **options: Unpack[Options]) -> Generation: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def generate(
+        self, source: Iterable[Source], *, return_errors: Literal[False] = False, **options: Unpack[Options]
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(
+        self, source: Iterable[Source], *, return_errors: Literal[True], **options: Unpack[Options]
+    ) -> list[Generation | InvalidArgument]: ...
+
+    def generate(
+        self, source: str | Iterable[Source], *, return_errors: bool = False, **options: Unpack[Options]
+    ) -> Generation | Sequence[Generation | InvalidArgument]:
+        """Decodes a text, or each source of a list together with the others, in their order.
+
+        Args:
+            source: a text; or a list, each of whose items is a text or the tokens of one source.
+            return_errors: of a list: what is wrong with a source stands in its place; otherwise it is raised.
+            options: the API's, which docs/api.md lists; one that is left out takes the bundle's default.
+        """
+        if isinstance(source, str):
+            request = read_generate(source, options, self._facts)
+            return self._generation(request, *self._decode([request]))
+        read: list[ReadRequest | InvalidArgument] = []
+        for place, one in enumerate(source):
+            try:
+                read.append(read_generate(one, options, self._facts))
+            except InvalidArgument as error:
+                if not return_errors:
+                    raise _of_source(place, error) from None
+                read.append(error)
+        results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
+        return [one if isinstance(one, InvalidArgument) else self._generation(one, next(results)) for one in read]
+
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, source: str, target: Source, *, include_eos: bool = True, attention: bool = False
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self, source: Iterable[Source], target: Iterable[Source], *, include_eos: bool = True, attention: bool = False
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        source: str | Iterable[Source],
+        target: Any,
+        *,
+        include_eos: bool = True,
+        attention: bool = False,
+    ) -> Score | list[Score]:
+        """How probable the model finds a given target: log P(target | source), whole and per token.
+
+        Args:
+            source: a text; or a list, and then `target` is one of as many targets.
+            target: a text or its tokens.
+            include_eos: whether the target's end counts.
+            attention: return the attention weights too.
+
+        Raises:
+            ValueError: lists of two lengths.
+        """
+        read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
+        if isinstance(source, str):
+            return self._scores([read(source, target)])[0]
+        requests = []
+        for place, (one, of_one) in enumerate(zip(source, target, strict=True)):
+            try:
+                requests.append(read(one, of_one))
+            except InvalidArgument as error:
+                raise _of_source(place, error) from None
+        return self._scores(requests)
+
+    def _generation(self, request: ReadRequest, result: Result) -> Generation:
+        return Generation(
+            request_id="",
+            model=self.name,
+            version=self.version,
+            hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
+            source_tokens=tuple(source_tokens(request, self._facts)),
+            timings=_timings(result.stats),
+        )
+
+    def _hypothesis(self, found: Any, request: ReadRequest) -> Hypothesis:
+        fields = hypothesis_fields(found, request, self._facts)
+        fields["tokens"], fields["finish_reason"] = tuple(fields["tokens"]), FinishReason[found.finish_reason.name]
+        return Hypothesis(**fields)
+
+    def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:
+        scores = []
+        for request, result in zip(requests, self._decode(requests), strict=True):
+            fields = score_fields(result.hypotheses[0], request, self._facts)
+            fields |= {side: tuple(fields[side]) for side in ("source_tokens", "target_tokens")}
+            scores.append(Score(request_id="", model=self.name, version=self.version, **fields))
+        return scores
+
+    def _decode(self, requests: Sequence[ReadRequest]) -> list[Result]:
+        """What the requests end with, decoded together by an engine of their own: it is cheap beside the graphs."""
+        engine = Engine(self._stepper, self._budget, self.bundle.manifest.special_ids)
+        # Neighbours of like lengths need little padding; the stragglers at the end are short.
+        for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
+            request = requests[key]
+            engine.submit(EngineRequest(key, request.source_ids, request.options, time.monotonic()))
+        results: dict[int, Result] = {}
+        while engine.has_work:
+            for key, outcome in engine.step().outcomes:
+                assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
+                results[key] = outcome
+        return [results[key] for key in range(len(requests))]
+
+
+def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:
+    """The error of one source of a list, which it names."""
+    return InvalidArgument(error.code, f"source {place}: {error.message}", error.violations)
+
+
+def _timings(stats: RequestStats) -> Timings:
+    return Timings(
+        queue_seconds=stats.queue,
+        encode_seconds=stats.encode,
+        decode_seconds=stats.decode,
+        total_seconds=stats.total,
+        steps=stats.steps,
+        mean_batch_rows=stats.mean_batch_rows,
+    )

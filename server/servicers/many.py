@@ -1,0 +1,127 @@
+"""GenerateMany: a list in one call. It is let in as a whole or not at all; then each request ends for itself."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from attendant.runtime.requests.violations import Violation
+from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
+from attendant.server.engine.request import Outcome
+from attendant.server.errors import AttendantError, InvalidArgument, Unavailable
+from attendant.server.models import Catalogue
+from attendant.server.servicers.request_context import RequestContext, identify
+from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
+from attendant.server.servicers.results import result_fields
+from attendant.server.servicers.undecodable import UndecodableRequest, decoded
+from attendant_client.v1 import seq2seq_pb2 as messages
+
+MAX_REQUESTS = 256
+"""A full batch of rows by default, and half of what one client may have waiting."""
+
+ANSWERS_IN_A_ROW = 16
+"""Made in one turn of the event loop: nobody should wait for hundreds of them."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """A request of the list, and how far it has come.
+
+    Attributes:
+        read: None until it has been; or what is wrong with it.
+        submitted: None where it was refused.
+    """
+
+    request_id: str
+    context: RequestContext
+    read: ParsedRequest | AttendantError | None = None
+    submitted: asyncio.Future[Outcome] | None = None
+
+
+async def answers_to(
+    asked: messages.GenerateManyRequest | UndecodableRequest,
+    catalogue: Catalogue,
+    begin: Callable[[str, str], RequestContext],
+    timeout_seconds: float | None,
+) -> messages.GenerateManyResponse:
+    """Decodes all, and answers in their order. Cancelling it frees the rows of all within a step.
+
+    Args:
+        begin: makes the context of a request that has this id and names this model.
+        timeout_seconds: what is left until the deadline of the call.
+
+    Raises:
+        InvalidArgument, Undecodable: it is no list, or too long, or its answers could be.
+        Overloaded: not all of them can be let in.
+        Unavailable: what concerns every request alike.
+    """
+    began = time.monotonic()
+    try:
+        requests = _listed(asked)
+    except AttendantError as error:
+        begin("", "").end(error)
+        raise
+    ids = [(one.request_id[:MAX_REQUEST_ID_CHARACTERS], one.model[:MAX_REQUEST_ID_CHARACTERS]) for one in requests]
+    items = deque(_Item(request_id, begin(request_id, model)) for request_id, model in ids)
+    try:
+        catalogue.all()
+        await off_the_loop(asked.ByteSize(), partial(_read, items, requests, catalogue))
+        _check_answers(items)
+        for item in items:
+            if isinstance(item.read, ParsedRequest):
+                left = None if timeout_seconds is None else timeout_seconds - (time.monotonic() - began)
+                item.submitted = item.read.submit(left)
+        return messages.GenerateManyResponse(results=await _results(items))
+    except BaseException as raised:
+        late = timeout_seconds is not None and time.monotonic() - began >= timeout_seconds
+        for item in items:
+            if item.submitted is not None:
+                item.submitted.cancel()
+            item.context.end(raised, "DEADLINE_EXCEEDED" if late else "CANCELLED")
+        raise
+
+
+def _listed(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequence[messages.GenerateRequest]:
+    requests = decoded(asked).requests
+    if not 1 <= len(requests) <= MAX_REQUESTS:
+        raise InvalidArgument(Violation("requests", f"{len(requests)} items long", f"1 to {MAX_REQUESTS} items long"))
+    for request in requests:
+        identify(request)
+    return requests
+
+
+def _read(items: Iterable[_Item], requests: Iterable[messages.GenerateRequest], catalogue: Catalogue) -> None:
+    for item, request in zip(items, requests, strict=True):
+        try:
+            item.read = read_generate(request, catalogue.find(request.model))
+        except AttendantError as error:
+            item.read = error
+
+
+def _check_answers(items: Iterable[_Item]) -> None:
+    num_bytes = sum(item.read.max_answer_bytes for item in items if isinstance(item.read, ParsedRequest))
+    if num_bytes > MAX_ANSWER_BYTES:
+        state = f"a list whose answers may take {num_bytes >> 20} MiB"
+        raise InvalidArgument(Violation("requests", state, f"one of at most {MAX_ANSWER_BYTES >> 20} MiB"))
+
+
+async def _results(items: deque[_Item]) -> list[dict[str, Any]]:
+    """The fields of all results; an item leaves the list once it has ended."""
+    results: list[dict[str, Any]] = []
+    while items:
+        item = items[0]
+        outcome = item.read if item.submitted is None else await item.submitted
+        if isinstance(outcome, Unavailable):
+            raise outcome
+        assert not isinstance(outcome, ParsedRequest)
+        parsed = item.read if isinstance(item.read, ParsedRequest) else None
+        items.popleft()
+        fields = result_fields(item.request_id, item.context, parsed, outcome)
+        assert fields is not None, "what ends the whole call was raised"
+        results.append(fields)
+        if len(results) % ANSWERS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+    return results

@@ -1,0 +1,34 @@
+"""How one request of many ends, in the answer to all: with a response or with a status, as its own call would."""
+
+from typing import Any
+
+from attendant.server.engine.request import Outcome, Result
+from attendant.server.errors import Unavailable
+from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.requests import ParsedRequest
+from attendant.server.servicers.status import status_of
+
+
+def result_fields(
+    request_id: str, context: RequestContext, parsed: ParsedRequest | None, outcome: Outcome | BaseException | None
+) -> dict[str, Any] | None:
+    """A GenerateBatchResponse's fields; None where the end of the whole call answers it. Ends the request's context.
+
+    Args:
+        outcome: an exception that is none of ours is a fault, or a cancellation.
+    """
+    raised = outcome if isinstance(outcome, BaseException) else None
+    response = None
+    if isinstance(outcome, Result):
+        assert parsed is not None, "what was submitted had been read"
+        try:
+            response = generate_fields(parsed, parsed.generated(outcome))
+        except Exception as error:
+            raised = error
+    told = context.end(raised, "UNAVAILABLE")
+    if response is not None:
+        return {"request_id": request_id, "response": response}
+    if told is None or isinstance(told, Unavailable):
+        return None
+    return {"request_id": request_id, "error": status_of(told, context.request_id)}

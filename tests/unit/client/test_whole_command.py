@@ -1,0 +1,136 @@
+"""`attendant` is one command for everything that is installed, and for a bundle without a server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from attendant_client.command import main
+from attendant_client.command.further import FURTHER
+from attendant_client.command.parser import OWN
+
+ROOT = Path(__file__).parents[3]
+BUNDLE = str(ROOT / "models" / "g2p-en")
+PROGRAM = "import sys; {}from attendant_client.command import main; sys.exit(main())"
+
+
+def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, in which these packages are not installed."""
+    missing = "".join(f"sys.modules[{name!r}] = None; " for name in without)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    command = [sys.executable, "-c", PROGRAM.format(missing), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", ["train", "serve"])
+def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
+    done = run(name, "something", without=["attendant"])
+    assert (done.returncode, done.stdout) == (2, "")
+    remedy = f"is not installed; in a checkout of Attendant: pip install ./client '.[{FURTHER[name].extra}]'\n"
+    assert re.fullmatch(rf"attendant {name}: attendant\S* {re.escape(remedy)}", done.stderr)
+
+
+def test_the_clients_own_commands_need_nothing_else() -> None:
+    done = run("--help", without=["attendant"])
+    assert done.returncode == 0
+    assert {*OWN, *FURTHER} <= set(done.stdout.split())
+    done = run("generate", "face", "--bundle", "b", without=["attendant"])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--bundle: attendant.library is not installed; in a checkout of Attendant: pip install" in done.stderr
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_each_is_called_what_was_typed(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for asked in ("--help", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            main([name, asked])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith((f"usage: attendant {name} ", "attendant "))
+    if name == "serve":
+        monkeypatch.delenv("ATTENDANT_BUNDLES", raising=False)
+        with pytest.raises(SystemExit) as ended:
+            main([name])
+        assert (ended.value.code, capsys.readouterr().err.startswith("attendant serve: no bundle: ")) == (2, True)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_commands_tell_their_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--version"])
+    assert capsys.readouterr().out.startswith("attendant-client ")
+
+
+def test_a_mistyped_command_is_told_what_it_may_have_been(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["evalaute", "run"])
+    assert ended.value.code == 2
+    expected = "attendant: there is no command 'evalaute'; did you mean evaluate? (see attendant --help)\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_serve_becomes_the_server() -> None:
+    done = run("serve", "no-such-bundle", "--port", "0", "--metrics-port", "0")
+    assert (done.returncode, done.stderr.startswith("server: the bundle no-such-bundle is refused")) == (2, True)
+
+
+def test_a_bundle_answers_without_a_server() -> None:
+    done = run("generate", "phoneme", "", "face", "--bundle", BUNDLE, without=["torch", "attendant.training"])
+    assert (done.returncode, done.stdout) == (2, "F OW N IY M\n\nF EY S\n")
+    assert done.stderr == "attendant: text 2: text is 0 tokens long, must be 1 to 40 tokens long\n"
+    done = run("generate", "face", "--bundle", BUNDLE, "--json", "--attention")
+    weights = json.loads(done.stdout)["hypotheses"][0]["attention"]
+    assert (len(weights), len(weights[0])) == (4, 5)
+    done = run("score", "face", "F EY S", "--bundle", BUNDLE)
+    assert done.stdout.splitlines()[0] == "-0.2950"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate", "face", "--bundle", "nowhere"], "attendant: --bundle: the bundle nowhere is refused"),
+        (["generate", "face", "--bundle", BUNDLE, "--beam-size", "99"], "attendant: decoding.beam_size is 99"),
+    ],
+)
+def test_what_a_bundle_can_not_answer(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_bundle_has_no_choice_of_models(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "face", "--bundle", BUNDLE, "--model", "m"])
+    assert "--model: chooses among a server's models, and --bundle is one" in capsys.readouterr().err
+
+
+COMPLETE = """source {script}
+COMP_WORDS=({words}) COMP_CWORD={place}
+_shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "attendant.bash"
+    script.write_text(run("completion", "bash").stdout)
+
+    def completed(*words: str) -> set[str]:
+        place = len(words) - 1
+        program = COMPLETE.format(script=script, words=" ".join(words), place=place)
+        return set(subprocess.run(["bash", "-c", program], capture_output=True, text=True).stdout.split())
+
+    assert completed("attendant", "ser") == {"serve"}
+    assert completed("attendant", "generate", "--beam") == {"--beam-size"}
+    assert completed("attendant", "evaluate", "--split", "te") >= {"test"}
+    assert completed("attendant", "serve", "--max-r") == {"--max-restarts", "--max-rows"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in [*OWN, *FURTHER, "no-repeat-ngram-size", "max-restarts", "by-length"])

@@ -1,0 +1,142 @@
+"""`attendant.load`: answers as the server gives them, in this process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attendant
+from attendant_client import Sampling
+
+ROOT = Path(__file__).parents[3]
+BUNDLE = ROOT / "models" / "g2p-en"
+
+
+@pytest.fixture(scope="module")
+def model() -> attendant.Model:
+    return attendant.load(BUNDLE)
+
+
+def test_one_text(model: attendant.Model) -> None:
+    found = model.generate("phoneme", beam_size=4, num_hypotheses=3, token_log_probs=True)
+    assert found.best.text == "F OW N IY M" and found.best.tokens == ("F", "OW", "N", "IY", "M")
+    assert len(found.hypotheses) == 3 and found.hypotheses[1].score <= found.best.score
+    assert found.best.finish_reason == "EOS"
+    assert sum(found.best.token_log_probs) == pytest.approx(found.best.log_prob)
+    assert (found.model, found.version) == (model.name, model.version)
+    assert found.timings.steps >= 6
+
+
+def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.Model) -> None:
+    words = ["face", "knowledgeable", "a", ["b", "a", "d", "g", "e"]]
+    found = model.generate(words, beam_size=2)
+    assert [one.best.text for one in found] == [model.generate([word], beam_size=2)[0].best.text for word in words]
+    assert [one.best.score for one in found] == [model.generate([word], beam_size=2)[0].best.score for word in words]
+    assert found[0].timings.mean_batch_rows > 2
+    assert model.generate([]) == []
+
+
+def test_attention_is_an_array(model: attendant.Model) -> None:
+    found = model.generate("face", attention=True)
+    weights = found.best.attention
+    assert isinstance(weights, np.ndarray)
+    assert weights.shape == (len(found.best.tokens) + 1, len(found.source_tokens))
+    assert weights.sum(1) == pytest.approx(1.0, abs=1e-4)
+    assert model.generate("face").best.attention is None
+    scored = model.score("face", "F EY S", attention=True)
+    assert scored.attention is not None and scored.attention.shape == (4, 5)
+
+
+def test_score(model: attendant.Model) -> None:
+    best = model.generate("face", beam_size=1).best
+    one = model.score("face", best.tokens)
+    assert one.log_prob == best.log_prob and one.target_tokens == best.tokens
+    many = model.score(["face", "badge"], [best.tokens, "B AE JH"], include_eos=False)
+    assert [len(score.token_log_probs) for score in many] == [3, 3]
+    with pytest.raises(ValueError, match="shorter"):
+        model.score(["face", "badge"], ["F"])
+
+
+def test_what_can_not_be_done_is_told_as_the_server_tells_it(model: attendant.Model) -> None:
+    with pytest.raises(attendant.InvalidArgument) as refused:
+        model.generate("face", beam_size=99, length_penalty=0.123, target_prefix=["nope"])
+    assert {one.field: one.description for one in refused.value.violations} == {
+        "decoding.beam_size": "is 99, must be 1 to 32",
+        "decoding.target_prefix.tokens[0]": "is 'nope', must be in the vocabulary",
+    }
+    with pytest.raises(attendant.InvalidArgument, match=r"^source 1: text is 0 tokens long"):
+        model.generate(["face", " "])
+    found = model.generate(["", "face"], return_errors=True, beam_size=1)
+    assert [type(one).__name__ for one in found] == ["InvalidArgument", "Generation"]
+    with pytest.raises(attendant.InvalidArgument, match=r"target_tokens\.tokens"):
+        model.score("face", ["nope"])
+    with pytest.raises(TypeError, match="there is no option beams; choose from alternatives, attention, beam_size"):
+        model.generate("face", beams=4)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="beam_size='4'"):
+        model.generate("face", beam_size="4")  # type: ignore[call-overload]
+
+
+def test_draws_differ_unless_they_have_a_seed(model: attendant.Model) -> None:
+    def drawn(sampling: Sampling) -> list[str]:
+        found = model.generate("knowledgeable", num_hypotheses=8, sampling=sampling)
+        return [one.text for one in found.hypotheses]
+
+    hot = Sampling(temperature=2.0)
+    assert drawn(hot) != drawn(hot)
+    seeded = Sampling(temperature=2.0, seed=7)
+    assert drawn(seeded) == drawn(seeded)
+
+
+def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> None:
+    plain, drawn = model.generate("face")._repr_html_(), model.generate("face", attention=True)._repr_html_()
+    assert plain.count("<table>") == 1 and "F EY S" in plain
+    assert drawn.count("<table>") == 2 and drawn.count("rgba(31") == 4 * 5
+    assert "&lt;/s&gt;" in drawn and "</s>" not in drawn
+    assert model.score("face", "F EY S", attention=True)._repr_html_().count("<table>") == 2
+
+
+def test_what_can_not_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(attendant.UserError, match=r"manifest\.json"):
+        attendant.load(tmp_path)
+    with pytest.raises(attendant.UserError, match="fp16"):
+        attendant.load(BUNDLE, precision="fp16")
+
+
+PROGRAM = """
+import sys
+for name in ("torch", "attendant.training", "attendant.export", "onnx", "jinja2", "matplotlib"):
+    sys.modules[name] = None
+import attendant
+assert not {"numpy", "onnxruntime", "grpc", "pydantic"} & sys.modules.keys(), "it is imported when it is asked for"
+print(attendant.load(sys.argv[1]).generate("phoneme").best.text)
+"""
+
+
+def test_it_needs_no_torch_and_imports_lazily() -> None:
+    path = f"{ROOT}:{ROOT / 'client'}"
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, BUNDLE], env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (run.stdout, run.returncode) == ("F OW N IY M\n", 0), run.stderr
+
+
+def test_the_program_of_the_document_runs() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.DOTALL)
+    path = f"{ROOT}:{ROOT / 'client'}"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert "F OW N IY M" in run.stdout and "decoding.beam_size is 1000, must be 1 to 32" in run.stdout
+
+
+def test_the_packages_are_found_through_the_package() -> None:
+    program = "import attendant; print(attendant.training.__name__, attendant.runtime.__name__)"
+    path = f"{ROOT}:{ROOT / 'client'}"
+    run = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)
+    assert run.stdout == "attendant.training attendant.runtime\n", run.stderr
+    with pytest.raises(AttributeError, match="nothing"):
+        attendant.nothing  # noqa: B018
