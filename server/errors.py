@@ -13,6 +13,7 @@ AttendantError
 |   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's answer
 |   |-- OutOfTime                              out_of_time         it waited, and can't be answered in time any more
 |   |-- TooManyStreams                         too_many_streams    as many are open as may be
+|   |-- TooManyCalls                           too_many_calls      as many are under way over HTTP as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
@@ -32,7 +33,8 @@ from typing import Any, ClassVar
 
 from attendant.runtime.requests.violations import Violation, shortened, summary
 
-STREAM_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+"""Where nothing is known of when there will be room."""
 
 
 class AttendantError(Exception):
@@ -83,8 +85,18 @@ class Undecodable(AttendantError):
     code = "INVALID_ARGUMENT"
     reason = "undecodable"
 
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(f"the request, {num_bytes} bytes, is no message of this method's: see the proto")
+    def __init__(self, num_bytes: int, why: str = "") -> None:
+        """`why` may quote the caller."""
+        super().__init__(f"{self._about(num_bytes)}: {why or 'see the proto'}")
+        self._num_bytes = num_bytes
+
+    @staticmethod
+    def _about(num_bytes: int) -> str:
+        return f"the request, {num_bytes} bytes, is no message of this method's"
+
+    @property
+    def without_quotes(self) -> str:
+        return self._about(self._num_bytes)
 
 
 class UnknownModel(AttendantError):
@@ -187,7 +199,17 @@ class TooManyStreams(Overloaded):
     reason = "too_many_streams"
 
     def __init__(self, max_streams: int) -> None:
-        super().__init__(f"{max_streams} streams are open, as many as may", STREAM_RETRY_SECONDS)
+        super().__init__(f"{max_streams} streams are open, as many as may", RETRY_SECONDS)
+
+
+class TooManyCalls(Overloaded):
+    reason = "too_many_calls"
+
+    def __init__(self, num_calls: int, num_own: int) -> None:
+        super().__init__(
+            f"{num_calls} calls are under way over HTTP, {num_own} of them from this client: as many as may",
+            RETRY_SECONDS,
+        )
 
 
 class RateLimited(Overloaded):

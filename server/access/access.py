@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,15 @@ from typing import Any
 import grpc
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.certificates import CERTIFICATE, CLIENT_CA, KEY, CertificateFiles, server_credentials
+from attendant.server.access.certificates import (
+    CERTIFICATE,
+    CLIENT_CA,
+    KEY,
+    CertificateFiles,
+    Certificates,
+    http_context,
+    server_credentials,
+)
 from attendant.server.access.clients import address_of, subject_of
 from attendant.server.access.rates import Rates
 from attendant.server.access.reloading import Reloaded
@@ -39,7 +48,7 @@ class Access:
         health, reflection: whether these ask for a token as well.
     """
 
-    certificates: Reloaded[grpc.ServerCertificateConfiguration] | None = None
+    certificates: Reloaded[Certificates] | None = None
     asks_for_certificates: bool = False
     tokens: Reloaded[Tokens] | None = None
     admin_tokens: Reloaded[Tokens] | None = None
@@ -52,6 +61,10 @@ class Access:
         if self.certificates is None:
             return None
         return server_credentials(self.certificates, ask_clients=self.asks_for_certificates)
+
+    def http_context(self) -> ssl.SSLContext | None:
+        """For the HTTP port; None: unencrypted."""
+        return None if self.certificates is None else http_context(self.certificates)
 
     def client_of(self, context: Any) -> str:
         """The name of whoever makes an RPC: its token's, else its certificate's subject, else its address.
@@ -100,7 +113,7 @@ class Access:
 
     def warn_of_strangers(self, host: str) -> None:
         """Says in the log what a port that other machines reach is open for."""
-        if _is_loopback(host):
+        if is_loopback(host):
             return
         if self.certificates is None:
             log.warning(f"unencrypted: others can read along; {CERTIFICATE} and {KEY} encrypt", extra={"host": host})
@@ -150,7 +163,7 @@ def _authorization(context: Any) -> str | None:
     return None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

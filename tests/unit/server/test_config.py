@@ -85,6 +85,8 @@ VALUES = {
     "require_signature": "README.md",
     "load_seconds": "30.0",
     "load_mib": "512",
+    "no_http": "on",
+    "http_origins": "https://example.org",
 }
 BAD = {
     "host": " ",
@@ -125,24 +127,28 @@ BAD = {
     "client_bytes_per_second": "inf",
     "log_level": "loud",
     "log_format": "xml",
+    "no_http": "perhaps",
+    "http_origins": "example.org",
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_by_flag_and_by_variable(option) -> None:  # type: ignore[no-untyped-def]
     text = VALUES[option.name]
-    by_flag, by_variable = parse("b", f"{option.flag}={text}"), parse("b", **{option.variable: text})
+    flag = f"{option.flag}={text}" if option.kind.unit else option.flag
+    by_flag, by_variable = parse("b", flag), parse("b", **{option.variable: text})
     assert by_flag == by_variable
     value = getattr(by_flag, option.name)
     assert (os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)) == text
-    assert parse("b", f"{option.flag}={text}", **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
+    assert parse("b", flag, **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_a_bad_value_is_told_with_where_it_came_from(option) -> None:  # type: ignore[no-untyped-def]
     text = BAD[option.name]
-    with pytest.raises(UserError, match=f"^{option.flag} is '{text}', must be "):
-        parse("b", f"{option.flag}={text}")
+    if option.kind.unit:
+        with pytest.raises(UserError, match=f"^{option.flag} is '{text}', must be "):
+            parse("b", f"{option.flag}={text}")
     with pytest.raises(UserError, match=f"^{option.variable} is '{text}', must be "):
         parse("b", **{option.variable: text})
 
