@@ -11,7 +11,7 @@ from benchmarks.decoding import parts as decoding
 from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
-from benchmarks.serving import closed_loop, open_loop, overhead, soak
+from benchmarks.serving import closed_loop, open_loop, overhead, soak, streams
 from benchmarks.training import kernels, speed
 
 SUITES = {
@@ -24,6 +24,7 @@ SUITES = {
             decoding.alone,
             bookkeeping.bookkeeping,
             closed_loop.served,
+            streams.first_token,
             overhead.overhead,
             overhead.idle_latency,
             open_loop.open_loop,

@@ -11,7 +11,13 @@ from benchmarks.decoding.in_process import job_of
 from benchmarks.job import Job, sentences, words_of
 
 UNARY = "/attendant.v1.Seq2Seq/Generate"
-BULK = "/attendant.v1.Seq2Seq/GenerateBatch"
+METHODS = {
+    "bulk": "/attendant.v1.Seq2Seq/GenerateBatch",
+    "list": "/attendant.v1.Seq2Seq/GenerateMany",
+    "stream": "/attendant.v1.Seq2Seq/GenerateStream",
+}
+"""By the kind of load; of other kinds each server has its own."""
+
 NUM_PAYLOADS = 512
 
 

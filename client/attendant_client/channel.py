@@ -13,10 +13,14 @@ from attendant_client.version import VERSION
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
+KEEPALIVE_MS = 20_000
+
 # gRPC's own retries (gRFC A6), within the call's deadline; the waits are drawn from around 0.1, 0.2, 0.4 and 0.8 s.
 # A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. Every call of the API is
 # without side effects, so trying twice is safe. A health check is answered as it is.
+# Where a name stands for several servers, calls take turns among those that can be reached.
 SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [
         {
             "name": [{"service": "attendant.v1.Seq2Seq"}],
@@ -28,7 +32,7 @@ SERVICE_CONFIG = {
                 "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
             },
         }
-    ]
+    ],
 }
 
 
@@ -44,7 +48,8 @@ def open_channel(
     """A channel that connects on its first call.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock or dns:///attendant:50051.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns.
         tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
         root_certificates: PEM, instead of those that gRPC brings along.
         client_certificate, client_key: PEM, for a server that asks for them.
@@ -61,6 +66,9 @@ def open_channel(
     options: Sequence[tuple[str, str | int]] = (
         ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        # A server that is gone without a word is noticed while calls wait for it; ours takes a ping in ten seconds.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
     if needs_tls or (not is_this_machine(target) if tls is None else tls):

@@ -39,7 +39,8 @@ class AttendantClient:
     are retried within the deadline first.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock. Servers behind one name, and those of
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, take turns.
         timeout: seconds that a call may take where it doesn't say itself; None: for ever.
         tls: encrypt, and check who the server is. None: unless the target is this machine ("localhost:50051",
             "127.0.0.1:50051", "unix:..."). False: anyone on the way can read texts and token.

@@ -93,12 +93,15 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
         closed = server.load(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         streamed = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
+        listed = server.load(Load(kind="list", seconds=60.0, num_requests=1))
+        grown = server.load(Load(kind="stream", num_clients=3, seconds=60.0, num_requests=9))
         after = server.metrics()
         assert server.process.resident_bytes() > 0
     assert closed["answers"] == 30 and streamed["answers"] == 20
+    assert listed["answers"] == 256 and grown["answers"] == 9 and grown["first_p50"] <= grown["p50"]
     assert closed["p50"] <= closed["p99"] and closed["cpu"] >= 0
     answered = after["attendant_requests_total"] - before.get("attendant_requests_total", 0.0)
-    assert answered == 50 + opened["answers"]
+    assert answered == 50 + 256 + 9 + opened["answers"]
     assert mean_between("attendant_step_rows", before, after) >= 1
 
 
