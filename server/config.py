@@ -10,8 +10,9 @@ errors don't tell a flag from a variable and say "unable to parse string as an i
 import argparse
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
@@ -40,7 +41,7 @@ class Kind:
         convert: from its text; raises ValueError.
         allows: whether it may be this value.
         must_be: for the message about a bad one.
-        unit: after the option's name in --help.
+        unit: after the option's name in --help; empty: an option without a value, which switches something on.
     """
 
     convert: Callable[[str], Any]
@@ -72,6 +73,14 @@ PEM_FILES = Kind(
     "PEM",
 )
 
+FLAG = replace(_one_of(Switch), unit="")
+ORIGINS = Kind(
+    lambda text: tuple(one.strip().rstrip("/") for one in text.split(",")),
+    lambda origins: all(re.fullmatch(r"https?://[^/\s*]+", one) for one in origins),
+    "origins such as https://example.org, separated by commas",
+    "ORIGINS",
+)
+
 
 def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any:
     """A field that is an option; `default_text` says what happens by default where that is None."""
@@ -87,9 +96,21 @@ class ServerConfig:
     """
 
     bundles: tuple[Path, ...]
-    host: str = _option("127.0.0.1", ADDRESS, "interface for gRPC and metrics; 0.0.0.0 for all, as in a container")
+    host: str = _option("127.0.0.1", ADDRESS, "interface for gRPC and HTTP; 0.0.0.0 for all, as in a container")
     port: int = _option(50051, PORT, "port for gRPC; 0: a free one, which is printed")
-    metrics_port: int = _option(9090, PORT, "port for GET /metrics; 0: a free one, which is printed")
+    metrics_port: int = _option(
+        9090, PORT, "port for HTTP: metrics, health, the API and the playground; 0: a free one, which is printed"
+    )
+    no_http: Switch = _option(
+        "off", FLAG, "metrics and health only on that port, unencrypted: neither the API nor the playground", "both"
+    )
+    http_origins: tuple[str, ...] = _option(
+        (),
+        ORIGINS,
+        "origins of web pages, separated by commas, that may use the API from a browser (CORS), e.g. "
+        "https://example.org",
+        "only the playground",
+    )
     precision: Precision | None = _option(
         None, _one_of(Precision), "which of a bundle's graphs", "what the bundle names for the provider"
     )
@@ -100,7 +121,7 @@ class ServerConfig:
     threads: int | None = _option(
         None,
         _whole("THREADS"),
-        "CPU threads for the graphs, shared out among the bundles and their workers",
+        "CPU threads for the graphs, shared out among the models and their workers",
         "as many as the CPU quota grants",
     )
     workers: int = _option(
@@ -178,6 +199,9 @@ class ServerConfig:
         f"certificates (files in PEM, separated by {os.pathsep})",
         "unsigned bundles are served too",
     )
+    repository_seconds: float = _option(
+        2.0, SECONDS, "how often repositories of models are looked at for changes; 0: only when an administrator asks"
+    )
     load_seconds: float = _option(
         LOAD_SECONDS, SOME_SECONDS, "how long a bundle may take to be loaded and checked; a slower one is refused"
     )
@@ -208,6 +232,12 @@ class ServerConfig:
         FILE,
         "bearer tokens, a line each: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
         "calls need no token",
+    )
+    admin_tokens: Path | None = _option(
+        None,
+        FILE,
+        "tokens of administrators, in the same form: they may load and unload models, and make any other call",
+        "nobody may",
     )
     health: Openness = _option(
         "open", _one_of(Openness), "whether health checks are answered without a token; closed: they need one"
@@ -300,11 +330,15 @@ def config_parser() -> argparse.ArgumentParser:
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help=f"folders made by `python -m export`, one engine each [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
+        help="folders made by `python -m export`, or repositories of them, NAME/VERSION/, which are followed while the "
+        f"server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     for option in OPTIONS:
         about = f"{option.about} (default: {option.default_text}) [env {option.variable}]"
-        parser.add_argument(option.flag, dest=option.name, metavar=option.kind.unit, help=about)
+        takes: dict[str, Any] = (
+            {"metavar": option.kind.unit} if option.kind.unit else {"action": "store_const", "const": "on"}
+        )
+        parser.add_argument(option.flag, dest=option.name, help=about, **takes)
     return parser
 
 

@@ -4,6 +4,8 @@ AttendantError
 |-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
 |-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
+|-- UnknownVersion        NOT_FOUND            unknown_version     likewise
+|-- LoadRefused           FAILED_PRECONDITION  load_refused        why a version that an administrator asked for is not
 |-- Overloaded            RESOURCE_EXHAUSTED
 |   |-- QueueFull                              queue_full          with when to come again, like all of these
 |   |-- WaitTooLong                            wait_too_long       its turn would come later than is useful
@@ -11,6 +13,7 @@ AttendantError
 |   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's answer
 |   |-- OutOfTime                              out_of_time         it waited, and can't be answered in time any more
 |   |-- TooManyStreams                         too_many_streams    as many are open as may be
+|   |-- TooManyCalls                           too_many_calls      as many are under way over HTTP as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
@@ -30,7 +33,8 @@ from typing import Any, ClassVar
 
 from attendant.runtime.requests.violations import Violation, shortened, summary
 
-STREAM_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0
+"""Where nothing is known of when there will be room."""
 
 
 class AttendantError(Exception):
@@ -81,8 +85,18 @@ class Undecodable(AttendantError):
     code = "INVALID_ARGUMENT"
     reason = "undecodable"
 
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(f"the request, {num_bytes} bytes, is no message of this method's: see the proto")
+    def __init__(self, num_bytes: int, why: str = "") -> None:
+        """`why` may quote the caller."""
+        super().__init__(f"{self._about(num_bytes)}: {why or 'see the proto'}")
+        self._num_bytes = num_bytes
+
+    @staticmethod
+    def _about(num_bytes: int) -> str:
+        return f"the request, {num_bytes} bytes, is no message of this method's"
+
+    @property
+    def without_quotes(self) -> str:
+        return self._about(self._num_bytes)
 
 
 class UnknownModel(AttendantError):
@@ -90,13 +104,36 @@ class UnknownModel(AttendantError):
     reason = "unknown_model"
 
     def __init__(self, name: str, served: list[str]) -> None:
-        choices = ", ".join(sorted(served))
-        super().__init__(f"model {shortened(name)} is not served here; choose from {choices}")
-        self._choices = choices
+        self._what = f"is not served here; {_choose_from(served)}"
+        super().__init__(f"model {shortened(name)} {self._what}")
 
     @property
     def without_quotes(self) -> str:
-        return f"the model is not served here; choose from {self._choices}"
+        return f"the model {self._what}"
+
+
+class UnknownVersion(AttendantError):
+    code = "NOT_FOUND"
+    reason = "unknown_version"
+
+    def __init__(self, model: str, version: str, served: list[str]) -> None:
+        self._what = f"of {model} is not served here; {_choose_from(served)}"
+        super().__init__(f"version {shortened(version)} {self._what}")
+
+    @property
+    def without_quotes(self) -> str:
+        return f"the version {self._what}"
+
+
+def _choose_from(served: list[str]) -> str:
+    return f"choose from {', '.join(sorted(served))}" if served else "nothing is now"
+
+
+class LoadRefused(AttendantError):
+    """What an administrator asked for is not served: in our words, which may name files of the server's."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "load_refused"
 
 
 class Overloaded(AttendantError):
@@ -162,7 +199,17 @@ class TooManyStreams(Overloaded):
     reason = "too_many_streams"
 
     def __init__(self, max_streams: int) -> None:
-        super().__init__(f"{max_streams} streams are open, as many as may", STREAM_RETRY_SECONDS)
+        super().__init__(f"{max_streams} streams are open, as many as may", RETRY_SECONDS)
+
+
+class TooManyCalls(Overloaded):
+    reason = "too_many_calls"
+
+    def __init__(self, num_calls: int, num_own: int) -> None:
+        super().__init__(
+            f"{num_calls} calls are under way over HTTP, {num_own} of them from this client: as many as may",
+            RETRY_SECONDS,
+        )
 
 
 class RateLimited(Overloaded):

@@ -1,5 +1,6 @@
 """TLS: the server's certificate and key, and the authorities that clients' certificates must come from."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,17 @@ from attendant.runtime.errors import UserError
 from attendant.server.access.reloading import Reloaded, read_bytes
 
 CERTIFICATE, KEY, CLIENT_CA = "--tls-certificate", "--tls-key", "--tls-client-ca"
+
+PEER_CERTIFICATE = "peer_certificate"
+"""Where the HTTP port puts a client's certificate: a key of what a request knows of its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The same files, as gRPC's port and as the HTTP port take them."""
+
+    for_grpc: grpc.ServerCertificateConfiguration
+    for_http: ssl.SSLContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +42,7 @@ class CertificateFiles:
     def paths(self) -> list[Path]:
         return [self.certificate, self.key, *([] if self.client_ca is None else [self.client_ca])]
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
+    def read(self) -> Certificates:
         """Reads the files, and checks that they can be used and belong together.
 
         gRPC itself finds out at a connection, and tells nobody but its own log.
@@ -40,10 +52,11 @@ class CertificateFiles:
         """
         certificate, key = read_bytes(CERTIFICATE, self.certificate), read_bytes(KEY, self.key)
         roots = None if self.client_ca is None else read_bytes(CLIENT_CA, self.client_ca)
-        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             # Without a password of ours OpenSSL would ask the terminal for one.
-            trial.load_cert_chain(self.certificate, self.key, password="")
+            context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{CERTIFICATE}: {self.certificate} and {KEY} {self.key} can't be used together: {_reason(error)}; "
@@ -51,10 +64,11 @@ class CertificateFiles:
             ) from None
         if roots is not None:
             try:
-                trial.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
+                context.load_verify_locations(cadata=roots.decode("ascii", errors="replace"))
             except (OSError, ValueError) as error:
                 raise UserError(f"{CLIENT_CA}: {self.client_ca} can't be used: {_reason(error)}; must be PEM") from None
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], roots)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -63,23 +77,65 @@ def _reason(error: OSError | ValueError) -> str:
     return reason.lower().replace("_", " ") if reason else "no PEM that can be read"
 
 
-def server_credentials(
-    configuration: Reloaded[grpc.ServerCertificateConfiguration], *, ask_clients: bool
-) -> grpc.ServerCredentials:
+def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: bool) -> grpc.ServerCredentials:
     """Credentials that take what the files hold at each new connection.
 
     Args:
         ask_clients: whether a client without a certificate of the authorities is refused, at its connection.
     """
-    initial = handed = configuration.value
+    initial = handed = certificates.value.for_grpc
 
     def changed() -> Any:
         """What gRPC asks for at each connection, on a thread of its own; None: as before."""
         nonlocal handed
-        latest = configuration.value
+        latest = certificates.value.for_grpc
         if latest is handed:
             return None
         handed = latest
         return latest
 
     return grpc.dynamic_ssl_server_credentials(initial, changed, ask_clients)
+
+
+def http_context(certificates: Reloaded[Certificates]) -> ssl.SSLContext:
+    """The same for the HTTP port."""
+    front = certificates.value.for_http
+
+    def take_latest(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
+        """What OpenSSL asks for at each connection, whether its client names a server or not."""
+        connection.context = certificates.value.for_http
+
+    front.sni_callback = take_latest
+    return front
+
+
+SHORT_NAMES = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "street",
+    "userId": "UID",
+}
+
+
+def subject_in_peer_certificate(certificate: dict[str, Any]) -> str:
+    """Whom a client's certificate is for, written as gRPC writes it (RFC 2253), so that a client has one name.
+
+    Args:
+        certificate: what ssl's `getpeercert` gives.
+    """
+    parts = [
+        "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in part)
+        for part in reversed(certificate.get("subject", ()))
+    ]
+    alternatives = [value for _, value in certificate.get("subjectAltName", ())]
+    return ",".join(parts) or next(iter(alternatives), "")
+
+
+def _escaped(value: str) -> str:
+    escaped = re.sub(r'([,+"\\<>;]|^[# ]| $)', r"\\\1", value)
+    return "".join(one if " " <= one <= "~" else "".join(f"\\{byte:02X}" for byte in one.encode()) for one in escaped)

@@ -1,14 +1,16 @@
 """The HTTP port: an ASGI application on the server's own event loop, behind connections that are bounded.
 
-uvicorn parses and answers; it bounds neither connections nor the time that a request's head may take, nor how long an
-answer may wait for its reader. Those bounds are here. Beyond the largest number of connections, a newcomer takes the
-place of the one that has been idle longest, so that idle ones, however many, keep nobody out.
+uvicorn parses and answers; it bounds neither connections nor the time that a request or a handshake may take, nor how
+long an answer may wait for its reader. Those bounds are here. Beyond the largest number of connections, a newcomer
+takes the place of the one whose peer has been waited for longest, so that idle ones, however many, keep nobody out.
 """
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from logging import ERROR, getLogger
 from typing import Any
 
@@ -17,48 +19,56 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from attendant.runtime.errors import UserError
+from attendant.server.access.certificates import PEER_CERTIFICATE
+from attendant.server.process.handshakes import accepting
 from attendant.server.process.listening import authority
 
-MAX_CONNECTIONS = 128
+MAX_CONNECTIONS = 256
+MAX_HANDSHAKES = 64
 MAX_HEAD_BYTES = 16 * 1024
 REQUEST_SECONDS = 10.0
-"""From the connection's beginning, or from its last answer, to a whole head of a request."""
+"""For a handshake; from there, or from the last answer, to the head of a request; and from there to its body's end."""
 WRITE_SECONDS = 10.0
 """How long an answer may wait for its reader, each time that the connection's buffers are full."""
+
+END_SECONDS = 1.0
+"""At the end of the server: how long answers that are under way may take to be written."""
+POLL_SECONDS = 0.005
 
 
 class BoundedConnection(H11Protocol):
     """A connection that ends when it takes too long.
 
-    It is waited for while it brings a request and while it does not read its answer; not while the application works.
+    Its peer is waited for while it brings a request, or does not read its answer; not while the application works.
     """
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app_state = {PEER_CERTIFICATE: transport.get_extra_info("peercert")}
         self._timer: asyncio.TimerHandle | None = None
-        self._idle_since = self.loop.time()
         self._wait_for(REQUEST_SECONDS)
+        self._make_room()
+
+    def _make_room(self) -> None:
         if len(self.connections) > MAX_CONNECTIONS:
-            idle = [one for one in self._others() if not one.is_answering]
-            ended = min(idle, key=lambda one: one._idle_since, default=self)
+            idle = [one for one in _bounded(self.server_state) if one._timer is not None and one is not self]
+            ended = min(idle, key=lambda one: one._waited_for_since, default=self)
             # It is told of its end later, when many more may have come.
             self.connections.discard(ended)
             ended.transport.abort()
 
-    def _others(self) -> "Iterator[BoundedConnection]":
-        return (one for one in self.connections if isinstance(one, BoundedConnection) and one is not self)
-
     @property
     def is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        """A whole request is there, and not yet its whole answer."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def data_received(self, data: bytes) -> None:
+        before = self.cycle
         super().data_received(data)
-        if self.is_answering and not self.flow.write_paused:
-            self._stop_waiting()
+        if self.cycle is not before or (self.is_answering and not self.flow.write_paused):
+            self._wait_as_it_stands()
 
     def on_response_complete(self) -> None:
-        self._idle_since = self.loop.time()
         super().on_response_complete()  # which begins with the next request, where it is there already
         self._wait_as_it_stands()
 
@@ -84,6 +94,7 @@ class BoundedConnection(H11Protocol):
 
     def _wait_for(self, seconds: float) -> None:
         self._stop_waiting()
+        self._waited_for_since = self.loop.time()
         # Aborted: a connection that is closed in order would wait for its reader again.
         self._timer = self.loop.call_later(seconds, self.transport.abort)
 
@@ -93,9 +104,17 @@ class BoundedConnection(H11Protocol):
             self._timer = None
 
 
+def _bounded(state: ServerState) -> Iterator[BoundedConnection]:
+    """The connections that there are; uvicorn's type allows for other kinds."""
+    return (one for one in state.connections if isinstance(one, BoundedConnection))
+
+
 @asynccontextmanager
-async def http_server(app: Any, host: str, port: int) -> AsyncIterator[int]:
+async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serves the application until the end of the context; gives the port that is bound.
+
+    Args:
+        tls: None: unencrypted.
 
     Raises:
         UserError: the port is in use, or the host is none of this machine's.
@@ -109,21 +128,32 @@ async def http_server(app: Any, host: str, port: int) -> AsyncIterator[int]:
         lifespan="off",
         log_config=None,
         access_log=False,
+        # A proxy's word for its client's address is anybody's word on this machine: clients are told apart by tokens.
+        proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=round(REQUEST_SECONDS),
     )
     config.load()
     state = ServerState()
     listener = _bound(host, port)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: BoundedConnection(config, state, {}), sock=listener, backlog=MAX_CONNECTIONS
-    )
+    loop = asyncio.get_running_loop()
+    connection = partial(BoundedConnection, config, state, {})
     try:
-        yield int(listener.getsockname()[1])
+        with ExitStack() as listening:
+            if tls is None:
+                server = await loop.create_server(connection, sock=listener, backlog=MAX_CONNECTIONS)
+                listening.callback(server.close)
+            else:
+                listening.enter_context(
+                    accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES)
+                )
+            yield int(listener.getsockname()[1])
     finally:
-        server.close()
-        for connection in list(state.connections):
-            connection.transport.abort()
+        give_up = loop.time() + END_SECONDS
+        while any(one.is_answering for one in _bounded(state)) and loop.time() < give_up:
+            await asyncio.sleep(POLL_SECONDS)
+        for one in list(state.connections):
+            one.transport.abort()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -17,6 +17,7 @@ import grpc
 
 from attendant.server.errors import AttendantError, TooManyStreams, Undecodable, Unread
 from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest
@@ -78,7 +79,7 @@ class Incoming(grpc.aio.ServerInterceptor):
 
     def _reading(self, path: str, handler: Any) -> Any:
         """The same method, which reads its requests itself."""
-        decode = _Decoder(path, handler.request_deserializer)
+        decode = Decoder(path, handler.request_deserializer)
 
         async def answer(_: Any, context: Context) -> Any:
             self._begin(context)
@@ -105,7 +106,7 @@ class Incoming(grpc.aio.ServerInterceptor):
         self._under_way.add(context)
         context.add_done_callback(self._under_way.discard)
 
-    async def _one(self, context: Context, decode: "_Decoder") -> Any:
+    async def _one(self, context: Context, decode: "Decoder") -> Any:
         """The only request of a call."""
         if len(self._unread) >= self._bounds.max_unread:
             # The oldest: whoever sends its message with the call is read within milliseconds.
@@ -121,11 +122,11 @@ class Incoming(grpc.aio.ServerInterceptor):
             await self._refuse(context, Undecodable(0))
         return await self._decoded(raw, context, decode)
 
-    async def _many(self, requests: AsyncIterator[bytes], context: Context, decode: "_Decoder") -> AsyncIterator[Any]:
+    async def _many(self, requests: AsyncIterator[bytes], context: Context, decode: "Decoder") -> AsyncIterator[Any]:
         async for raw in requests:
             yield await self._decoded(raw, context, decode)
 
-    async def _decoded(self, raw: bytes, context: Context, decode: "_Decoder") -> Any:
+    async def _decoded(self, raw: bytes, context: Context, decode: "Decoder") -> Any:
         request = decode(raw)
         if isinstance(request, UndecodableRequest) and not decode.is_ours:
             await self._refuse(context, Undecodable(len(raw)))
@@ -181,22 +182,26 @@ class Incoming(grpc.aio.ServerInterceptor):
         raise AssertionError("abort returned")
 
 
-class _Decoder:
+class Decoder:
     """Makes requests of bytes.
 
     Attributes:
-        is_ours: the method belongs to our service, which is given what can't be decoded too: to answer and to count it
-            like any other request.
+        is_ours: the method belongs to a service of ours, which is given what can't be decoded too: to answer and to
+            count it like any other request.
     """
 
-    def __init__(self, path: str, deserialize: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, path: str, deserialize: Callable[[bytes], Any], explain: Callable[[Exception], str] = lambda _: ""
+    ) -> None:
+        """`explain`: what to tell the caller of what `deserialize` raises."""
         _, service, self._method = path.split("/")
-        self.is_ours = service == SERVICE_NAME
+        self.is_ours = service in (SERVICE_NAME, inference.SERVICE_NAME)
         self._deserialize = deserialize
+        self._explain = explain
 
     def __call__(self, raw: bytes) -> Any:
         try:
             return self._deserialize(raw)
-        except Exception:  # protobuf has several
+        except Exception as error:  # protobuf has several
             log.warning("undecodable message", extra={"method": self._method, "bytes": len(raw)})
-            return UndecodableRequest(len(raw))
+            return UndecodableRequest(len(raw), why=self._explain(error))

@@ -47,8 +47,10 @@ async def streamed(
             stirred.clear()
             if not submitted.done() and (piece := growing.grow(certain)) is not None:
                 unread = loop.call_later(unread_seconds, submitted.cancel)
-                yield _delta(piece)
-                unread.cancel()
+                try:
+                    yield _delta(piece)
+                finally:
+                    unread.cancel()
                 await asyncio.wait([submitted], timeout=PAUSE_SECONDS)
         if submitted.cancelled():
             raise Stalled(unread_seconds)

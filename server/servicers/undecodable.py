@@ -10,11 +10,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRequest:
-    """Bytes that are no message of the method's."""
+    """Bytes that are no message of the method's.
+
+    Attributes:
+        why: for the caller; empty: nothing is known but that.
+    """
 
     num_bytes: int
     request_id: str = ""
     model: str = ""
+    why: str = ""
 
     def ByteSize(self) -> int:  # noqa: N802  # as protobuf's messages have it
         return self.num_bytes
@@ -27,5 +32,5 @@ def decoded(request: T | UndecodableRequest) -> T:
         Undecodable
     """
     if isinstance(request, UndecodableRequest):
-        raise Undecodable(request.num_bytes)
+        raise Undecodable(request.num_bytes, request.why)
     return request

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attendant_client import AttendantClient
+from tests.repositories import put_version
 from tests.server_process import command, server
 
 
@@ -26,7 +27,23 @@ def target(tiny_bundle_path: Path) -> Iterator[str]:
         assert started.process.wait(30) == 0
 
 
+@pytest.fixture(scope="module")
+def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of a model, `first`, in a version."""
+    path = tmp_path_factory.mktemp("models")
+    put_version(tiny_bundle_path, path, "first", "1")
+    return path
+
+
 @pytest.fixture
 async def client(target: str) -> AsyncIterator[AttendantClient]:
     async with AttendantClient(target) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def other_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the tiny bundle, with other weights: it answers otherwise."""
+    from tests.bundles import tiny_bundle
+
+    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "other", seed=5)

@@ -34,6 +34,8 @@ def test_defaults() -> None:
         tls_key=None,
         tls_client_ca=None,
         tokens=None,
+        admin_tokens=None,
+        repository_seconds=2.0,
         health="open",
         reflection=None,
         client_requests_per_second=None,
@@ -71,6 +73,8 @@ VALUES = {
     "tls_key": "tls/server.key",
     "tls_client_ca": "tls/clients.pem",
     "tokens": "tokens.txt",
+    "admin_tokens": "admins.txt",
+    "repository_seconds": "0.5",
     "health": "closed",
     "reflection": "off",
     "client_requests_per_second": "0.5",
@@ -81,6 +85,8 @@ VALUES = {
     "require_signature": "README.md",
     "load_seconds": "30.0",
     "load_mib": "512",
+    "no_http": "on",
+    "http_origins": "https://example.org",
 }
 BAD = {
     "host": " ",
@@ -104,6 +110,8 @@ BAD = {
     "max_client_rows": "-1",
     "bulk_seconds": "0",
     "unread_seconds": "0",
+    "repository_seconds": "-1",
+    "admin_tokens": " ",
     "log_texts": "perhaps",
     "require_signature": "nowhere.pem",
     "load_seconds": "0",
@@ -119,24 +127,28 @@ BAD = {
     "client_bytes_per_second": "inf",
     "log_level": "loud",
     "log_format": "xml",
+    "no_http": "perhaps",
+    "http_origins": "example.org",
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_by_flag_and_by_variable(option) -> None:  # type: ignore[no-untyped-def]
     text = VALUES[option.name]
-    by_flag, by_variable = parse("b", f"{option.flag}={text}"), parse("b", **{option.variable: text})
+    flag = f"{option.flag}={text}" if option.kind.unit else option.flag
+    by_flag, by_variable = parse("b", flag), parse("b", **{option.variable: text})
     assert by_flag == by_variable
     value = getattr(by_flag, option.name)
     assert (os.pathsep.join(map(str, value)) if isinstance(value, tuple) else str(value)) == text
-    assert parse("b", f"{option.flag}={text}", **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
+    assert parse("b", flag, **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_a_bad_value_is_told_with_where_it_came_from(option) -> None:  # type: ignore[no-untyped-def]
     text = BAD[option.name]
-    with pytest.raises(UserError, match=f"^{option.flag} is '{text}', must be "):
-        parse("b", f"{option.flag}={text}")
+    if option.kind.unit:
+        with pytest.raises(UserError, match=f"^{option.flag} is '{text}', must be "):
+            parse("b", f"{option.flag}={text}")
     with pytest.raises(UserError, match=f"^{option.variable} is '{text}', must be "):
         parse("b", **{option.variable: text})
 

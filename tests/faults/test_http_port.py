@@ -1,4 +1,4 @@
-"""The metrics port.
+"""The HTTP port.
 
 Clients connect to it and say nothing, half of a request, or a request again and again.
 """
@@ -20,6 +20,16 @@ from tests.faults.witness import witness
 from tests.server_process import Running
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: "
+HALF_BODY = b"\r\n".join(
+    (
+        b"POST /v1/generate HTTP/1.1",
+        b"Host: localhost",
+        b"Content-Type: application/json",
+        b"Content-Length: 99",
+        b"",
+        b'{"text":',
+    )
+)
 FEW = 12
 """Descriptors and threads that come and go by themselves, or belong to the calls of a witness."""
 
@@ -37,7 +47,7 @@ def connected(running: Running, number: int, says: bytes = b"") -> Iterator[list
         yield found
 
 
-@pytest.mark.parametrize("says", [b"", HALF])
+@pytest.mark.parametrize("says", [b"", HALF, HALF_BODY])
 def test_idle_connections_cost_what_the_limit_allows_and_keep_nobody_out(start: Start, says: bytes) -> None:
     with start() as running, witness(running.target) as seen:
         running.metrics()

@@ -1,0 +1,151 @@
+"""The API and the playground, added to the application of the HTTP port."""
+
+import ipaddress
+import json
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from attendant.runtime.requests.violations import Violation, shortened
+from attendant.server.access.access import Access, is_loopback
+from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.errors import InvalidArgument
+from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
+from attendant.server.servicers.status import status_of
+from attendant.server.web.bodies import JSON, read_body
+from attendant.server.web.call import TIMEOUT_HEADER
+from attendant.server.web.endpoints import CallRoom, Endpoint, MakeRequest, Method, StreamEndpoint
+from attendant.server.web.openapi import document
+from attendant.server.web.playground import page_routes
+from attendant.server.web.problems import HttpError, problem_response
+from attendant.server.web.routes import ROUTES, STREAM, ApiRoute
+
+CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
+"""Of what Starlette itself refuses."""
+
+
+def add_api(
+    app: Starlette,
+    catalogue: Catalogue,
+    metrics: Metrics,
+    answer_room: AnswerRoom,
+    access: Access,
+    *,
+    host: str,
+    origins: Sequence[str],
+) -> None:
+    """Adds the API, its OpenAPI document and the playground.
+
+    Args:
+        host: on which the port listens.
+        origins: of pages elsewhere that may use the API from a browser.
+    """
+    servicer = Seq2SeqServicer(catalogue, metrics, answer_room)
+    gatekeeper = Gatekeeper(access, catalogue, metrics)
+    room = CallRoom()
+    guards = [Middleware(KnownHosts)] if is_loopback(host) else []
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("authorization", "content-type", TIMEOUT_HEADER),
+        expose_headers=("retry-after",),
+    )
+
+    def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:
+        return kind(Method(name, servicer, gatekeeper, room), metrics, make_request)
+
+    def route(one: ApiRoute) -> BaseRoute:
+        make_request = read_body if one.verb == "POST" else partial(_of_path, one.method)
+        answering: ASGIApp = endpoint(Endpoint, one.method, make_request)
+        if one.streaming is not None:
+            answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request))
+        middleware = [*guards, *([cors] if origins else [])]
+        # Preflights are answered by the middleware, on the same path.
+        methods = [one.verb, *(["OPTIONS"] if origins else [])]
+        return Route(one.path, answering, methods=methods, middleware=middleware)
+
+    described = json.dumps(document()).encode()
+
+    async def openapi(request: Request) -> Response:
+        return Response(described, media_type=JSON)
+
+    pages = [Route("/openapi.json", openapi, middleware=guards), *page_routes(guards)]
+    app.router.routes.extend([*map(route, ROUTES), *pages])
+    app.add_exception_handler(HTTPException, _refused)
+
+
+async def _of_path(method: str, request: Request) -> Message:
+    """A request whose fields are the path's parameters."""
+    request_class = GetMessageClass(SERVICE.methods_by_name[method].input_type)
+    return request_class(**request.path_params)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What no route takes."""
+    assert isinstance(error, HTTPException), "that is what this is for"
+    status = HTTPStatus(error.status_code)
+    message = f"{request.method} {request.url.path[:100]!r}: {status.description}; /openapi.json lists the paths"
+    refusal = HttpError(status, CODES[status], message, error.headers)
+    return refusal.response()
+
+
+class Either:
+    """Leads a request to one of two endpoints, by its parameter `stream`."""
+
+    def __init__(self, whole: ASGIApp, streamed: ASGIApp) -> None:
+        self._by_value = {"0": whole, "1": streamed}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = HTTPConnection(scope).query_params.get(STREAM, "0")
+        endpoint = self._by_value.get(given)
+        if endpoint is None:
+            wrong = Violation(STREAM, shortened(given), "0 or 1", quoted=True)
+            endpoint = problem_response(status_of(InvalidArgument(wrong)))
+        await endpoint(scope, receive, send)
+
+
+class KnownHosts:
+    """Keeps away pages elsewhere whose name has been made to lead to this machine (DNS rebinding).
+
+    On a loopback address, a request must be for `localhost` or for an address.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = HTTPConnection(scope).headers.get("host", "")
+        app = self._app if _is_local(host) else MISDIRECTED.response()
+        await app(scope, receive, send)
+
+
+MISDIRECTED = HttpError(
+    HTTPStatus.MISDIRECTED_REQUEST,
+    "INVALID_ARGUMENT",
+    "on a loopback address this server answers to the host `localhost` or an address alone; a proxy in front must say "
+    "so in the header Host, or let the server listen elsewhere by --host",
+)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False

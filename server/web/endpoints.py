@@ -1,0 +1,163 @@
+"""Methods of the service as ASGI applications: one answer in JSON, or a stream of server-sent events."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import status_pb2
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from attendant.server.access.clients import CLIENT
+from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
+from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
+from attendant.server.servicers.status import status_of
+from attendant.server.web.bodies import JSON, Body, written
+from attendant.server.web.call import Aborted, HttpCall, while_connected
+from attendant.server.web.problems import HttpError, members, problem_response
+
+MAX_CALLS = 128
+"""At once. Connections are twice as many, so that metrics and probes are always answered."""
+
+EARLY_SECONDS = 0.005
+"""By which uvloop's timers may be early: a deadline that has not passed yet would look like a cancellation."""
+
+EVENT_STREAM = "text/event-stream"
+STREAM_HEADERS = [
+    (b"content-type", EVENT_STREAM.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would keep events back
+]
+
+MakeRequest = Callable[[Request], Awaitable[Any]]
+
+
+class CallRoom:
+    """The calls that are under way. A client may have as many as are still free, so that there is room for another."""
+
+    def __init__(self, max_calls: int = MAX_CALLS) -> None:
+        self._max_calls = max_calls
+        self._calls: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """For a call of the client whose call is being handled.
+
+        Raises:
+            TooManyCalls
+        """
+        client = CLIENT.get()
+        num_calls = self._calls.total()
+        if self._calls[client] >= self._max_calls - num_calls:
+            raise TooManyCalls(num_calls, self._calls[client])
+        self._calls[client] += 1
+        try:
+            yield
+        finally:
+            self._calls[client] -= 1
+            if not self._calls[client]:
+                del self._calls[client]
+
+
+class Method:
+    """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
+
+    def __init__(self, name: str, servicer: Seq2SeqServicer, gatekeeper: Gatekeeper, room: CallRoom) -> None:
+        descriptor = SERVICE.methods_by_name[name]
+        self._path = f"/{SERVICE.full_name}/{name}"
+        self._request_class = GetMessageClass(descriptor.input_type)
+        self._behaviour = getattr(servicer, name)
+        self._room = room
+        guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
+        self.answer, self.stream = guarded.answer, guarded.stream
+
+    async def _answer(self, request: Any, call: HttpCall) -> Message:
+        with self._room.place():
+            return await self._behaviour(await self._parsed(request), call)  # type: ignore[no-any-return]
+
+    async def _stream(self, request: Any, call: HttpCall) -> AsyncIterator[Message]:
+        with self._room.place():
+            async with aclosing(self._behaviour(await self._parsed(request), call)) as messages:
+                async for message in messages:
+                    yield message
+
+    async def _parsed(self, request: Any) -> Any:
+        return await request.message(self._path, self._request_class) if isinstance(request, Body) else request
+
+
+class Endpoint:
+    """Calls a method for each request."""
+
+    def __init__(self, method: Method, metrics: Metrics, make_request: MakeRequest) -> None:
+        self._method = method
+        self._metrics = metrics
+        self._make_request = make_request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._handle(scope, receive, send)
+        except HttpError as error:
+            await error.response()(scope, receive, send)
+        except Aborted as aborted:
+            await problem_response(aborted.status)(scope, receive, send)
+        except AttendantError as error:  # of which no method knows
+            self._metrics.rejected.labels("", error.reason).inc()
+            await problem_response(status_of(error))(scope, receive, send)
+        except TimeoutError:
+            await problem_response(deadline_exceeded())(scope, receive, send)
+        except ClientDisconnect:
+            pass
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = HttpCall(scope)
+        request = await self._make_request(Request(scope, receive))
+        response = None
+        async with while_connected(receive), asyncio.timeout(call.time_remaining() + EARLY_SECONDS):
+            response = await self._method.answer(request, call)
+        if response is not None:
+            await Response(await written(response), media_type=JSON)(scope, receive, send)
+
+
+class StreamEndpoint(Endpoint):
+    """Calls a method that has many responses: each is an event, and so is an error that comes after the first one."""
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = HttpCall(scope)
+        request = await self._make_request(Request(scope, receive))
+        began = False
+
+        async def tell(event: str, data: str) -> None:
+            nonlocal began
+            if not began:
+                began = True
+                await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            body = f"event: {event}\ndata: {data}\n\n".encode()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        try:
+            async with (
+                while_connected(receive),
+                asyncio.timeout(call.time_remaining() + EARLY_SECONDS),
+                aclosing(self._method.stream(request, call)) as responses,  # type: ignore[type-var]
+            ):
+                async for response in responses:
+                    await tell(response.WhichOneof("event"), await written(response))
+        except (Aborted, TimeoutError) as error:
+            if not began:
+                raise
+            status = error.status if isinstance(error, Aborted) else deadline_exceeded()
+            await tell("error", json.dumps(members(status)))
+        if began:
+            await send({"type": "http.response.body"})
+
+
+def deadline_exceeded() -> status_pb2.Status:
+    return status_of(DeadlineExceeded())

@@ -1,0 +1,53 @@
+"""A real browser, Debian's chromium, before a real server."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.server_process import ROOT, server
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MILLISECONDS = 20_000
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        # As root, chromium runs without its sandbox alone. What it opens is ours.
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def address(tiny_bundle_path: Path) -> Iterator[str]:
+    """Where the playground of two models is."""
+    with server(str(ROOT / "models" / "g2p-en"), str(tiny_bundle_path)) as started:
+        found = re.search(r"playground on (\S+);", started.line)
+        assert found is not None
+        yield found[1]
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The playground, opened. It says nothing in the console and asks nobody but its server."""
+    context = browser.new_context(reduced_motion="reduce")
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MILLISECONDS)
+    said: list[str] = []
+    asked: list[str] = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.goto(address)
+    yield opened
+    context.close()
+    # Chromium's own line about an answer that is a problem.
+    assert not [line for line in said if not line.startswith("Failed to load resource")]
+    assert all(url.startswith(address) for url in asked)

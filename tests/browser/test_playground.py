@@ -1,0 +1,228 @@
+"""The playground as people use it: typing, looking, comparing, by mouse and by keyboard."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.browser.conftest import PATIENCE_MILLISECONDS
+
+WORD = "phoneme"
+SPOKEN = "F OW N IY M"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    yield
+    expect.set_options(timeout=5_000)
+
+
+def panel(page: Page, number: int = 0) -> Locator:
+    return page.locator(".panel").nth(number)
+
+
+def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") -> Locator:
+    """The panel of that number, which has answered."""
+    one = panel(page, number)
+    one.get_by_label("Model").select_option(model)
+    page.get_by_label("Text").fill(text)
+    expect(one.locator(".map .symbol").first).to_be_visible()
+    return one
+
+
+def test_an_answer_appears_while_typing(page: Page) -> None:
+    one = panel(page)
+    one.get_by_label("Model").select_option("g2p-en")
+    page.get_by_label("Text").press_sequentially(WORD, delay=10)
+    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+    expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
+    expect(one.locator(".measures")).to_have_text(re.compile(r"^[\d.]+ ms here, .* steps · [\d.,]+ rows per step$"))
+
+
+# Says two pieces of an answer, one of them in two, before the server's own answer.
+PIECES = """() => {
+    const plain = window.fetch;
+    const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+    window.fetch = async (path, given) => {
+      const response = await plain(path, given);
+      if (!path.includes("stream")) return response;
+      const delta = (text) => `event: delta\\ndata: ${JSON.stringify({ delta: { tokens: [], text } })}\\n\\n`;
+      const [first, second] = [delta("F"), delta(" OW")];
+      async function* pieces() {
+        for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
+          yield new TextEncoder().encode(piece);
+          await wait(100);
+        }
+        yield new Uint8Array(await response.arrayBuffer());
+      }
+      return new Response(ReadableStream.from(pieces()));
+    };
+}"""
+
+
+def test_an_answer_grows(page: Page) -> None:
+    one = panel(page)
+    one.get_by_label("Model").select_option("g2p-en")
+    page.evaluate(PIECES)
+    page.evaluate(
+        """() => {
+            window.seen = [];
+            const text = document.querySelector("[data-part=text]");
+            new MutationObserver(() => window.seen.push(text.textContent)).observe(text, { childList: true });
+        }"""
+    )
+    page.get_by_label("Text").fill(WORD)
+    expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
+    assert page.evaluate("window.seen")[:2] == ["F", "F OW"]
+    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_rivals_have_scores_and_can_be_looked_at(page: Page) -> None:
+    one = ask(page)
+    rivals = one.locator(".best button")
+    expect(rivals).to_have_count(4)
+    expect(rivals.first).to_have_attribute("aria-pressed", "true")
+    expect(rivals.first.locator(".score")).to_have_text(re.compile(r"^-0\.56 · 57 %$"))
+    second = rivals.nth(1).locator(".words").inner_text()
+    rivals.nth(1).click()
+    expect(one.locator("[data-part=text]")).to_have_text(second)
+
+
+def test_a_symbol_shows_where_the_other_side_looks(page: Page) -> None:
+    one = ask(page)
+    caption = one.locator("figcaption")
+    targets = one.get_by_role("group", name="Target symbols").locator(".symbol")
+    sources = one.get_by_role("group", name="Source symbols").locator(".symbol")
+    expect(targets).to_have_count(6)
+    expect(sources).to_have_count(8)
+    targets.nth(4).hover()
+    expect(caption).to_have_text(re.compile(r"^M looks at m \d+ %"))
+    assert one.locator(".cell.dim").count() == 5 * 8
+    sources.nth(5).focus()
+    expect(caption).to_have_text(re.compile(r"^m is looked at by M \d+ %"))
+    page.keyboard.press("ArrowLeft")
+    expect(caption).to_have_text(re.compile(r"^e is looked at by"))
+    page.get_by_label("Text").focus()
+    page.mouse.move(0, 0)
+    expect(caption).to_have_text(re.compile("^Point at a symbol"))
+
+
+def test_another_word_leads_another_way(page: Page) -> None:
+    one = ask(page)
+    one.locator(".word").nth(1).click()
+    choices = one.get_by_role("group", name="Instead of OW").get_by_role("button")
+    expect(choices.first).to_contain_text("OW")
+    expect(choices.first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    other = choices.nth(1).locator("b").inner_text()
+    page.keyboard.press("Enter")
+    expect(one.locator("[data-part=text]")).to_have_text(re.compile(rf"^F {other} "))
+    expect(one.locator(".prefix")).to_contain_text(f"Begins with F {other}")
+    one.get_by_role("button", name="Let it choose").click()
+    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_escape_closes_the_alternatives_and_goes_back(page: Page) -> None:
+    one = ask(page)
+    one.locator(".word").nth(2).press("Enter")
+    expect(one.get_by_role("group", name="Instead of N")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(one.get_by_role("group", name="Instead of N")).to_be_hidden()
+    expect(one.locator(".word").nth(2)).to_be_focused()
+
+
+def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
+    ask(page)
+    page.get_by_label("Compare two").check()
+    second = ask(page, number=1)
+    second.locator("summary").first.click()
+    second.get_by_label("Draw at random").check()
+    second.get_by_label("Seed").fill("3")
+    second.get_by_label("Temperature").fill("2")
+    second.get_by_label("Temperature").press("Tab")
+    expect(second.locator("[data-part=summary]")).to_have_text("drawn at random")
+    expect(second.locator("[data-part=text]")).not_to_have_text("")
+    first = panel(page, 0)
+    expect(first.locator("[data-part=text]")).to_have_text(SPOKEN)
+    second.get_by_label("Model").select_option("tiny")
+    second.get_by_text("About this model").click()
+    expect(second.locator(".facts dd").first).to_have_text("tiny")
+
+
+def test_facts_quality_and_certificate(page: Page) -> None:
+    one = ask(page)
+    one.get_by_text("About this model").click()
+    facts = one.locator(".facts")
+    expect(facts).to_contain_text("Decodings identical")
+    expect(facts).to_contain_text("yes, bit for bit")
+    expect(facts.get_by_role("row").filter(has_text="WER").last).to_contain_text("12,606")
+
+
+def test_a_mistake_is_told(page: Page) -> None:
+    one = ask(page)
+    page.get_by_label("Text").fill("a" * 100)
+    expect(one.get_by_role("alert")).to_contain_text("text is 100")
+    expect(one.locator(".map svg")).to_have_count(0)
+    page.get_by_label("Text").fill(WORD)
+    expect(one.get_by_role("alert")).to_have_text("")
+    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
+    one = panel(page)
+    one.get_by_label("Model").select_option("g2p-en")
+    page.get_by_label("Answer while I type").uncheck()
+    source = page.get_by_label("Text")
+    source.fill(WORD)
+    page.wait_for_timeout(300)
+    expect(one.locator("[data-part=text]")).to_have_text("")
+    source.press("Control+Enter")
+    expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_everything_has_a_name_and_nothing_overflows_a_phone(browser: Browser, address: str) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(address)
+    page.get_by_label("Compare two").check()
+    one = ask(page, "knowledgeable")
+    one.locator("summary").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, textarea, [role=img], [role=group]")]
+            .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim()))
+            .map((one) => one.outerHTML)"""
+    )
+    assert not [markup for markup in unnamed if "hidden" not in markup]
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast(browser: Browser, address: str, scheme: str) -> None:
+    """WCAG 2's 4.5 to 1, for each colour of text on paper and on cards."""
+    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(address)
+    colours = page.evaluate(
+        """() => Object.fromEntries(["paper", "card", "ink", "quiet", "accent", "wrong"].map((name) =>
+            [name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()]))"""
+    )
+    for text in ("ink", "quiet", "accent", "wrong"):
+        for ground in ("paper", "card"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    context.close()
+
+
+def contrast(one: str, other: str) -> float:
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour.removeprefix("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

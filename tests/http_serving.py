@@ -1,0 +1,83 @@
+"""The HTTP port of a server in this process, and calls to it."""
+
+import asyncio
+import http.client
+import json
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from attendant.server.access.access import Access
+from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.observability.endpoint import http_app
+from attendant.server.process.http import http_server
+from attendant.server.web.app import add_api
+from tests.serving import PATIENCE_SECONDS, Served
+
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        """The names and the data of server-sent events."""
+        pieces = self.text.removesuffix("\n\n").split("\n\n")
+        lines = [piece.split("\n") for piece in pieces]
+        return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """Where a server listens for HTTP."""
+
+    port: int
+    tls: ssl.SSLContext | None = None
+
+    def connection(self) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=self.tls)
+
+    def ask(self, verb: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """A request on a connection of its own; a `body` that is neither text nor bytes is sent as JSON."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None and not isinstance(body, str | bytes):
+            body = json.dumps(body)
+        connection = self.connection()
+        try:
+            connection.request(verb, path, body, (JSON if body is not None else {}) | given)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read().decode())
+        finally:
+            connection.close()
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await asyncio.to_thread(self.ask, "GET", path, **headers)
+
+    async def post(self, path: str, body: Any, **headers: str) -> Answer:
+        return await asyncio.to_thread(self.ask, "POST", path, body, **headers)
+
+
+@asynccontextmanager
+async def http_served(
+    server: Served, access: Access | None = None, *, origins: Sequence[str] = (), tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Http]:
+    """The HTTP port of that server; `tls`: the client's."""
+    access = access or Access()
+    app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
+    room = AnswerRoom(unread_seconds=PATIENCE_SECONDS)
+    add_api(app, server.catalogue, server.metrics, room, access, host="127.0.0.1", origins=origins)
+    async with http_server(app, "127.0.0.1", 0, access.http_context()) as port:
+        yield Http(port, tls)

@@ -1,0 +1,400 @@
+"""The HTTP API beside gRPC: the same answers, refusals, limits and counts."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format
+
+from attendant.server.access.access import Access, open_access
+from attendant.server.access.rates import Rates
+from attendant.server.config import ServerConfig
+from attendant.server.process import http
+from attendant.server.process.listening import MAX_REQUEST_BYTES
+from attendant.server.web import endpoints
+from attendant.server.web.bodies import to_json
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.certificates import new_authority, put
+from tests.http_serving import JSON, Http, http_served
+from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
+
+GENERATE = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"attention": True}}
+SCORE = {"sourceText": "abc", "targetText": "AA B", "output": {"attention": True}}
+TOKEN = "search-token-0123456789"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Served]:
+    async with served(fake_stepper()) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def web(server: Served) -> AsyncIterator[Http]:
+    async with http_served(server, origins=["https://example.org"]) as started:
+        yield started
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    """What two answers to the same request share."""
+    return {name: value for name, value in answer.items() if name not in {"timings", "requestId"}}
+
+
+class TestAnswers:
+    async def test_generate_is_grpcs_answer_in_json(self, server: Served, web: Http) -> None:
+        answer = await web.post("/v1/generate", GENERATE)
+        assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+        request = json_format.ParseDict(GENERATE, messages.GenerateRequest())
+        by_grpc = json_format.MessageToDict(
+            await server.stub.Generate(request), always_print_fields_with_no_presence=True
+        )
+        assert without_times(answer.json) == without_times(by_grpc)
+        assert answer.json["timings"]["steps"] >= 1
+
+    async def test_fields_may_have_the_protos_names_too(self, web: Http) -> None:
+        by_proto = {"text": "abc", "decoding": {"beam_size": 3, "num_hypotheses": 2}, "output": {"attention": True}}
+        answers = [await web.post("/v1/generate", body) for body in (GENERATE, by_proto)]
+        assert without_times(answers[0].json) == without_times(answers[1].json)
+
+    async def test_score_is_grpcs_answer_in_json(self, server: Served, web: Http) -> None:
+        answer = await web.post("/v1/score", SCORE)
+        by_grpc = await server.stub.Score(json_format.ParseDict(SCORE, messages.ScoreRequest()))
+        expected = json_format.MessageToDict(by_grpc, always_print_fields_with_no_presence=True)
+        assert without_times(answer.json) == without_times(expected)
+
+    async def test_models(self, web: Http) -> None:
+        listed = (await web.get("/v1/models")).json["models"]
+        assert [one["name"] for one in listed] == ["fake"]
+        assert (await web.get("/v1/models/fake")).json == listed[0]
+
+    async def test_a_large_answer(self) -> None:
+        """Weights are written beside the library, and read back bit for bit."""
+        weights = [1 / 3, 1e-12, 0.0, 1.0, 1e-30] * 400
+        response = messages.GenerateResponse()
+        response.hypotheses.add(attention=messages.Attention(rows=20, columns=100, weights=weights))
+        response.hypotheses.add(text="none")
+        expected = response.SerializeToString()
+        text = to_json(response)
+        assert json_format.Parse(text, messages.GenerateResponse()).SerializeToString() == expected
+        library = messages.GenerateResponse.FromString(expected)
+        assert json.loads(text) == json_format.MessageToDict(library, always_print_fields_with_no_presence=True)
+
+    async def test_a_request_is_counted_once_whatever_its_door(self, server: Served, web: Http) -> None:
+        labels = {"model": "fake", "method": "Score", "code": "OK"}
+        before = server.sample("attendant_requests_total", **labels)
+        await web.post("/v1/score", SCORE)
+        assert server.sample("attendant_requests_total", **labels) == before + 1
+
+    async def test_several_calls_on_one_connection(self, web: Http) -> None:
+        def calls() -> list[int]:
+            connection = web.connection()
+            statuses = []
+            for body in (GENERATE, {"text": ""}, GENERATE):
+                connection.request("POST", "/v1/generate", json.dumps(body), JSON)
+                answer = connection.getresponse()
+                answer.read()
+                statuses.append(answer.status)
+            connection.close()
+            return statuses
+
+        assert await asyncio.to_thread(calls) == [200, 400, 200]
+
+
+class TestStreams:
+    async def test_pieces_come_as_events_and_the_whole_answer_last(self, web: Http) -> None:
+        answer = await web.post("/v1/generate?stream=1", GENERATE)
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+        *deltas, (name, last) = answer.events
+        assert {one for one, _ in deltas} == {"delta"} and name == "response"
+        whole = (await web.post("/v1/generate", GENERATE)).json
+        assert without_times(last["response"]) == without_times(whole)
+        assert "".join(data["delta"]["text"] for _, data in deltas) == whole["hypotheses"][0]["text"]
+
+    async def test_an_error_after_the_first_piece_is_an_event(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            body = {"text": "abc", "decoding": {"beamSize": 1, "maxLength": 9, "minLength": 9}}
+            asked = asyncio.create_task(web.post("/v1/generate?stream=1", body, request_timeout="1.5"))
+            for _ in range(3):
+                await stepper.arrival()
+                stepper.let_one_pass()
+            answer = await asked
+            assert answer.status == 200
+            (first, _), (last, problem) = answer.events[0], answer.events[-1]
+            assert (first, last, problem["code"]) == ("delta", "error", "DEADLINE_EXCEEDED")
+            stepper.open()
+
+    async def test_a_reader_that_goes_frees_its_rows(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            body = {"text": "abc", "decoding": {"beamSize": 1, "maxLength": 9, "minLength": 9}}
+            reader, writer = await post_raw(web, json.dumps(body).encode(), path="/v1/generate?stream=1")
+            for _ in range(3):
+                await stepper.arrival()
+                stepper.let_one_pass()
+            assert b"event: delta" in await reader.readuntil(b"event: delta")
+            writer.close()
+            labels = {"model": "fake", "method": "GenerateStream", "code": "CANCELLED"}
+            await eventually(lambda: server.sample("attendant_requests_total", **labels) == 1)
+            stepper.open()
+            await eventually(lambda: server.model.runner.num_rows == 0)
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        ("path", "body", "status", "code", "says"),
+        [
+            ("/v1/generate", {"text": ""}, 400, "INVALID_ARGUMENT", "text is"),
+            ("/v1/generate", {"text": "a", "decoding": {"beamSize": 99}}, 400, "INVALID_ARGUMENT", "must be 1 to 6"),
+            ("/v1/generate", {"text": "a", "model": "no"}, 404, "NOT_FOUND", "choose from fake"),
+            ("/v1/generate", {"txt": "a"}, 400, "INVALID_ARGUMENT", 'no field named "txt"'),
+            ("/v1/generate", "{", 400, "INVALID_ARGUMENT", "Failed to load JSON"),
+            ("/v1/generate", "[" * 100_000, 400, "INVALID_ARGUMENT", "Failed to load JSON"),
+            ("/v1/generate", b"\xff", 400, "INVALID_ARGUMENT", "is no message"),
+            ("/v1/generate", {"text": "a", "tokens": {}}, 400, "INVALID_ARGUMENT", "oneof"),
+            ("/v1/score", {"sourceText": "abc"}, 400, "INVALID_ARGUMENT", "target"),
+            ("/v1/generate?stream=yes", {"text": "a"}, 400, "INVALID_ARGUMENT", "stream is 'yes', must be 0 or 1"),
+            ("/v1/generate?stream=1", {"text": ""}, 400, "INVALID_ARGUMENT", "text is"),
+            ("/v1/nothing", {}, 404, "NOT_FOUND", "/openapi.json"),
+            ("/v1/models", {}, 405, "UNIMPLEMENTED", "/openapi.json"),
+        ],
+    )
+    async def test_a_wrong_request(self, web: Http, path: str, body: Any, status: int, code: str, says: str) -> None:
+        answer = await web.post(path, body)
+        assert answer.headers["content-type"] == "application/problem+json"
+        problem = answer.json
+        assert (answer.status, problem["status"], problem["code"]) == (status, status, code)
+        assert says in problem["detail"] and problem["title"] and problem["type"] == "about:blank"
+
+    async def test_details_are_there(self, web: Http) -> None:
+        wrong = {"requestId": "mine", "text": "", "decoding": {"beamSize": 99}}
+        bad_request, request_info = (await web.post("/v1/generate", wrong)).json["details"]
+        assert bad_request["@type"] == "type.googleapis.com/google.rpc.BadRequest"
+        assert [one["field"] for one in bad_request["fieldViolations"]] == ["text", "decoding.beam_size"]
+        assert request_info["requestId"] == "mine"
+
+    async def test_a_body_must_say_that_it_is_json(self, web: Http) -> None:
+        """So that a page of another origin can't send one without asking first."""
+        answer = await web.post("/v1/generate", json.dumps(GENERATE), content_type="text/plain")
+        assert (answer.status, answer.json["code"]) == (415, "INVALID_ARGUMENT")
+
+    async def test_a_body_that_is_too_long(self, web: Http) -> None:
+        answer = await web.post("/v1/generate", b" " * (MAX_REQUEST_BYTES + 1))
+        assert (answer.status, answer.json["code"]) == (413, "RESOURCE_EXHAUSTED")
+
+    async def test_undecodable_bodies_are_counted_and_not_quoted_in_the_log(
+        self, server: Served, web: Http, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("DEBUG")
+        before = server.sample("attendant_rejected_total", model="fake", reason="undecodable")
+        await web.post("/v1/generate", {"secret": "word"})
+        assert server.sample("attendant_rejected_total", model="fake", reason="undecodable") == before + 1
+        assert "secret" not in " ".join(
+            f"{vars(record)}" for record in caplog.records if "secret" not in str(record.name)
+        )
+
+
+class TestTime:
+    @pytest.mark.parametrize("given", ["0", "x", "61", "nan", "-1"])
+    async def test_a_deadline_that_is_none(self, web: Http, given: str) -> None:
+        answer = await web.post("/v1/generate", GENERATE, request_timeout=given)
+        assert answer.status == 400
+        assert answer.json["detail"] == f"Request-Timeout is '{given}', must be a number of seconds above 0, at most 60"
+
+    async def test_a_deadline_that_passes(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            answer = await web.post("/v1/generate", {"text": "abc"}, request_timeout="0.3")
+            assert (answer.status, answer.json["code"]) == (504, "DEADLINE_EXCEEDED")
+            await server.ended("DEADLINE_EXCEEDED")
+            stepper.open()
+
+    async def test_a_client_that_goes_frees_its_rows(self) -> None:
+        async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+            _, writer = await post_raw(web, json.dumps(GENERATE).encode())
+            await stepper.arrival()
+            writer.close()
+            await server.ended("CANCELLED")
+            stepper.open()
+            await eventually(lambda: server.model.runner.num_rows == 0)
+
+
+async def post_raw(
+    web: Http, body: bytes, length: int | None = None, path: str = "/v1/generate"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    writer.write(f"{head}{length or len(body)}\r\n\r\n".encode() + body)
+    return reader, writer
+
+
+class TestWhoCalls:
+    async def test_tokens(self, tmp_path: Path) -> None:
+        (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+        access = open_access(ServerConfig(bundles=(), tokens=tmp_path / "tokens"))
+        async with served(fake_stepper()) as server, http_served(server, access) as web:
+            for path in ("/v1/generate", "/v1/generate?stream=1", "/v1/score"):
+                answer = await web.post(path, "not even JSON")
+                assert (answer.status, answer.json["code"]) == (401, "UNAUTHENTICATED"), "before anything is read"
+                assert answer.headers["www-authenticate"] == "Bearer"
+            assert (await web.get("/v1/models")).status == 401
+            known = {"authorization": f"Bearer {TOKEN}"}
+            assert (await web.post("/v1/generate", GENERATE, **known)).status == 200
+            assert (await web.get("/v1/models", **known)).status == 200
+            for path in ("/", "/openapi.json", "/metrics", "/healthz"):
+                assert (await web.get(path)).status == 200
+            assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 4
+
+    async def test_rates_are_those_of_grpc(self) -> None:
+        access = replace(Access(), rates=Rates(requests_per_second=1))
+        async with served(fake_stepper(), access=access) as server, http_served(server, access) as web:
+            assert (await web.post("/v1/generate", GENERATE)).status == 200
+            with suppress(grpc.aio.AioRpcError):
+                await server.stub.Generate(messages.GenerateRequest(text="abc"))
+            answer = await web.post("/v1/generate", GENERATE)
+            assert (answer.status, answer.json["code"]) == (429, "RESOURCE_EXHAUSTED")
+            assert answer.headers["retry-after"] == "1"
+            assert answer.json["details"][0]["@type"] == "type.googleapis.com/google.rpc.RetryInfo"
+
+    async def test_another_sites_page_may_ask_where_it_is_named(self, server: Served, web: Http) -> None:
+        ask = {"access_control_request_method": "POST", "access_control_request_headers": "content-type"}
+
+        def preflight(origin: str) -> Any:
+            return web.ask("OPTIONS", "/v1/generate", origin=origin, **ask)
+
+        allowed = await asyncio.to_thread(preflight, "https://example.org")
+        assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+        assert "access-control-allow-origin" not in (await asyncio.to_thread(preflight, "https://other.org")).headers
+        answer = await web.post("/v1/generate", GENERATE, origin="https://example.org")
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        async with http_served(server) as closed:
+            answer = await closed.post("/v1/generate", GENERATE, origin="https://example.org")
+            assert not {name for name in answer.headers if name.startswith("access-control")}
+
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [("localhost:9090", 200), ("127.0.0.1", 200), ("[::1]:9090", 200), ("evil.example", 421), ("", 421)],
+    )
+    async def test_names_that_were_made_to_lead_here_are_refused(self, web: Http, host: str, status: int) -> None:
+        for path in ("/", "/v1/models", "/openapi.json"):
+            assert (await web.get(path, host=host)).status == status
+        assert (await web.get("/healthz", host=host)).status == 200
+
+    async def test_certificates_are_those_of_grpc_and_follow_their_files(self, tmp_path: Path) -> None:
+        authority, newer, clients = (new_authority(tmp_path / name) for name in ("authority", "newer", "clients"))
+        certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+        put(authority.issue("server"), (certificate, key))
+        ca = tmp_path / "ca.pem"
+        ca.write_bytes(clients.certificate.read_bytes())
+        config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=ca)
+        access = open_access(config)
+        async with served(fake_stepper(), access=access) as server, http_served(server, access) as plain:
+
+            async def status(trusted: Any, shown: Any = None) -> Any:
+                context = ssl.create_default_context(cafile=str(trusted.certificate))
+                if shown is not None:
+                    context.load_cert_chain(*shown.issue("shop", "shop.example"))
+                try:
+                    return (await replace(plain, tls=context).post("/v1/generate", GENERATE)).status
+                except (ssl.SSLError, ConnectionError) as error:
+                    return type(error).__name__
+
+            assert await status(authority, clients) == 200
+            assert await status(authority) != 200, "no certificate of its own"
+            assert await status(authority, newer) != 200, "a stranger's"
+            assert await status(newer, clients) == "SSLCertVerificationError"
+            with pytest.raises((ConnectionError, OSError)):
+                await plain.get("/healthz")
+            put(newer.issue("server"), (certificate, key))
+            ca.write_bytes(newer.certificate.read_bytes())
+            for _ in range(2):
+                assert access.certificates is not None
+                access.certificates.look()
+            assert await status(newer, newer) == 200
+            assert await status(newer, clients) != 200
+
+
+class TestBounds:
+    async def test_a_client_has_as_many_calls_as_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(endpoints.CallRoom.__init__, "__defaults__", (4,))
+        async with served(stepper := gated_stepper(), max_rows=2) as server, http_served(server) as web:
+            asked = [asyncio.create_task(web.post("/v1/generate", {"text": "abc"})) for _ in range(2)]
+            await eventually(lambda: server.model.runner.num_waiting + server.model.runner.num_running == 2)
+            answer = await web.post("/v1/generate", {"text": "abc"})
+            assert (answer.status, answer.json["code"]) == (429, "RESOURCE_EXHAUSTED")
+            assert "2 calls are under way over HTTP, 2 of them from this client" in answer.json["detail"]
+            assert (await web.get("/healthz")).status == 200
+            stepper.open()
+            assert {(await one).status for one in asked} == {200}
+
+    async def test_bodies_that_do_not_come_make_way(self, server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+        async with http_served(server) as web:
+            slow = [await post_raw(web, b"{", 100) for _ in range(8)]
+            for _ in range(3):
+                assert (await web.post("/v1/generate", GENERATE)).status == 200
+            for _, writer in slow:
+                writer.close()
+
+    async def test_a_body_that_does_not_come_ends_its_connection(
+        self, server: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
+        async with http_served(server) as web:
+            reader, writer = await post_raw(web, b"{", 100)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+
+    async def test_handshakes_that_do_not_come_make_way(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http, "MAX_HANDSHAKES", 4)
+        authority = new_authority(tmp_path)
+        certificate, key = authority.issue("server")
+        access = open_access(ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key))
+        client = ssl.create_default_context(cafile=str(authority.certificate))
+        async with served(fake_stepper()) as server, http_served(server, access, tls=client) as web:
+            idle = [await asyncio.open_connection("127.0.0.1", web.port) for _ in range(12)]
+            assert (await web.post("/v1/generate", GENERATE)).status == 200
+            for _, writer in idle:
+                writer.close()
+
+    async def test_answers_that_are_under_way_are_written_before_the_end(self) -> None:
+        async with served(stepper := gated_stepper()) as server:
+            async with http_served(server) as web:
+                asked = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
+                await stepper.arrival()
+                stepper.open()
+            assert (await asked).status == 200
+
+    async def test_a_starting_server_is_unavailable(self) -> None:
+        async with served(fake_stepper(), ready=False) as server, http_served(server) as web:
+            answer = await web.post("/v1/generate", GENERATE)
+            assert (answer.status, answer.json["code"]) == (503, "UNAVAILABLE")
+            assert (await web.get("/readyz")).status == 503
+
+
+async def test_a_lone_call_is_as_quick_as_it_was_asked(web: Http) -> None:
+    """Nothing between the socket and the method waits for a timer."""
+    began = time.monotonic()
+    for _ in range(20):
+        await web.post("/v1/generate", GENERATE)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 4
+
+
+async def test_several_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server, http_served(server) as web:
+        assert (await web.post("/v1/generate", {"text": "abc", "model": "two"})).json["model"] == "two"
+        assert (
+            "model is empty, must be one of one, two" in (await web.post("/v1/generate", {"text": "a"})).json["detail"]
+        )
+        assert (await web.get("/v1/models/three")).status == 404

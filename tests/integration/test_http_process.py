@@ -1,0 +1,86 @@
+"""The HTTP port of `python -m server`: what its document shows, without the API, and encrypted."""
+
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import new_authority
+from tests.http_serving import Http
+from tests.server_process import ROOT, Running, server
+
+MODEL = str(ROOT / "models" / "g2p-en")
+DOCUMENT = (ROOT / "docs" / "http.md").read_text()
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", DOCUMENT, re.DOTALL)
+    for line in block.replace("\\\n", "").splitlines()
+]
+TOKEN = "a-token-of-tests-0123456789"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with server(MODEL) as started:
+        yield started
+
+
+def test_the_document_has_its_routes() -> None:
+    assert len(COMMANDS) > 6
+    for path in ("/v1/generate", "/v1/score", "/v1/models", "/openapi.json"):
+        assert any(path in command for command in COMMANDS)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_document_shows_is_answered(running: Running, command: str) -> None:
+    line = command.replace("localhost:9090", f"localhost:{running.metrics_port}").replace("curl ", "curl -sS -f ", 1)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    if "generate" in command:
+        assert '"text":"F OW N IY M"' in done.stdout
+
+
+def test_the_page_is_named_where_the_server_says_that_it_serves(running: Running) -> None:
+    assert f"playground on http://127.0.0.1:{running.metrics_port}/; " in running.line
+    page = Http(running.metrics_port).ask("GET", "/")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    again = Http(running.metrics_port).ask("GET", "/", if_none_match=page.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+    files = re.findall(r'"(page/[a-z.]+)"', page.text)
+    assert len(files) == 3
+    assert all(Http(running.metrics_port).ask("GET", f"/{file}").status == 200 for file in files)
+
+
+def test_without_the_api_there_are_metrics_and_health_alone(tmp_path: Path) -> None:
+    certificate, key = new_authority(tmp_path).issue("server")
+    tls = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    with server(MODEL, "--no-http", *tls) as running:
+        assert "playground" not in running.line
+        web = Http(running.metrics_port)
+        assert running.metrics(), "unencrypted"
+        assert web.ask("GET", "/readyz").status == 200
+        for path in ("/", "/v1/models", "/openapi.json"):
+            assert web.ask("GET", path).status == 404
+
+
+def test_encrypted_with_tokens(tmp_path: Path) -> None:
+    """On the event loop that serves, which is another one than that of the tests."""
+    authority = new_authority(tmp_path)
+    certificate, key = authority.issue("server")
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    tls = ["--tls-certificate", str(certificate), "--tls-key", str(key), "--tokens", str(tmp_path / "tokens")]
+    with server(MODEL, *tls) as running:
+        assert "playground on https://" in running.line
+        web = Http(running.metrics_port, ssl.create_default_context(cafile=str(authority.certificate)))
+        body = {"text": "phoneme" * 5, "output": {"attention": True}}
+        for _ in range(20):
+            assert web.ask("POST", "/v1/generate", body).status == 401
+            assert web.ask("POST", "/v1/generate?stream=1", body, authorization=f"Bearer {TOKEN}").status == 200
+        assert not [line for line in running.log().splitlines() if "error" in line]
