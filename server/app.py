@@ -224,6 +224,7 @@ async def start_model(
             max_wait_seconds=config.max_wait_seconds,
             max_client_requests=config.max_client_requests,
             max_client_rows=config.max_client_rows,
+            light_rows=config.light_rows,
         ),
         max_bulk=BULK_PER_ROW * max_rows,
         on_death=on_death,

@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn, get_args
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
+from attendant.server.engine.door import LIGHT_ROWS
 from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
@@ -168,6 +169,12 @@ class ServerConfig:
     )
     max_client_rows: int | None = _option(
         None, _whole("ROWS"), "the same, in rows", "as many as it likes: clients take turns"
+    )
+    light_rows: int = _option(
+        LIGHT_ROWS,
+        _whole("ROWS"),
+        "rows per model that a client may have in flight before its requests are stepped apart from those of others; "
+        "--max-rows or more where all calls come through one proxy, and so from one address",
     )
     bulk_seconds: float | None = _option(
         None,

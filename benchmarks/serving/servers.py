@@ -21,6 +21,7 @@ from benchmarks.serving.generator import Answered, Load
 from benchmarks.serving.payloads import METHODS, UNARY, equal_payloads
 
 START_SECONDS = 180.0
+MAX_LIGHT_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,9 @@ def attendant_server(
         program: the module that Python runs: another one that takes the server's options.
     """
     layout = f"--workers {num_workers} --threads {num_threads}"
-    options = f"--port 0 --metrics-port 0 --log-level warning --precision {precision} {layout}".split()
+    # A load generator stands for many clients; the server sees one address.
+    as_many = f"--light-rows {MAX_LIGHT_ROWS}"
+    options = f"--port 0 --metrics-port 0 --log-level warning --precision {precision} {layout} {as_many}".split()
     return Server(
         key=key,
         name=name,

@@ -49,12 +49,14 @@ class DoorLimits:
         max_wait_seconds: a request that is expected to wait longer is refused.
         max_client_requests, max_client_rows: interactive requests, and their rows, that a client may have in flight;
             None: as many as it likes.
+        light_rows: that a client may have in flight before it is heavy.
     """
 
     max_waiting: int
     max_wait_seconds: float
     max_client_requests: int | None = None
     max_client_rows: int | None = None
+    light_rows: int = LIGHT_ROWS
 
 
 class Prediction(NamedTuple):
@@ -185,7 +187,7 @@ class Door:
     def _admitted(self, request: EngineRequest) -> Entry:
         limits, engines = self._limits, self._engines
         mine = self._clients.get(request.client, _Client())
-        if mine.num_rows + request.max_rows > (LIGHT_ROWS // 2 if mine.num_heavy else LIGHT_ROWS):
+        if mine.num_rows + request.max_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows):
             request = request._replace(priority=Priority.HEAVY)
         ahead = engines.ahead(request.priority, request.client, request.work)
         correction = self._corrections[request.priority].factor

@@ -159,6 +159,12 @@ def test_many_rows_in_flight_are_heavy() -> None:
     assert desk.enter(client="third", options=wide).request.priority is Priority.HEAVY
 
 
+def test_how_many_rows_are_heavy_can_be_chosen() -> None:
+    desk = Desk(light_rows=100)
+    assert {desk.enter().request.priority for _ in range(100)} == {Priority.INTERACTIVE}
+    assert desk.enter().request.priority is Priority.HEAVY
+
+
 def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
     desk = Desk()
     entries = [desk.enter() for _ in range(LIGHT_ROWS + 1)]
