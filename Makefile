@@ -42,13 +42,16 @@ serve: setup ## Serve the demo's bundle in the foreground (BUNDLE=... for anothe
 	@test -d $(BUNDLE) || { echo "serve: there is no $(BUNDLE); make demo builds bundles/g2p-cmudict-small" >&2; exit 2; }
 	@exec $(BIN)/python -m server $(BUNDLE)
 
+# Tests of one file stay together: they share what its fixtures made. A process takes up to 1 GB.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliability`
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -m 'not slow and not cuda and not reliability'
+	@$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not cuda and not reliability'
 
 test-slow: setup ## What needs long, the network, apt or a GPU
-	@$(BIN)/python -m pytest -m 'slow or cuda'
+	@$(BIN)/python -m pytest $(PARALLEL) -m 'slow or cuda'
 
 reliability: setup ## Attack a server over loopback at full size, into benchmarks/results/reliability.md
 	@$(BIN)/python -m pytest -m reliability tests/faults
@@ -72,6 +75,8 @@ protos: setup ## Regenerate the gRPC code from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iattendant_client/v1=protos/attendant/v1 \
 		-I$$($(BIN)/python -c 'import google.rpc, pathlib; print(pathlib.Path(next(iter(google.rpc.__path__))).parents[1])') \
 		--python_out=client --grpc_python_out=client --pyi_out=client attendant_client/v1/seq2seq.proto
+	@$(BIN)/python -m grpc_tools.protoc -Iattendant/server/servicers/inference/v2=protos/inference \
+		--python_out=. --grpc_python_out=. --pyi_out=. attendant/server/servicers/inference/v2/open_inference.proto
 
 constraints: setup ## Write constraints.txt from what is installed
 	@{ sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \

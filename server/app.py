@@ -7,15 +7,18 @@ its engine started. Until then every other call is UNAVAILABLE.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.command import give_up_output
+from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
@@ -23,15 +26,19 @@ from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
-from attendant.server.opening import in_daemon_thread, open_bundles
+from attendant.server.opening import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.repository.folders import is_repository
+from attendant.server.repository.turnover import Turnover
 from attendant.server.servicers.incoming import Bounds, Incoming
+from attendant.server.servicers.inference.servicer import InferenceServicer
+from attendant.server.servicers.shadowing import shadow_of
 from attendant.server.web.app import add_api
 
 log = logging.getLogger(__name__)
@@ -55,6 +62,8 @@ async def serve(config: ServerConfig) -> int:
     incoming = Incoming(metrics, Bounds(max_streams=config.max_streams))
     answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
     metrics.watch_streams(answer_room)
+    processes = WorkerProcesses(config)
+    turnover = repositories(config, processes, catalogue, metrics, lifecycle)
     server = grpc_server(
         catalogue,
         metrics,
@@ -62,6 +71,7 @@ async def serve(config: ServerConfig) -> int:
         incoming,
         answer_room,
         access,
+        InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
     )
@@ -69,71 +79,137 @@ async def serve(config: ServerConfig) -> int:
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
-    has_api = config.no_http == "off"
-    if has_api:
+    tls, page = None, ""
+    if config.no_http == "off":
         add_api(app, catalogue, metrics, answer_room, access, host=config.host, origins=config.http_origins)
-    tls = access.http_context() if has_api else None
+        tls = access.http_context()
+        page = "playground on http{}://{}/; "
     async with AsyncExitStack() as until_the_end:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
-        processes = until_the_end.enter_context(WorkerProcesses(config))
+        until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
         await lifecycle.tell(serving=False)
         await server.start()
         try:
-            models = await _unless_ending(lifecycle, load_models(config, processes, metrics, lifecycle))
-            if models is None:
+            loading = load_models(config, processes, catalogue, metrics, lifecycle, turnover)
+            if not await _unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
-            catalogue.open(models)
-            await _announce(lifecycle, models, serving=True)
+            catalogue.open()
+            await _announce(lifecycle, catalogue, metrics, serving=True)
+            models = [routes.stable for routes in catalogue.all()]
             names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
-            try:
-                page = f"playground on http{'s' if tls else ''}://{addresses[1]}/; " if has_api else ""
-                print(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}", flush=True)
-            except OSError:  # its disk is full; the log says the same
-                give_up_output()
-            await lifecycle.ending()
+            page = page.format("s" if tls else "", addresses[1])
+            _say(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}")
+            del models
+            with turnover.following(config.repository_seconds):
+                await lifecycle.ending()
             catalogue.closing.set()
-            await _announce(lifecycle, models, serving=False)
-            await lifecycle.drain([model.runner for model in models], config.drain_seconds)
+            await _announce(lifecycle, catalogue, metrics, serving=False)
+            runners = [model.runner for routes in catalogue.all() for model in routes.all()]
+            await lifecycle.drain([*runners, *turnover.ending], config.drain_seconds)
         finally:
             await close(server, port, incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 
 
+def _say(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError:  # its disk is full; the log says the same
+        give_up_output()
+
+
+def repositories(
+    config: ServerConfig, processes: WorkerProcesses, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
+) -> Turnover:
+    """What keeps the models of the repositories among the bundles as their folders say."""
+
+    async def start(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
+        bundle = await in_daemon_thread(partial(open_within_limits, path, config))
+        if bundle.manifest.name != name:
+            raise UserError(f"the bundle {path} holds the model {bundle.manifest.name}; its folder must be named so")
+        return await start_model(bundle, label, config, processes, metrics, **engine)
+
+    return Turnover(
+        [path for path in config.bundles if is_repository(path)],
+        catalogue,
+        metrics,
+        start,
+        make_shadow=shadow_of,
+        on_available=partial(_note_available, metrics, lifecycle),
+        on_death=lifecycle.engine_died,
+    )
+
+
+def _note_available(metrics: Metrics, lifecycle: Lifecycle, name: str, available: bool) -> None:
+    metrics.set_ready(name, available and lifecycle.serving)
+    lifecycle.engine_available(name, available)
+
+
 async def load_models(
-    config: ServerConfig, processes: WorkerProcesses, metrics: Metrics, lifecycle: Lifecycle
-) -> list[ServedModel]:
-    """Opens every bundle here, and has it checked, loaded and decoded in processes of its own.
+    config: ServerConfig,
+    processes: WorkerProcesses,
+    catalogue: Catalogue,
+    metrics: Metrics,
+    lifecycle: Lifecycle,
+    turnover: Turnover,
+) -> bool:
+    """Opens every bundle here, and has it checked, loaded and decoded in processes of its own; then the repositories'.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
     """
-    bundles = await in_daemon_thread(partial(open_bundles, config))
-    return [await start_model(bundle, config, processes, metrics, lifecycle) for bundle in bundles]
+    alone = tuple(path for path in config.bundles if path not in turnover.repositories)
+    bundles = await in_daemon_thread(partial(open_bundles, replace(config, bundles=alone)))
+    num_models = len(bundles) + await turnover.look([bundle.manifest.name for bundle in bundles])
+    for bundle in bundles:
+        manifest = bundle.manifest
+        model = await start_model(
+            bundle,
+            manifest.version,
+            config,
+            processes,
+            metrics,
+            num_models=num_models,
+            on_available=partial(_note_available, metrics, lifecycle, manifest.name),
+            on_death=lifecycle.engine_died,
+        )
+        model.metrics.watch_drift(manifest.reference)
+        catalogue.put(Routes(stable=model))
+    await turnover.open()
+    return True
 
 
 async def start_model(
-    bundle: Bundle, config: ServerConfig, processes: WorkerProcesses, metrics: Metrics, lifecycle: Lifecycle
+    bundle: Bundle,
+    label: str,
+    config: ServerConfig,
+    processes: WorkerProcesses,
+    metrics: Metrics,
+    *,
+    num_models: int,
+    on_available: Callable[[bool], None],
+    on_death: Callable[[], None],
 ) -> ServedModel:
     """Starts a model's engines, and waits until they are ready.
 
+    Args:
+        num_models: that share the threads.
+        on_available, on_death: see EngineRunner.
+
     Raises:
         UserError: see `load_models`.
+        RuntimeError: a worker ended while it loaded.
     """
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows
     rendered = metrics.of_model(manifest.name)
-
-    def on_available(available: bool) -> None:
-        rendered.set_ready(available and lifecycle.serving)
-        lifecycle.engine_available(manifest.name, available)
-
     pool = WorkerPool(
-        partial(processes.start, bundle.path),
+        partial(processes.start, bundle.path, num_models),
         config.workers,
         version=manifest.version,
         max_rows=config.max_rows,
@@ -151,18 +227,17 @@ async def start_model(
             max_client_rows=config.max_client_rows,
         ),
         max_bulk=BULK_PER_ROW * max_rows,
-        on_death=lifecycle.engine_died,
+        on_death=on_death,
         on_prediction=rendered.predicted,
         on_available=on_available,
     )
-    if manifest.reference is not None:
-        rendered.watch_drift(manifest.reference)
     await runner.start()
     rendered.watch(
         runner, rows_limit=max_rows, version=manifest.version, precision=pool.precision, provider=config.provider
     )
     return ServedModel(
         bundle=bundle,
+        label=label,
         precision=pool.precision,
         provider=config.provider,
         limits=limits_in_force(manifest, config.max_rows),
@@ -183,7 +258,7 @@ async def _unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, T]) -> 
     return None
 
 
-async def _announce(lifecycle: Lifecycle, models: list[ServedModel], serving: bool) -> None:
+async def _announce(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, serving: bool) -> None:
     await lifecycle.tell(serving)
-    for model in models:
-        model.metrics.set_ready(serving)
+    for routes in catalogue.all():
+        metrics.set_ready(routes.stable.name, serving)

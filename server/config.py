@@ -121,7 +121,7 @@ class ServerConfig:
     threads: int | None = _option(
         None,
         _whole("THREADS"),
-        "CPU threads for the graphs, shared out among the bundles and their workers",
+        "CPU threads for the graphs, shared out among the models and their workers",
         "as many as the CPU quota grants",
     )
     workers: int = _option(
@@ -199,6 +199,9 @@ class ServerConfig:
         f"certificates (files in PEM, separated by {os.pathsep})",
         "unsigned bundles are served too",
     )
+    repository_seconds: float = _option(
+        2.0, SECONDS, "how often repositories of models are looked at for changes; 0: only when an administrator asks"
+    )
     load_seconds: float = _option(
         LOAD_SECONDS, SOME_SECONDS, "how long a bundle may take to be loaded and checked; a slower one is refused"
     )
@@ -229,6 +232,12 @@ class ServerConfig:
         FILE,
         "bearer tokens, a line each: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
         "calls need no token",
+    )
+    admin_tokens: Path | None = _option(
+        None,
+        FILE,
+        "tokens of administrators, in the same form: they may load and unload models, and make any other call",
+        "nobody may",
     )
     health: Openness = _option(
         "open", _one_of(Openness), "whether health checks are answered without a token; closed: they need one"
@@ -318,7 +327,8 @@ def config_parser() -> argparse.ArgumentParser:
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help=f"folders made by `python -m export`, one engine each [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
+        help="folders made by `python -m export`, or repositories of them, NAME/VERSION/, which are followed while the "
+        f"server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     for option in OPTIONS:
         about = f"{option.about} (default: {option.default_text}) [env {option.variable}]"

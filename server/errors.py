@@ -4,6 +4,8 @@ AttendantError
 |-- InvalidArgument       INVALID_ARGUMENT     invalid_argument    a field, its value and its limit; all of them
 |-- Undecodable           INVALID_ARGUMENT     undecodable         the bytes are no message of the method's
 |-- UnknownModel          NOT_FOUND            unknown_model       the name, and those that are served
+|-- UnknownVersion        NOT_FOUND            unknown_version     likewise
+|-- LoadRefused           FAILED_PRECONDITION  load_refused        why a version that an administrator asked for is not
 |-- Overloaded            RESOURCE_EXHAUSTED
 |   |-- QueueFull                              queue_full          with when to come again, like all of these
 |   |-- WaitTooLong                            wait_too_long       its turn would come later than is useful
@@ -102,13 +104,36 @@ class UnknownModel(AttendantError):
     reason = "unknown_model"
 
     def __init__(self, name: str, served: list[str]) -> None:
-        choices = ", ".join(sorted(served))
-        super().__init__(f"model {shortened(name)} is not served here; choose from {choices}")
-        self._choices = choices
+        self._what = f"is not served here; {_choose_from(served)}"
+        super().__init__(f"model {shortened(name)} {self._what}")
 
     @property
     def without_quotes(self) -> str:
-        return f"the model is not served here; choose from {self._choices}"
+        return f"the model {self._what}"
+
+
+class UnknownVersion(AttendantError):
+    code = "NOT_FOUND"
+    reason = "unknown_version"
+
+    def __init__(self, model: str, version: str, served: list[str]) -> None:
+        self._what = f"of {model} is not served here; {_choose_from(served)}"
+        super().__init__(f"version {shortened(version)} {self._what}")
+
+    @property
+    def without_quotes(self) -> str:
+        return f"the version {self._what}"
+
+
+def _choose_from(served: list[str]) -> str:
+    return f"choose from {', '.join(sorted(served))}" if served else "nothing is now"
+
+
+class LoadRefused(AttendantError):
+    """What an administrator asked for is not served: in our words, which may name files of the server's."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "load_refused"
 
 
 class Overloaded(AttendantError):

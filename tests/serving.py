@@ -42,7 +42,9 @@ from attendant.server.models import Catalogue, ServedModel
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
+from attendant.server.repository.turnover import Turnover
 from attendant.server.servicers.incoming import Bounds, Incoming
+from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.workers import thread_pool
@@ -153,12 +155,22 @@ def serve_fake(
     )
     return ServedModel(
         bundle=bundle,
+        label=bundle.manifest.version,
         precision="fp32",
         provider="cpu",
         limits=limits_in_force(bundle.manifest, max_rows),
         runner=runner,
         metrics=rendered,
     )
+
+
+def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Turnover:
+    """What a server without a repository has: nothing comes or goes."""
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("there is no repository")
+
+    return Turnover([], catalogue, metrics, never, make_shadow=never, on_available=never, on_death=never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,7 @@ async def served(
         incoming,
         answer_room,
         access,
+        InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
         max_connections=100,
         max_calls_per_connection=100,
     )

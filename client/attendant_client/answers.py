@@ -179,6 +179,8 @@ class ModelInfo:
         architecture: what the model is: cell, layers, attention, sizes.
         defaults: what unset options take.
         manifest_json: the bundle's whole manifest.
+        label: what the server's operator calls this version; empty: a server of an earlier version, which does not say.
+        role: what it is served for: STABLE, CANARY, SHADOW or NAMED; UNSPECIFIED where the server does not say.
     """
 
     name: str
@@ -192,6 +194,8 @@ class ModelInfo:
     defaults: GenerateOptions
     evaluation: tuple[Evaluation, ...]
     manifest_json: str
+    label: str = ""
+    role: str = "UNSPECIFIED"
 
 
 def _attention_html(

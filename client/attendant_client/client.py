@@ -239,6 +239,7 @@ class AttendantClient:
         include_eos: bool = True,
         attention: bool = False,
         model: str = "",
+        version: str = "",
         request_id: str = "",
         **deadline: Unpack[Deadline],
     ) -> Score:
@@ -249,22 +250,30 @@ class AttendantClient:
             include_eos: whether the target's end counts.
             attention: return the attention weights too.
             model: the manifest's name; may be empty where the server serves one model.
+            version: the model's; empty: the one that the server gives everybody.
             request_id: echoed, and written to the server's log.
             deadline: `timeout`, in seconds.
         """
         request = score_request(
-            source, target, request_id=request_id, model=model, include_eos=include_eos, attention=attention
+            source,
+            target,
+            request_id=request_id,
+            model=model,
+            version=version,
+            include_eos=include_eos,
+            attention=attention,
         )
         return score_of(await self._call(self._seq2seq.Score, request, deadline))
 
     async def models(self, **deadline: Unpack[Deadline]) -> tuple[ModelInfo, ...]:
-        """The models that are served here."""
+        """The models that are served here, every version of them."""
         response = await self._call(self._seq2seq.ListModels, pb.ListModelsRequest(), deadline)
         return tuple(model_info_of(model) for model in response.models)
 
-    async def model(self, name: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
-        """One model; `name` may be empty where the server serves one."""
-        return model_info_of(await self._call(self._seq2seq.GetModel, pb.GetModelRequest(model=name), deadline))
+    async def model(self, name: str = "", version: str = "", **deadline: Unpack[Deadline]) -> ModelInfo:
+        """One model; `name` may be empty where the server serves one, `version` where the stable one is meant."""
+        request = pb.GetModelRequest(model=name, version=version)
+        return model_info_of(await self._call(self._seq2seq.GetModel, request, deadline))
 
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """What the server says of itself, or of one of its services; not retried."""

@@ -37,7 +37,7 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
     """Raises TypeError or ValueError, naming the option, where a value can't stand in the message; InvalidArgument."""
     check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
-    _fill(request, {"request_id": request_id, "model": options.get("model")})
+    _fill(request, {"request_id": request_id, "model": options.get("model"), "version": options.get("version")})
     _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
     _fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
     _fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
@@ -50,11 +50,18 @@ def many_request(sources: Sequence[Source], request_id: str, options: Mapping[st
 
 
 def score_request(
-    source: Source, target: Source, *, request_id: str, model: str, include_eos: bool, attention: bool
+    source: Source,
+    target: Source,
+    *,
+    request_id: str,
+    model: str,
+    version: str = "",
+    include_eos: bool,
+    attention: bool,
 ) -> pb.ScoreRequest:
     """Raises TypeError or ValueError, naming the field, where a value can't stand in the message; InvalidArgument."""
     request = pb.ScoreRequest()
-    _fill(request, {"request_id": request_id, "model": model, "include_eos": include_eos})
+    _fill(request, {"request_id": request_id, "model": model, "version": version, "include_eos": include_eos})
     for side, value in (("source", source), ("target", target)):
         _fill(request, {f"{side}_text": value} if isinstance(value, str) else {f"{side}_tokens": _tokens(value, side)})
     _fill(request.output, {"attention": attention, "token_log_probs": True})
@@ -99,6 +106,7 @@ def model_info_of(model: pb.Model) -> ModelInfo:
         ModelInfo,
         model,
         architecture=dict(model.architecture),
+        role=pb.Role.Name(model.role).removeprefix("ROLE_") if model.role in pb.Role.values() else "UNSPECIFIED",
         limits=_plain(Limits, model.limits),
         defaults=_decoding_defaults(model.defaults),
         evaluation=tuple(_plain(Evaluation, evaluation) for evaluation in model.evaluation),

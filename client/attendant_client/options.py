@@ -106,6 +106,9 @@ class RequestOptions(DecodingFields, OutputFields, total=False):
     """Everything that a request says beside its source."""
 
     model: Annotated[str, Option("the model's name", "the only one served")]
+    version: Annotated[
+        str, Option("the model's version: its label, or what answers say", "the one that the server gives everybody")
+    ]
 
 
 class Deadline(TypedDict, total=False):

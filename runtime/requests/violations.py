@@ -45,9 +45,11 @@ class Violations:
         """What is the matter, in our words: "unset"."""
         self.found.append(Violation(field, state, limit))
 
-    def require(self, held: bool, field: str, value: object, limit: str) -> None:
+    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
+        """Adds the value where it does not hold; returns whether it does."""
         if not held:
             self.add(field, value, limit)
+        return held
 
 
 def summary(violations: Sequence[Violation]) -> str:

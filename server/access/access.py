@@ -24,9 +24,11 @@ from attendant.server.access.certificates import (
 from attendant.server.access.clients import address_of, subject_of
 from attendant.server.access.rates import Rates
 from attendant.server.access.reloading import Reloaded
+from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
 from attendant.server.access.tokens import OPTION as TOKENS
 from attendant.server.access.tokens import Tokens, read_tokens
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
+from attendant.server.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,14 @@ class Access:
         certificates: None: no TLS.
         asks_for_certificates: whether a client needs one of its own.
         tokens: None: none are asked for.
+        admin_tokens: of those who may load and unload models; None: nobody may.
         health, reflection: whether these ask for a token as well.
     """
 
     certificates: Reloaded[Certificates] | None = None
     asks_for_certificates: bool = False
     tokens: Reloaded[Tokens] | None = None
+    admin_tokens: Reloaded[Tokens] | None = None
     rates: Rates = field(default_factory=Rates)
     health: Openness = "open"
     reflection: OpennessOrOff = "open"
@@ -69,15 +73,30 @@ class Access:
             Unauthenticated: a token is asked for, and it has none that is known.
         """
         if self.tokens is not None:
-            return self.tokens.value.name_of(_authorization(context))
+            try:
+                return self.tokens.value.name_of(_authorization(context))
+            except Unauthenticated:
+                if self.admin_tokens is None:
+                    raise
+                return self.administrator_of(context)
         if self.asks_for_certificates:
             return subject_of(context.auth_context())
         return address_of(context.peer())
 
+    def administrator_of(self, context: Any) -> str:
+        """The name of the administrator who makes an RPC.
+
+        Raises:
+            Unauthenticated: it has no administrator's token.
+        """
+        if self.admin_tokens is None:
+            raise Unauthenticated(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
+        return self.admin_tokens.value.name_of(_authorization(context))
+
     @contextmanager
     def following_files(self) -> Iterator[None]:
         """Keeps certificates and tokens as their files are."""
-        followed = [one for one in (self.certificates, self.tokens) if one is not None]
+        followed = [one for one in (self.certificates, self.tokens, self.admin_tokens) if one is not None]
 
         async def follow() -> None:
             while followed:
@@ -111,7 +130,7 @@ def open_access(config: ServerConfig) -> Access:
     Raises:
         UserError: a file that can't be used, or an option that needs another one.
     """
-    certificates = tokens = None
+    certificates = tokens = admin_tokens = None
     if config.tls_certificate is not None and config.tls_key is not None:
         files = CertificateFiles(certificate=config.tls_certificate, key=config.tls_key, client_ca=config.tls_client_ca)
         certificates = Reloaded(files.paths, files.read)
@@ -121,6 +140,8 @@ def open_access(config: ServerConfig) -> Access:
         raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone")
     if (path := config.tokens) is not None:
         tokens = Reloaded([path], lambda: read_tokens(path))
+    if (admin_path := config.admin_tokens) is not None:
+        admin_tokens = Reloaded([admin_path], lambda: read_tokens(admin_path, ADMIN_TOKENS))
     for option, value in (("--health", config.health), ("--reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
             raise UserError(f"{option} is 'closed', but there are no credentials to ask for; add {TOKENS}")
@@ -128,6 +149,7 @@ def open_access(config: ServerConfig) -> Access:
         certificates=certificates,
         asks_for_certificates=config.tls_client_ca is not None,
         tokens=tokens,
+        admin_tokens=admin_tokens,
         rates=Rates(config.client_requests_per_second, config.client_bytes_per_second),
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),

@@ -58,10 +58,11 @@ class Reloaded(Generic[T]):
             log.info("reloaded", extra={"files": names})
 
     def _state(self) -> State:
-        return tuple(map(_state_of, self._paths))
+        return tuple(map(state_of, self._paths))
 
 
-def _state_of(path: Path) -> tuple[int, ...]:
+def state_of(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; empty where there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -17,7 +17,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.access.reloading import read_bytes
 from attendant.server.errors import Unauthenticated
 
-OPTION = "--tokens"
+OPTION, ADMIN_OPTION = "--tokens", "--admin-tokens"
 DIGEST_PREFIX = "sha256:"
 MIN_TOKEN_CHARACTERS = 16
 NAME = re.compile(r"[A-Za-z0-9._@/-]{1,64}")
@@ -57,17 +57,17 @@ def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
-def read_tokens(path: Path) -> Tokens:
-    """Reads a file of tokens.
+def read_tokens(path: Path, option: str = OPTION) -> Tokens:
+    """Reads a file of tokens, which an option names.
 
     Raises:
         UserError: it can't be read, holds no token, or has a line that is none; by the line's number, never its words.
     """
     names: dict[bytes, str] = {}
     try:
-        lines = read_bytes(OPTION, path).decode().splitlines()
+        lines = read_bytes(option, path).decode().splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{OPTION}: {path} is not UTF-8") from None
+        raise UserError(f"{option}: {path} is not UTF-8") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -76,9 +76,9 @@ def read_tokens(path: Path) -> Tokens:
             if names.setdefault(digest, name) != name:
                 raise ValueError("has the token of another client")
         except ValueError as error:
-            raise UserError(f"{OPTION}: {path}, line {number} {error}") from None
+            raise UserError(f"{option}: {path}, line {number} {error}") from None
     if not names:
-        raise UserError(f"{OPTION}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
+        raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
     return Tokens((name, digest) for digest, name in names.items())
 
 

@@ -5,7 +5,7 @@ request.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -139,6 +139,22 @@ class Metrics:
             "before its deadline), steps (more than twice as many).",
             ("model", "what"),
         )
+        self.model_loads = counter(
+            "model_loads",
+            "Versions in repositories that were to be loaded, by what came of it: served, refused.",
+            ("model", "outcome"),
+        )
+        self.routed = counter(
+            "routed",
+            "Requests for a model that has a canary, by which version they got: stable, canary.",
+            ("model", "role"),
+        )
+        self.shadow_answers = counter(
+            "shadow_answers",
+            "Answers that a shadow gave after the stable version, compared by their best text: same, different; "
+            "failed: it gave none.",
+            ("model", "outcome"),
+        )
         self.bundle_info = gauge(
             "bundle_info", "1, for each bundle that is served.", ("model", "version", "precision", "provider")
         )
@@ -151,11 +167,15 @@ class Metrics:
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
         self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
+        self._watched: dict[str, list[tuple[EngineRunner, int]]] = {}
 
     def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
         """A request has ended, somehow."""
         self._requests_of(model, method, code).inc()
         self._seconds_of(model, method).observe(seconds)
+
+    def set_ready(self, model: str, ready: bool) -> None:
+        self.gauges["ready"].labels(model).set(int(ready))
 
     def watch_streams(self, room: AnswerRoom) -> None:
         """Sets what to ask at each scrape about bulk streams."""
@@ -165,40 +185,68 @@ class Metrics:
         self._stream_gauges["bulk_answers_limit_bytes"].set(room.max_bytes)
 
     def of_model(self, model: str) -> "ModelMetrics":
-        return ModelMetrics(self, model)
+        """A version's own, which count what all versions of the model do."""
+        return ModelMetrics(self, model, self._watched.setdefault(model, []))
 
 
 class ModelMetrics:
-    """The metrics of one model, their labels resolved once: a step is short."""
+    """The metrics of one version of a model, their labels resolved once: a step is short."""
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
+    def __init__(self, metrics: Metrics, model: str, watched: list[tuple[EngineRunner, int]]) -> None:
+        """`watched`: the runners of all versions of the model, and the rows that each may have."""
         self._observe = {name: metric.labels(model).observe for name, metric in metrics.histograms.items()}
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
         self._gauges = {name: metric.labels(model) for name, metric in metrics.gauges.items()}
         self._count_mispredicted = {what: metrics.mispredicted.labels(model, what).inc for what in ("time", "steps")}
-        self._bundle_info = partial(metrics.bundle_info.labels, model)
-        self._drift_of = partial(metrics.drift.labels, model)
+        self._count_shadowed = {
+            outcome: metrics.shadow_answers.labels(model, outcome).inc for outcome in ("same", "different", "failed")
+        }
+        self._count_routed = {role: metrics.routed.labels(model, role).inc for role in ("stable", "canary")}
+        self._metrics = metrics
+        self._model = model
+        self._watched = watched
         self._drift: DriftWatch | None = None
+        self._info: tuple[str, ...] = ()
 
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
-        """Sets what never changes, and what to ask the engine for at each scrape, so that it can't go stale."""
-        self._gauges["requests_waiting"].set_function(lambda: runner.num_waiting)
-        self._gauges["requests_running"].set_function(lambda: runner.num_running)
-        self._gauges["rows_running"].set_function(lambda: runner.num_rows)
-        self._gauges["rows_limit"].set(rows_limit)
-        self._gauges["bulk_requests"].set_function(lambda: runner.bulk_room.num_held)
-        self._gauges["bulk_requests_limit"].set(runner.bulk_room.num_places)
-        self._bundle_info(version, precision, provider).set(1)
+        """Sets what never changes, and what to ask the engines for at each scrape, so that it can't go stale."""
+        watched = self._watched
+        watched.append((runner, rows_limit))
+        self._info = self._model, version, precision, provider
+        self._metrics.bundle_info.labels(*self._info).set(1)
+        asked: dict[str, Callable[[], float]] = {
+            "requests_waiting": lambda: sum(one.num_waiting for one, _ in watched),
+            "requests_running": lambda: sum(one.num_running for one, _ in watched),
+            "rows_running": lambda: sum(one.num_rows for one, _ in watched),
+            "rows_limit": lambda: sum(rows for _, rows in watched),
+            "bulk_requests": lambda: sum(one.bulk_room.num_held for one, _ in watched),
+            "bulk_requests_limit": lambda: sum(one.bulk_room.num_places for one, _ in watched),
+        }
+        for name, ask in asked.items():
+            self._gauges[name].set_function(ask)
 
-    def watch_drift(self, reference: Reference) -> None:
-        """Compares the answers from now on with a bundle's reference distributions."""
-        self._drift = DriftWatch(reference)
+    def unwatch(self, runner: EngineRunner) -> None:
+        """The version has ended."""
+        self._watched[:] = [one for one in self._watched if one[0] is not runner]
+        self._metrics.bundle_info.remove(*self._info)
+
+    def watch_drift(self, reference: Reference | None) -> None:
+        """Compares the answers from now on with a bundle's reference distributions; None: it has none."""
+        self._drift = None if reference is None else DriftWatch(reference)
         for signal in SIGNALS:
-            self._drift_of(signal).set_function(partial(self._drift.index, signal))
+            if self._drift is None:
+                self._metrics.drift.remove(self._model, signal)
+            else:
+                self._metrics.drift.labels(self._model, signal).set_function(partial(self._drift.index, signal))
 
-    def set_ready(self, ready: bool) -> None:
-        self._gauges["ready"].set(int(ready))
+    def routed(self, role: str) -> None:
+        """A request that names no version has got the stable one, or the canary."""
+        self._count_routed[role]()
+
+    def shadowed(self, outcome: str) -> None:
+        """A shadow has answered like the stable version, or otherwise, or not at all."""
+        self._count_shadowed[outcome]()
 
     def restarted(self) -> None:
         """An engine whose process died is started again."""

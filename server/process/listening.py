@@ -17,6 +17,9 @@ from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.process.sockets import hang_up
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Incoming
+from attendant.server.servicers.inference.names import SERVICE_NAME as INFERENCE_NAME
+from attendant.server.servicers.inference.servicer import InferenceServicer
+from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -66,6 +69,7 @@ def grpc_server(
     incoming: Incoming,
     answer_room: AnswerRoom,
     access: Access,
+    inference: InferenceServicer,
     *,
     max_connections: int,
     max_calls_per_connection: int,
@@ -85,9 +89,11 @@ def grpc_server(
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
         Seq2SeqServicer(catalogue, metrics, answer_room), server
     )
+    open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if access.reflection != "off":
-        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        services = SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME
+        reflection.enable_server_reflection(services, server)
     return server
 
 

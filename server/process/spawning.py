@@ -69,7 +69,7 @@ class WorkerProcesses:
     """All workers of a server; a context manager that sees them end."""
 
     def __init__(self, config: ServerConfig) -> None:
-        self._config = replace(config, threads=threads_each(config), workers=1)
+        self._config = config
         self._workers: list[WorkerProcess] = []
 
     def __enter__(self) -> Self:
@@ -82,14 +82,18 @@ class WorkerProcesses:
         for worker in self._workers:
             worker.wait(max(0.0, give_up - time.monotonic()))
 
-    def start(self, bundle: Path) -> WorkerProcess:
-        """Starts a worker that loads a bundle."""
+    def start(self, bundle: Path, num_models: int) -> WorkerProcess:
+        """Starts a worker that loads a bundle; `num_models`: that share the threads."""
         self._workers = [worker for worker in self._workers if not worker.ending()]
-        worker = WorkerProcess(replace(self._config, bundles=(bundle,)))
+        threads = threads_each(self._config, num_models)
+        worker = WorkerProcess(replace(self._config, bundles=(bundle,), threads=threads, workers=1))
         self._workers.append(worker)
         return worker
 
 
-def threads_each(config: ServerConfig) -> int:
-    """CPU threads of each engine: the budget, shared out among bundles and their workers, and at least one."""
-    return max(1, (config.threads or available_cpus()) // (len(config.bundles) * config.workers))
+def threads_each(config: ServerConfig, num_models: int) -> int:
+    """CPU threads of each engine: the budget, shared out among models and their workers, and at least one.
+
+    The versions of a model share its requests, so they are not counted: each may use what is the model's.
+    """
+    return max(1, (config.threads or available_cpus()) // (num_models * config.workers))

@@ -145,7 +145,7 @@ class BatchStream:
     async def _submit(self, item: _Item, request: messages.GenerateRequest | UndecodableRequest) -> None:
         try:
             asked = decoded(request)
-            model = self._catalogue.find(asked.model)
+            model = self._catalogue.find(asked.model, asked.version)
             item.parsed = await parsed(read_generate, asked, model)
         except Exception:
             await self._take_room(item, REFUSAL_BYTES)

@@ -7,13 +7,19 @@ from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import Result
-from attendant.server.models import ServedModel
+from attendant.server.models import Role, ServedModel
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 FINISH_REASONS = {
     FinishReason.EOS: messages.FINISH_REASON_EOS,
     FinishReason.LENGTH: messages.FINISH_REASON_LENGTH,
+}
+ROLES: dict[Role, messages.Role] = {
+    "stable": messages.ROLE_STABLE,
+    "canary": messages.ROLE_CANARY,
+    "shadow": messages.ROLE_SHADOW,
+    "named": messages.ROLE_NAMED,
 }
 UNKNOWN_SOURCE = "no symbol of the source is in the vocabulary: the answer does not depend on what it says"
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
@@ -43,7 +49,7 @@ def score_response(parsed: ParsedRequest, result: Result) -> messages.ScoreRespo
     )
 
 
-def model_message(model: ServedModel) -> messages.Model:
+def model_message(model: ServedModel, role: Role) -> messages.Model:
     manifest, limits = model.manifest, model.limits
     return messages.Model(
         name=model.name,
@@ -72,6 +78,8 @@ def model_message(model: ServedModel) -> messages.Model:
             if one.precision == model.precision
         ],
         manifest_json=manifest.to_text(),
+        label=model.label,
+        role=ROLES[role],
     )
 
 

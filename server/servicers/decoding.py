@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from typing import Final
+from weakref import ref
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests.decoding import drawn, read_decoding
@@ -23,7 +24,7 @@ def read_options(
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
     length = num_source_tokens if by_length else 0
     if given.ByteSize() <= MAX_BYTES_KEPT:
-        options, found = _read_once(model, given.SerializeToString(), attention, length)
+        options, found = _read_once(ref(model), given.SerializeToString(), attention, length)
     else:
         options, found = read_decoding(set_fields(given), model, length, attention=attention)
     violations.found += found
@@ -32,7 +33,10 @@ def read_options(
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)
 def _read_once(
-    model: ServedModel, asked: bytes, attention: bool, num_source_tokens: int
+    model: "ref[ServedModel]", asked: bytes, attention: bool, num_source_tokens: int
 ) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
+    """What is remembered does not hold the model, which ends once nobody does."""
+    held = model()
+    assert held is not None, "the caller holds it"
     given = set_fields(messages.DecodingOptions.FromString(asked))
-    return read_decoding(given, model, num_source_tokens, attention=attention)
+    return read_decoding(given, held, num_source_tokens, attention=attention)

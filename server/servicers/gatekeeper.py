@@ -1,6 +1,7 @@
 """Who calls, and whether they may: asked before anything else of a call is looked at."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -16,11 +17,14 @@ from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import Wrapper, wrapped
+from attendant.server.servicers.inference import names as inference
+from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
 
 Behaviour = Callable[[Any, Any], Any]
+ClientOf = Callable[[Any], str]
 Refuse = Callable[[Any, Any, AttendantError], Awaitable[NoReturn]]
 
 
@@ -37,21 +41,29 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         _, service, method = handler_call_details.method.split("/")
-        if handler is not None and service == SERVICE_NAME:
-            return wrapped(handler, partial(self.guarded, method))
-        if handler is not None and service in self._closed:
-            return wrapped(handler, partial(_Guarded, self._access, Rates(), _refuse))
+        if handler is None:
+            return None
+        client_of, rates = self._access.client_of, self._access.rates
+        if service == inference.SERVICE_NAME and method in inference.PROBES:
+            service = health.SERVICE_NAME
+        if service == inference.SERVICE_NAME and method in inference.FOR_ADMINISTRATORS:
+            client_of = self._access.administrator_of
+        if service in (SERVICE_NAME, inference.SERVICE_NAME):
+            return wrapped(handler, partial(_Guarded, client_of, rates, self._counted(method)))
+        if service in self._closed:
+            return wrapped(handler, partial(_Guarded, client_of, Rates(), _refuse))
         return handler
 
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
         """A method of ours with a guard around it."""
-        return _Guarded(self._access, self._access.rates, self._counted(method), behaviour)
+        return _Guarded(self._access.client_of, self._access.rates, self._counted(method), behaviour)
 
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
 
         async def refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
-            request_id, model = getattr(request, "request_id", ""), getattr(request, "model", "")
+            request_id = getattr(request, "request_id", getattr(request, "id", ""))
+            model = getattr(request, "model", getattr(request, "model_name", getattr(request, "name", "")))
             counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
             counted.end(error)
             await abort(context, error, counted.request_id)
@@ -66,8 +78,8 @@ async def _refuse(request: Any, context: Any, error: AttendantError) -> NoReturn
 class _Guarded:
     """Around a method: asks for credentials, and keeps each client to its rate."""
 
-    def __init__(self, access: Access, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
-        self._access = access
+    def __init__(self, client_of: ClientOf, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
+        self._client_of = client_of
         self._rates = rates
         self._refuse = refuse
         self._behaviour = behaviour
@@ -94,7 +106,7 @@ class _Guarded:
 
     async def _let_in(self, request: Any, context: Any) -> None:
         try:
-            client = self._access.client_of(context)
+            client = self._client_of(context)
             CLIENT.set(client)
             if not _is_stream(request) and (wait_seconds := self._rates.take(client, *_size(request))) > 0:
                 raise RateLimited(wait_seconds)
@@ -111,7 +123,7 @@ class _Guarded:
         """The requests of a stream, until its token is not known any more: that is told in `revoked`."""
         async for request in requests:
             try:
-                client = self._access.client_of(context)
+                client = self._client_of(context)
             except Unauthenticated as error:
                 revoked.append(error)
                 return
@@ -121,8 +133,11 @@ class _Guarded:
 
 
 def _size(request: Any) -> tuple[int, int]:
-    """Its bytes, and how many requests it is: a list counts for as many as it holds."""
-    return request.ByteSize(), max(1, len(getattr(request, "requests", ())))
+    """Its bytes, and how many requests it is: a list, or a tensor, counts for as many as it holds."""
+    listed = len(getattr(request, "requests", ()))
+    # What a tensor really has is seen when it is read; where its shape says otherwise, it is refused.
+    shaped = [math.prod(tensor.shape) for tensor in getattr(request, "inputs", ())]
+    return request.ByteSize(), max(1, listed, *(min(size, MAX_REQUESTS) for size in shaped))
 
 
 def _is_stream(request: Any) -> bool:

@@ -17,6 +17,7 @@ import grpc
 
 from attendant.server.errors import AttendantError, TooManyStreams, Undecodable, Unread
 from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest
@@ -185,8 +186,8 @@ class Decoder:
     """Makes requests of bytes.
 
     Attributes:
-        is_ours: the method belongs to our service, which is given what can't be decoded too: to answer and to count it
-            like any other request.
+        is_ours: the method belongs to a service of ours, which is given what can't be decoded too: to answer and to
+            count it like any other request.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Decoder:
     ) -> None:
         """`explain`: what to tell the caller of what `deserialize` raises."""
         _, service, self._method = path.split("/")
-        self.is_ours = service == SERVICE_NAME
+        self.is_ours = service in (SERVICE_NAME, inference.SERVICE_NAME)
         self._deserialize = deserialize
         self._explain = explain
 

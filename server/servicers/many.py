@@ -96,7 +96,7 @@ def _listed(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequenc
 def _read(items: Iterable[_Item], requests: Iterable[messages.GenerateRequest], catalogue: Catalogue) -> None:
     for item, request in zip(items, requests, strict=True):
         try:
-            item.read = read_generate(request, catalogue.find(request.model))
+            item.read = read_generate(request, catalogue.find(request.model, request.version))
         except AttendantError as error:
             item.read = error
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -40,17 +40,19 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request asks of its model, and the one way into the model's engine and back; its message is not kept.
+    """What a request asks of its model, and the one way into the model's engine and back.
 
     Attributes:
         asked: what it asks for.
         by_default: it sets no decoding option.
+        message: kept only where a shadow is to be asked the same.
     """
 
     request_id: str
     model: ServedModel
     asked: ReadRequest
     by_default: bool = False
+    message: messages.GenerateRequest | None = None
 
     @property
     def max_answer_bytes(self) -> int:
@@ -89,6 +91,9 @@ class ParsedRequest:
         self.model.metrics.generated(
             self.asked.source_ids, self.asked.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
+        if self.message is not None:
+            for shadow in self.model.shadows:
+                shadow(self.message, result)
         return result
 
 
@@ -121,7 +126,10 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
         partial(read_options, request.decoding, model),
         violations,
     )
-    return _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
+    asked = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
+    # Draws differ by themselves: nothing is learned from comparing them.
+    compared = model.shadows and asked.asked.options.sampling is None
+    return replace(asked, message=request) if compared else asked
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:

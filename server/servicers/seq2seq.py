@@ -44,7 +44,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request, context):
-            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
             result = asked.generated(await asked.submit(context.time_remaining()))
             return messages.GenerateResponse(**generate_fields(asked, result))
 
@@ -52,7 +52,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         async with self._answering("GenerateStream", request, context):
-            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model))
+            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
             unread_seconds = self._answer_room.unread_seconds
             async with aclosing(streamed(asked, context.time_remaining(), unread_seconds)) as events:
                 async for event in events:
@@ -77,7 +77,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request, context):
-            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model))
+            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model, request.version))
             result = asked.scored(await asked.submit(context.time_remaining()))
             return score_response(asked, result)
 
@@ -86,11 +86,19 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> messages.ListModelsResponse:
         async with answering(self._begin["ListModels"]("", ""), context):
             decoded(request)
-            return messages.ListModelsResponse(models=map(model_message, self._catalogue.all()))
+            return messages.ListModelsResponse(
+                models=[
+                    model_message(model, routes.role_of(model))
+                    for routes in self._catalogue.all()
+                    for model in routes.all()
+                ]
+            )
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
         async with answering(self._begin["GetModel"]("", request.model), context):
-            return model_message(self._catalogue.find(decoded(request).model))
+            routes = self._catalogue.routes(decoded(request).model)
+            model = routes.find(request.version) if request.version else routes.stable
+            return model_message(model, routes.role_of(model))
 
     def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
         identify(request)

@@ -26,7 +26,7 @@ def panel(page: Page, number: int = 0) -> Locator:
 def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") -> Locator:
     """The panel of that number, which has answered."""
     one = panel(page, number)
-    one.get_by_label("Model").select_option(model)
+    one.get_by_label("Model").select_option(label=model)
     page.get_by_label("Text").fill(text)
     expect(one.locator(".map .symbol").first).to_be_visible()
     return one
@@ -34,7 +34,7 @@ def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") ->
 
 def test_an_answer_appears_while_typing(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Text").press_sequentially(WORD, delay=10)
     expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
     expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
@@ -64,7 +64,7 @@ PIECES = """() => {
 
 def test_an_answer_grows(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.evaluate(PIECES)
     page.evaluate(
         """() => {
@@ -146,7 +146,7 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
     expect(second.locator("[data-part=text]")).not_to_have_text("")
     first = panel(page, 0)
     expect(first.locator("[data-part=text]")).to_have_text(SPOKEN)
-    second.get_by_label("Model").select_option("tiny")
+    second.get_by_label("Model").select_option(label="tiny")
     second.get_by_text("About this model").click()
     expect(second.locator(".facts dd").first).to_have_text("tiny")
 
@@ -172,7 +172,7 @@ def test_a_mistake_is_told(page: Page) -> None:
 
 def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Answer while I type").uncheck()
     source = page.get_by_label("Text")
     source.fill(WORD)

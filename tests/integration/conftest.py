@@ -30,3 +30,11 @@ def target(tiny_bundle_path: Path) -> Iterator[str]:
 async def client(target: str) -> AsyncIterator[AttendantClient]:
     async with AttendantClient(target) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def other_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the tiny bundle, with other weights: it answers otherwise."""
+    from tests.bundles import tiny_bundle
+
+    return tiny_bundle(tmp_path_factory.mktemp("bundles") / "other", seed=5)

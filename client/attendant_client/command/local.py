@@ -42,7 +42,7 @@ class LocalModel:
         """All that is asked is decoded together anyway."""
         return self
 
-    async def generate(self, source: Source, *, model: str, **options: Any) -> Generation:
+    async def generate(self, source: Source, *, model: str, version: str, **options: Any) -> Generation:
         """As a client's; all calls have the same options, and there is one model."""
         answered: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._waiting.append((source, answered))
@@ -50,7 +50,7 @@ class LocalModel:
             self._decoding = asyncio.create_task(self._decode(options))
         return await answered
 
-    async def score(self, source: Source, target: Source, *, model: str, **how: Any) -> Score:
+    async def score(self, source: Source, target: Source, *, model: str, version: str, **how: Any) -> Score:
         """As a client's."""
         (score,) = await asyncio.to_thread(self._model.score, [source], [target], **how)
         found: Score = score

@@ -66,8 +66,8 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
     ):
         parser.error("--insecure excludes --tls, certificates and --server-name")
     options.tls = options.tls or (False if options.insecure else None)
-    if getattr(options, "bundle", None) is not None and options.model:
-        parser.error("--model: chooses among a server's models, and --bundle is one")
+    if getattr(options, "bundle", None) is not None and (options.model or options.version):
+        parser.error("--model and --model-version: choose among a server's models, and --bundle is one")
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -186,8 +186,10 @@ def _generate(command: argparse.ArgumentParser) -> None:
 
 
 def _model(command: argparse.ArgumentParser) -> None:
-    _, option = options_of(RequestOptions)["model"]
-    command.add_argument("--model", metavar="M", type=_text, default="", help=_help(option))
+    meanings = options_of(RequestOptions)
+    command.add_argument("--model", metavar="M", type=_text, default="", help=_help(meanings["model"][1]))
+    meaning = _help(meanings["version"][1])
+    command.add_argument("--model-version", dest="version", metavar="V", type=_text, default="", help=meaning)
 
 
 def _bundle(command: argparse.ArgumentParser) -> None:

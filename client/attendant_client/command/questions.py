@@ -36,6 +36,7 @@ async def score(options: Namespace) -> int:
             include_eos=not options.no_eos,
             attention=options.attention,
             model=options.model,
+            version=options.version,
             **({"request_id": options.request_id} if options.bundle is None else {}),
         )
     print(score_as_json(found) if options.json else score_as_text(found, options))

@@ -58,7 +58,7 @@ def model_as_text(model: ModelInfo) -> str:
     """A few lines for people."""
     limits = ", ".join(f"{name} {value}" for name, value in asdict(model.limits).items())
     lines = [
-        f"{model.name}  version {model.version}, {model.precision} on {model.provider}",
+        f"{model.name}  version {model.version}{_called(model)}, {model.precision} on {model.provider}",
         f"  vocabularies  source {model.source_vocabulary_size}, target {model.target_vocabulary_size}",
         f"  architecture  {', '.join(f'{name} {value}' for name, value in sorted(model.architecture.items()))}",
         f"  limits        {limits}",
@@ -68,6 +68,11 @@ def model_as_text(model: ModelInfo) -> str:
         f"  measured      {e.metric} {e.value:g} on {e.num_examples} examples ({e.protocol})" for e in model.evaluation
     ]
     return "\n".join(lines)
+
+
+def _called(model: ModelInfo) -> str:
+    """What a version in a repository is called there, and what it is served for."""
+    return f" ({model.label}, {model.role.lower()})" if model.label not in ("", model.version) else ""
 
 
 def model_as_json(model: ModelInfo) -> str:

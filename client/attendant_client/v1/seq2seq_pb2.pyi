@@ -13,9 +13,22 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
     FINISH_REASON_EOS: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_STABLE: _ClassVar[Role]
+    ROLE_CANARY: _ClassVar[Role]
+    ROLE_SHADOW: _ClassVar[Role]
+    ROLE_NAMED: _ClassVar[Role]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_EOS: FinishReason
 FINISH_REASON_LENGTH: FinishReason
+ROLE_UNSPECIFIED: Role
+ROLE_STABLE: Role
+ROLE_CANARY: Role
+ROLE_SHADOW: Role
+ROLE_NAMED: Role
 
 class Tokens(_message.Message):
     __slots__ = ("tokens",)
@@ -24,20 +37,22 @@ class Tokens(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "text", "tokens", "decoding", "output")
+    __slots__ = ("request_id", "model", "text", "tokens", "decoding", "output", "version")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECODING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     text: str
     tokens: Tokens
     decoding: DecodingOptions
     output: OutputOptions
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., decoding: _Optional[_Union[DecodingOptions, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ...) -> None: ...
+    version: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., decoding: _Optional[_Union[DecodingOptions, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class GenerateManyRequest(_message.Message):
     __slots__ = ("requests",)
@@ -102,7 +117,7 @@ class OutputOptions(_message.Message):
     def __init__(self, attention: _Optional[bool] = ..., token_log_probs: _Optional[bool] = ..., replace_unknowns: _Optional[bool] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("request_id", "model", "source_text", "source_tokens", "target_text", "target_tokens", "include_eos", "output")
+    __slots__ = ("request_id", "model", "source_text", "source_tokens", "target_text", "target_tokens", "include_eos", "output", "version")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +126,7 @@ class ScoreRequest(_message.Message):
     TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_EOS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     source_text: str
@@ -119,17 +135,20 @@ class ScoreRequest(_message.Message):
     target_tokens: Tokens
     include_eos: bool
     output: OutputOptions
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., source_text: _Optional[str] = ..., source_tokens: _Optional[_Union[Tokens, _Mapping]] = ..., target_text: _Optional[str] = ..., target_tokens: _Optional[_Union[Tokens, _Mapping]] = ..., include_eos: _Optional[bool] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ...) -> None: ...
+    version: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., source_text: _Optional[str] = ..., source_tokens: _Optional[_Union[Tokens, _Mapping]] = ..., target_text: _Optional[str] = ..., target_tokens: _Optional[_Union[Tokens, _Mapping]] = ..., include_eos: _Optional[bool] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetModelRequest(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
-    def __init__(self, model: _Optional[str] = ...) -> None: ...
+    version: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("request_id", "model", "version", "hypotheses", "source_tokens", "timings", "warnings")
@@ -251,7 +270,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "precision", "provider", "architecture", "source_vocabulary_size", "target_vocabulary_size", "limits", "defaults", "evaluation", "manifest_json")
+    __slots__ = ("name", "version", "precision", "provider", "architecture", "source_vocabulary_size", "target_vocabulary_size", "limits", "defaults", "evaluation", "manifest_json", "label", "role")
     class ArchitectureEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +289,8 @@ class Model(_message.Message):
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     precision: str
@@ -281,7 +302,9 @@ class Model(_message.Message):
     defaults: DecodingOptions
     evaluation: _containers.RepeatedCompositeFieldContainer[EvaluationResult]
     manifest_json: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., architecture: _Optional[_Mapping[str, str]] = ..., source_vocabulary_size: _Optional[int] = ..., target_vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., defaults: _Optional[_Union[DecodingOptions, _Mapping]] = ..., evaluation: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., manifest_json: _Optional[str] = ...) -> None: ...
+    label: str
+    role: Role
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., precision: _Optional[str] = ..., provider: _Optional[str] = ..., architecture: _Optional[_Mapping[str, str]] = ..., source_vocabulary_size: _Optional[int] = ..., target_vocabulary_size: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., defaults: _Optional[_Union[DecodingOptions, _Mapping]] = ..., evaluation: _Optional[_Iterable[_Union[EvaluationResult, _Mapping]]] = ..., manifest_json: _Optional[str] = ..., label: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_source_tokens", "max_target_tokens", "max_beam_size", "max_num_hypotheses", "max_source_characters", "max_target_characters")

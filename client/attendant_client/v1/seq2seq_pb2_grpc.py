@@ -113,7 +113,7 @@ class Seq2SeqServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """The models served here, with their manifests' facts and the limits in force.
+        """The models served here, every version of them, with their manifests' facts and the limits in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

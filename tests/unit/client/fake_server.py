@@ -162,7 +162,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         with self._received(request, context):
             if request.model not in {"", "fake"}:
                 Failure(grpc.StatusCode.NOT_FOUND, f"model: {request.model!r} is not served here").end(context)
-            return self._model("fake")
+            return self._model("fake", label=request.version, role=pb.ROLE_NAMED if request.version else 0)
 
     @contextmanager
     def _received(self, request: Any, context: grpc.ServicerContext) -> Iterator[None]:
@@ -196,7 +196,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         )
 
     @staticmethod
-    def _model(name: str) -> pb.Model:
+    def _model(name: str, **more: Any) -> pb.Model:
         return pb.Model(
             name=name,
             version="0123456789ab",
@@ -216,6 +216,7 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
             defaults=pb.DecodingOptions(beam_size=1, length_penalty=0.5),
             evaluation=[pb.EvaluationResult(metric="wer", value=33.5, protocol="test words", num_examples=12000)],
             manifest_json=json.dumps({"name": name}),
+            **more,
         )
 
 

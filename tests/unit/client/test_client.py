@@ -117,6 +117,7 @@ async def test_an_empty_text_is_not_an_absent_one(client: AttendantClient, serve
 async def test_every_option_reaches_its_field(client: AttendantClient, server: Served) -> None:
     options: GenerateOptions = {
         "model": "m",
+        "version": "7",
         "beam_size": 4,
         "num_hypotheses": 3,
         "length_penalty": 0.5,
@@ -141,6 +142,7 @@ async def test_every_option_reaches_its_field(client: AttendantClient, server: S
         pb.GenerateRequest(
             text="ab",
             model="m",
+            version="7",
             decoding=pb.DecodingOptions(
                 beam_size=4,
                 num_hypotheses=3,
@@ -213,13 +215,14 @@ async def test_a_score(client: AttendantClient, server: Served) -> None:
     assert (score.source_tokens, score.target_tokens) == (("a", "b"), ("X", "Y"))
     assert (score.request_id, score.model, score.version) == ("r", "m", "0123456789ab")
     assert score.attention == ((1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
-    without = await client.score(["a"], ["X"], include_eos=False)
+    without = await client.score(["a"], ["X"], include_eos=False, version="7")
     assert without.log_prob == -0.5
     assert without.attention is None
     assert server.seq2seq.requests[1] == pb.ScoreRequest(
         source_tokens=pb.Tokens(tokens=["a"]),
         target_tokens=pb.Tokens(tokens=["X"]),
         include_eos=False,
+        version="7",
         output=pb.OutputOptions(token_log_probs=True),
     )
 
@@ -244,6 +247,9 @@ async def test_models(client: AttendantClient) -> None:
     ]
     assert (model.precision, model.provider, model.manifest_json) == ("fp32", "cpu", '{"name": "fake"}')
     assert (model.source_vocabulary_size, model.target_vocabulary_size) == (32, 80)
+    assert (model.label, model.role) == ("", "UNSPECIFIED")
+    named = await client.model("fake", "7")
+    assert (named.label, named.role) == ("7", "NAMED")
     with pytest.raises(NotFound, match="'none' is not served here"):
         await client.model("none")
 

@@ -104,7 +104,7 @@ def test_what_a_bundle_can_not_answer(arguments: list[str], said: str, capsys: p
 def test_a_bundle_has_no_choice_of_models(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["generate", "face", "--bundle", BUNDLE, "--model", "m"])
-    assert "--model: chooses among a server's models, and --bundle is one" in capsys.readouterr().err
+    assert "--model and --model-version: choose among a server's models, and --bundle is one" in capsys.readouterr().err
 
 
 COMPLETE = """source {script}

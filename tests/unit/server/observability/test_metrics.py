@@ -62,6 +62,9 @@ CONTRACT = {
     "bulk_streams_stalled": {"model"},
     "bulk_answers_bytes": {"model"},
     "bulk_answers_limit_bytes": {"model"},
+    "model_loads_total": {"model", "outcome"},
+    "routed_total": {"model", "role"},
+    "shadow_answers_total": {"model", "outcome"},
     "bundle_info": {"model", "version", "precision", "provider"},
     "ready": {"model"},
     "attention_entropy_ratio": {"model"},
@@ -93,7 +96,8 @@ def exercise(metrics: Metrics) -> None:
     model = metrics.of_model("m")
     runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_room=BulkRoom(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
-    model.set_ready(True)
+    metrics.set_ready("m", True)
+    metrics.model_loads.labels("m", "served").inc()
     model.watch_drift(REFERENCE)
     model.stepped(STEP)
     model.answered((4, 5, 1, 4, 3), 4, STATS)
@@ -186,6 +190,21 @@ def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
     assert value(metrics, "requests_waiting") == 0
 
 
+def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics) -> None:
+    versions = [metrics.of_model("m"), metrics.of_model("m")]
+    runners: list[Any] = [
+        SimpleNamespace(num_waiting=waiting, num_running=0, num_rows=0, bulk_room=BulkRoom(16)) for waiting in (3, 4)
+    ]
+    for number, (version, runner) in enumerate(zip(versions, runners, strict=True)):
+        version.watch(runner, rows_limit=8, version=f"v{number}", precision="fp32", provider="cpu")
+    assert value(metrics, "requests_waiting") == 7 and value(metrics, "rows_limit") == 16
+    assert value(metrics, "bundle_info", version="v0", precision="fp32", provider="cpu") == 1
+    versions[0].unwatch(runners[0])
+    assert value(metrics, "requests_waiting") == 4 and value(metrics, "rows_limit") == 8
+    assert value(metrics, "bundle_info", version="v0", precision="fp32", provider="cpu") is None
+    assert value(metrics, "bundle_info", version="v1", precision="fp32", provider="cpu") == 1
+
+
 def test_entropy_and_coverage_by_hand() -> None:
     sharp = np.eye(4, dtype=np.float32)
     assert attention_entropy(sharp) == pytest.approx(0.0, abs=1e-6)
@@ -207,3 +226,5 @@ def test_drift_is_that_of_answers_by_the_bundles_defaults(metrics: Metrics) -> N
         model.generated((4, 5), 2, [hypothesis(2)], by_default=True)
     drift = value(metrics, "drift_index", signal="source_tokens")
     assert drift is not None and drift > 0.25, "all sources have two tokens, and half of them used to have one"
+    metrics.of_model("m").watch_drift(None)
+    assert value(metrics, "drift_index", signal="source_tokens") is None, "the next version has no reference"

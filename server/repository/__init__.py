@@ -1,0 +1,1 @@
+"""Models that come and go: folders of versions, and what is served of them while they change."""

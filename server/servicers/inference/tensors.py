@@ -1,0 +1,151 @@
+"""Tensors on the wire: texts out of those of a request, and arrays into those of a response.
+
+N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS where it ended there), S
+source tokens of the longest. Where there is less, there is padding: empty strings and zeros, and a score and log_prob
+of minus infinity for a hypothesis that is not there.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from attendant.runtime.requests.violations import Violations
+from attendant.server.servicers.inference.v2 import open_inference_pb2 as messages
+from attendant.server.servicers.many import MAX_REQUESTS
+
+LENGTH: Final = struct.Struct("<I")
+
+Answer = Mapping[str, Any]
+"""A GenerateResponse's fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that ModelInfer gives.
+
+    Attributes:
+        datatype: BYTES or FP32.
+        axes: beyond N.
+        of: the cells of one text's answer, nested as the axes are.
+        by_default: given where the request names no outputs.
+    """
+
+    datatype: str
+    axes: str
+    of: Callable[[Answer], Any]
+    padding: Any
+    by_default: bool = False
+
+
+def _each(name: str) -> Callable[[Answer], Any]:
+    return lambda answer: [hypothesis[name] for hypothesis in answer["hypotheses"]]
+
+
+def _attention(answer: Answer) -> Any:
+    maps = (hypothesis["attention"] for hypothesis in answer["hypotheses"])
+    return [np.reshape(one.weights, (one.rows, one.columns)) for one in maps]
+
+
+INPUT: Final = "text"
+OUTPUTS: Final = {
+    "text": Output("BYTES", "H", _each("text"), "", by_default=True),
+    "score": Output("FP32", "H", _each("score"), -np.inf, by_default=True),
+    "log_prob": Output("FP32", "H", _each("log_prob"), -np.inf, by_default=True),
+    "tokens": Output("BYTES", "HT", _each("tokens"), ""),
+    "token_log_probs": Output("FP32", "HT", _each("token_log_probs"), 0.0),
+    "attention": Output("FP32", "HTS", _attention, 0.0),
+    "source_tokens": Output("BYTES", "S", lambda answer: answer["source_tokens"], ""),
+}
+
+
+def read_texts(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The texts of the request's only input; none, and told, where something is wrong with it."""
+    names = [one.name for one in request.inputs]
+    if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
+        return []
+    (tensor,) = request.inputs
+    violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
+    given: Sequence[bytes] | None = tensor.contents.bytes_contents
+    if raw := request.raw_input_contents:
+        held = len(raw) == 1 and not given
+        violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
+        given = _unpacked(raw[0])
+    if given is None:
+        violations.say("raw_input_contents[0]", "cut short", "texts, each behind its length in four bytes")
+        return []
+    if not 1 <= len(given) <= MAX_REQUESTS:
+        violations.say(f"inputs[{INPUT}]", f"of {len(given)} elements", f"of 1 to {MAX_REQUESTS} elements")
+    elif min(tensor.shape, default=0) < 1 or math.prod(tensor.shape) != len(given):
+        violations.say(f"inputs[{INPUT}].shape", str(list(tensor.shape)), f"that of {len(given)} elements")
+    texts = []
+    for place, one in enumerate(given):
+        try:
+            texts.append(one.decode())
+        except UnicodeDecodeError:
+            violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
+    return texts
+
+
+def _unpacked(raw: bytes) -> list[bytes] | None:
+    """The elements; None: they don't end where the bytes do."""
+    found, place = [], 0
+    while place + LENGTH.size <= len(raw):
+        (length,) = LENGTH.unpack_from(raw, place)
+        place += LENGTH.size
+        found.append(raw[place : place + length])
+        place += length
+    return found if place == len(raw) else None
+
+
+def read_outputs(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The names of the outputs that are asked for."""
+    names = [one.name for one in request.outputs]
+    for place, name in enumerate(names):
+        violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
+    return names or [name for name, output in OUTPUTS.items() if output.by_default]
+
+
+def add_outputs(
+    response: messages.ModelInferResponse, names: Sequence[str], answers: Sequence[Answer], *, raw: bool
+) -> None:
+    """Puts the tensors of all texts' answers into a response; `raw`: as bytes, which take less time and space."""
+    for name in names:
+        output = OUTPUTS[name]
+        cells = [output.of(answer) for answer in answers]
+        array = np.full(
+            _shape(cells, 1 + len(output.axes)), output.padding, object if output.datatype == "BYTES" else np.float32
+        )
+        _fill(array, cells)
+        tensor = response.outputs.add(name=name, datatype=output.datatype, shape=array.shape)
+        if output.datatype == "BYTES":
+            elements = [text.encode() for text in array.ravel()]
+            if raw:
+                response.raw_output_contents.append(b"".join(LENGTH.pack(len(one)) + one for one in elements))
+            else:
+                tensor.contents.bytes_contents.extend(elements)
+        elif raw:
+            response.raw_output_contents.append(array.astype("<f4").tobytes())
+        else:
+            tensor.contents.fp32_contents.extend(array.ravel())
+
+
+def _shape(cells: Any, num_axes: int) -> tuple[int, ...]:
+    """Of the smallest array that holds what is nested in lists of unequal lengths."""
+    inner = [_shape(one, num_axes - 1) for one in cells] if num_axes > 1 else []
+    return (
+        (len(cells), *(max(sizes) for sizes in zip(*inner, strict=True)))
+        if inner
+        else (len(cells),) + (0,) * (num_axes - 1)
+    )
+
+
+def _fill(array: Any, cells: Any) -> None:
+    if array.ndim == 1:
+        array[: len(cells)] = cells
+        return
+    for place, one in enumerate(cells):
+        _fill(array[place], one)

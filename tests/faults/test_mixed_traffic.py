@@ -1,0 +1,261 @@
+"""Mixed traffic.
+
+All that callers do, at once and for long: every call, answered, refused, cancelled, undecodable, not read, by clients
+that come and go while credentials are exchanged. Nothing may grow by it, and nothing may be left over.
+"""
+
+import asyncio
+import itertools
+import random
+import secrets
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import psutil
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from benchmarks.harness.process import tree
+from tests.faults.conftest import Figure
+from tests.faults.figures import at_least, at_most
+from tests.server_process import ROOT, Running, server
+
+SECONDS = 3600.0
+"""Of the full size."""
+
+SAMPLE_SECONDS = 5.0
+TIMEOUT_SECONDS = 30.0
+WORDS = ("badge", "cabbage", "face", "jab", "phoneme", "attention", "a" * 30)
+GAUGES = ("attendant_requests_waiting", "attendant_requests_running", "attendant_rows_running")
+BULK_GAUGES = ("attendant_bulk_requests", "attendant_bulk_streams", "attendant_bulk_answers_bytes")
+CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"}
+OWN_DOING = {"CANCELLED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
+"""How calls end that their caller cancels, gives no time, or does not read."""
+
+
+class Sample(NamedTuple):
+    """The server and its workers at one time."""
+
+    mebibytes: float
+    descriptors: int
+    threads: int
+
+
+def sample(running: Running) -> Sample:
+    descriptors = threads = 0
+    for process in tree(running.process.pid):
+        with suppress(psutil.Error):
+            descriptors += process.num_fds()
+            threads += process.num_threads()
+    return Sample(running.resident_mebibytes(), descriptors, threads)
+
+
+@dataclass
+class Traffic:
+    """Callers of a server, and how their calls ended.
+
+    Attributes:
+        tokens: the file of the bearer tokens that the server takes.
+        codes: of calls that were waited for, by what was done.
+    """
+
+    target: str
+    tokens: Path
+    draw: random.Random = field(default_factory=lambda: random.Random(20))
+    codes: dict[str, Counter[str]] = field(default_factory=dict)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    def __post_init__(self) -> None:
+        self.exchange()
+
+    def exchange(self) -> None:
+        """Gives the file another token beside the callers'."""
+        self.tokens.write_text(f"callers {self.token}\nothers {secrets.token_urlsafe(24)}\n")
+
+    async def run(self, seconds: float) -> None:
+        """Raises what went wrong in a caller."""
+        doings: dict[str, Callable[[Any], Awaitable[str]]] = {
+            "generate": self._generate,
+            "score": self._score,
+            "models": self._models,
+            "bulk": self._bulk,
+            "wrong": self._wrong,
+            "undecodable": self._undecodable,
+            "stranger": self._stranger,
+            "cancelled": self._cancelled,
+            "late": self._late,
+            "unread": self._unread,
+        }
+        until = time.monotonic() + seconds
+
+        async def call(name: str, doing: Callable[[Any], Awaitable[str]]) -> None:
+            counted = self.codes.setdefault(name, Counter())
+            while time.monotonic() < until:
+                async with grpc.aio.insecure_channel(self.target, [("grpc.enable_retries", 0)]) as channel:
+                    for _ in range(20):
+                        counted[await doing(channel)] += 1
+                        await asyncio.sleep(self.draw.random() * 0.1)
+                        if time.monotonic() > until:
+                            break
+
+        async def exchange() -> None:
+            while time.monotonic() < until:
+                await asyncio.sleep(min(10.0, seconds / 3))
+                self.exchange()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(exchange())
+            for name, doing in doings.items():
+                group.create_task(call(name, doing))
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),)
+
+    def _request(self) -> messages.GenerateRequest:
+        kind = self.draw.randrange(4)
+        request = messages.GenerateRequest(text=self.draw.choice(WORDS), request_id=str(self.draw.random()))
+        if kind == 1:
+            request.decoding.beam_size = request.decoding.num_hypotheses = self.draw.randint(1, 8)
+        elif kind == 2:
+            request.decoding.sampling.temperature = 0.5 + self.draw.random()
+            request.output.token_log_probs = True
+        elif kind == 3:
+            request.decoding.length_penalty = self.draw.random()
+            request.output.attention = True
+        return request
+
+    async def _generate(self, channel: Any) -> str:
+        return await _code(_stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+
+    async def _score(self, channel: Any) -> str:
+        request = messages.ScoreRequest(source_text=self.draw.choice(WORDS), target_text="B AE")
+        return await _code(_stub(channel).Score(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+
+    async def _models(self, channel: Any) -> str:
+        request = messages.GetModelRequest(model=self.draw.choice(("", "none")))
+        return await _code(_stub(channel).GetModel(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+
+    async def _bulk(self, channel: Any) -> str:
+        async def requests() -> AsyncIterator[messages.GenerateRequest]:
+            for _ in range(50):
+                yield self._request()
+
+        call = _stub(channel).GenerateBatch(requests(), timeout=TIMEOUT_SECONDS, metadata=self._metadata)
+        num_answers = len([answer async for answer in call])
+        assert num_answers == 50
+        return await _code(call)
+
+    async def _wrong(self, channel: Any) -> str:
+        request = self._request()
+        request.decoding.beam_size = 100_000
+        return await _code(_stub(channel).Generate(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
+
+    async def _undecodable(self, channel: Any) -> str:
+        call = channel.unary_unary("/attendant.v1.Seq2Seq/Generate")
+        return await _code(call(b"\x08" + self.draw.randbytes(9) + b"\xff", metadata=self._metadata))
+
+    async def _stranger(self, channel: Any) -> str:
+        metadata = (("authorization", f"Bearer {secrets.token_urlsafe(24)}"),)
+        return await _code(_stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=metadata))
+
+    async def _cancelled(self, channel: Any) -> str:
+        call = _stub(channel).Generate(self._request(), timeout=TIMEOUT_SECONDS, metadata=self._metadata)
+        await asyncio.sleep(self.draw.random() * 0.02)
+        call.cancel()
+        return await _code(call)
+
+    async def _late(self, channel: Any) -> str:
+        return await _code(_stub(channel).Generate(self._request(), timeout=0.003, metadata=self._metadata))
+
+    async def _unread(self, channel: Any) -> str:
+        """A bulk stream that is not read for a while, and then left."""
+        requests = itertools.repeat(self._request(), 200)
+        call = _stub(channel).GenerateBatch(requests, metadata=self._metadata)
+        await asyncio.sleep(1 + self.draw.random())
+        call.cancel()
+        return await _code(call)
+
+
+def _stub(channel: Any) -> Any:
+    return seq2seq_pb2_grpc.Seq2SeqStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def _code(call: Any) -> str:
+    return str((await call.code()).name)
+
+
+async def left_over(running: Running) -> dict[str, float]:
+    """Gauges of work that are not 0 though nobody asks: looked at until they are, 10 s at most."""
+    give_up = time.monotonic() + 10
+    while True:
+        metrics = await asyncio.to_thread(running.metrics)
+        names = tuple(f"{name}{{" for name in (*GAUGES, *BULK_GAUGES))
+        found = {name: value for name, value in metrics.items() if name.startswith(names) and value}
+        if not found or time.monotonic() > give_up:
+            return found
+        await asyncio.sleep(0.1)
+
+
+def check_codes(codes: dict[str, Counter[str]]) -> None:
+    for name, counted in codes.items():
+        allowed = CODES | OWN_DOING if name in ("cancelled", "late", "unread") else CODES
+        assert counted.keys() <= allowed, f"{name}: {counted}"
+    assert codes["generate"]["OK"] and codes["bulk"]["OK"] and codes["cancelled"]["CANCELLED"]
+    assert codes["undecodable"].keys() == {"INVALID_ARGUMENT"} and codes["stranger"].keys() == {"UNAUTHENTICATED"}
+
+
+async def test_nothing_is_left_over(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    traffic = Traffic("", tokens)
+    with server(str(tiny_bundle_path), f"--tokens={tokens}") as running:
+        traffic.target = running.target
+        await traffic.run(2)
+        assert not await left_over(running)
+        before = sample(running)
+        await traffic.run(4)
+        assert not await left_over(running)
+        await asyncio.sleep(0.5)  # until the connections are closed
+        after = sample(running)
+        assert "Traceback" not in running.log()
+    check_codes(traffic.codes)
+    assert after.descriptors <= before.descriptors + 4 and after.threads <= before.threads + 2
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(SECONDS + 600)
+async def test_an_hour(tmp_path: Path, figure: Figure) -> None:
+    """Memory of the last quarter over that of the second: no more than it varies within a quarter."""
+    tokens = tmp_path / "tokens"
+    traffic = Traffic("", tokens)
+    samples: list[Sample] = []
+    with server(str(ROOT / "models" / "g2p-en"), f"--tokens={tokens}") as running:
+        traffic.target = running.target
+        running_traffic = asyncio.create_task(traffic.run(SECONDS))
+        while not running_traffic.done():
+            await asyncio.wait((running_traffic,), timeout=SAMPLE_SECONDS)
+            samples.append(await asyncio.to_thread(sample, running))
+        await running_traffic
+        left = await left_over(running)
+        log = running.log()
+    for name, counted in traffic.codes.items():
+        print(f"{name}: {dict(counted)}")
+    check_codes(traffic.codes)
+    quarters = [samples[len(samples) * i // 4 : len(samples) * (i + 1) // 4] for i in range(4)]
+    medians = [[statistics.median(values) for values in zip(*quarter, strict=True)] for quarter in quarters]
+    print("medians of the quarters (MiB, descriptors, threads):", medians)
+    spread = max(one.mebibytes for one in quarters[1]) - min(one.mebibytes for one in quarters[1])
+    figure("calls in an hour", sum(c.total() for c in traffic.codes.values()), at_least(1), "")
+    figure("memory: last quarter over the second", medians[3][0] - medians[1][0], at_most(max(spread, 4.0)), "MiB more")
+    figure("descriptors: last quarter over the second", medians[3][1] - medians[1][1], at_most(4), "more")
+    figure("threads: last quarter over the second", medians[3][2] - medians[1][2], at_most(2), "more")
+    figure("gauges that are not 0 in the end", len(left), at_most(0), "")
+    figure("tracebacks in the log", log.count("Traceback"), at_most(0), "")

@@ -1,0 +1,195 @@
+"""The Open Inference Protocol as NVIDIA's own client speaks it, and as one that sends no raw contents does."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
+from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.repositories import put_version
+from tests.server_process import ROOT, Running, server
+
+ADMIN = "admin-token-0123456789"
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models")
+    put_version(tiny_bundle_path, path, "first", "1")
+    return path
+
+
+@pytest.fixture(scope="module")
+def running(repository: Path, tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    admins = tmp_path_factory.mktemp("access") / "admins"
+    admins.write_text(f"operator {ADMIN}\n")
+    options = "--admin-tokens", str(admins), "--repository-seconds", "0"
+    with server(str(repository), str(tiny_bundle_path), *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def told(running: Running, repository: Path, environment: dict[str, str], expected: Any) -> Any:
+    """All that the client is told, in one go."""
+    program = [sys.executable, "-m", "tests.integration.triton_client", running.target, ADMIN, str(repository)]
+    run = subprocess.run(program, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def expected(running: Running) -> Any:
+    """What Generate answers, of a text and options."""
+    with grpc.insecure_channel(running.target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+
+        def ask(text: str, **options: Any) -> messages.GenerateResponse:
+            decoding = messages.DecodingOptions(**options)
+            output = messages.OutputOptions(attention=True, token_log_probs=True)
+            request = messages.GenerateRequest(text=text, model="tiny", decoding=decoding, output=output)
+            return stub.Generate(request, timeout=60)
+
+        yield ask
+
+
+def test_health_and_metadata(told: Any) -> None:
+    assert told["live"] and told["ready"]
+    assert told["model ready"] == [True, True, False] and not told["unknown ready"]
+    assert told["server"]["name"] == "attendant" and told["server"]["extensions"] == ["model_repository"]
+    assert told["model"]["versions"] == ["1"]
+    assert told["model"]["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
+    shapes = {one["name"]: len(one["shape"]) for one in told["model"]["outputs"]}
+    assert shapes == {
+        "text": 2, "score": 2, "log_prob": 2, "tokens": 3, "token_log_probs": 3, "attention": 4, "source_tokens": 2,
+    }  # fmt: skip
+
+
+def test_answers_are_those_of_generate(told: Any, expected: Any) -> None:
+    alone = [expected(text).hypotheses[0] for text in ("badge", "jab", "face")]
+    assert told["plain"] == {name: [[getattr(one, name)] for one in alone] for name in ("text", "score", "log_prob")}
+    assert told["echoed"] == ["mine", "1"]
+    assert (
+        told["drawn"][0]
+        == told["drawn"][1]
+        == [[expected("badge", sampling={"seed": 5, "top_k": 4}).hypotheses[0].text]]
+    )
+
+
+def test_tensors_are_padded_to_the_longest(told: Any, expected: Any) -> None:
+    options = {"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9}
+    answers = [expected(text, **options) for text in ("badge", "jab")]
+    full = told["full"]
+    assert full["text"] == [[one.text for one in answer.hypotheses] for answer in answers]
+    longest = max(len(one.token_log_probs) for answer in answers for one in answer.hypotheses)
+    for place, answer in enumerate(answers):
+        source = list(answer.source_tokens)
+        padding = [""] * (6 - len(source))
+        assert full["source_tokens"][place] == source + padding
+        for rank, one in enumerate(answer.hypotheses):
+            rest = longest - len(one.token_log_probs)
+            assert [token for token in full["tokens"][place][rank] if token] == list(one.tokens)
+            assert full["token_log_probs"][place][rank] == list(one.token_log_probs) + [0.0] * rest
+            rows = full["attention"][place][rank]
+            cells = [cell for row in rows[: one.attention.rows] for cell in row[: one.attention.columns]]
+            assert cells == list(one.attention.weights)
+            assert not any(cell for row in rows[one.attention.rows :] for cell in row)
+            assert not any(cell for row in rows for cell in row[one.attention.columns :])
+
+
+def test_refusals(told: Any) -> None:
+    unknown, beam, kinds, output, blank, many = told["refused"]
+    assert unknown == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first, tiny"
+    assert beam.startswith("StatusCode.INVALID_ARGUMENT: parameters.beam_size is 64, must be 1 to 8")
+    assert "parameters.beam_size is '4', must be a whole number from 0 to 4294967295" in kinds
+    assert "parameters is 'speed', must be some of alternatives, beam_size, " in kinds
+    assert "parameters.seed is -1, must be a whole number from 0 to 18446744073709551615" in kinds
+    assert output.startswith("StatusCode.INVALID_ARGUMENT: outputs[1].name is 'texts', must be one of text, score, ")
+    assert blank == "StatusCode.INVALID_ARGUMENT: inputs[text][1] is 0 tokens long, must be 1 to 64 tokens long"
+    assert many == "StatusCode.INVALID_ARGUMENT: inputs[text] is of 257 elements, must be of 1 to 256 elements"
+
+
+def test_loading_and_unloading(told: Any, running: Running, tiny_bundle_path: Path) -> None:
+    assert told["before"].items() >= {"first/1": "READY"}.items() and len(told["before"]) == 2
+    without, wrong = told["strangers"]
+    assert without.startswith("StatusCode.UNAUTHENTICATED: this server asks for a token")
+    assert wrong == "StatusCode.UNAUTHENTICATED: the token is not known here; it may have been replaced"
+    ready, refused, state = told["unloaded"]
+    assert not ready and refused.startswith("StatusCode.NOT_FOUND: ") and state == "UNAVAILABLE"
+    assert told["broken"].startswith("StatusCode.FAILED_PRECONDITION: 2: the bundle ")
+    assert "golden.jsonl: 3 bytes, the manifest says" in told["broken"]
+    ready, states = told["after"]
+    assert ready, "the version before the broken one"
+    assert states["first/1"] == "READY" and states["first/2"] == "UNAVAILABLE"
+    assert told["nowhere"] == "StatusCode.NOT_FOUND: model 'nobody' is not served here; choose from first"
+    metrics = running.metrics()
+    calls = 'attendant_requests_total{"code": "OK", "method": "ModelInfer", "model": "first"}'
+    assert metrics[calls] == 4
+
+
+def infer(target: str, **fields: Any) -> wire.ModelInferResponse:
+    with grpc.insecure_channel(target) as channel:
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        return stub.ModelInfer(wire.ModelInferRequest(model_name="tiny", **fields), timeout=60)
+
+
+def text_tensor(*texts: bytes, **fields: Any) -> dict[str, Any]:
+    contents = {"bytes_contents": texts}
+    return {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "contents": contents} | fields
+
+
+def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
+    """As KServe's protocol has them first; and a shape of a batch."""
+    answer = infer(running.target, inputs=[text_tensor(b"badge", b"jab", shape=[2, 1])])
+    text, score, _ = answer.outputs
+    alone = [expected(one).hypotheses[0] for one in ("badge", "jab")]
+    assert [one.decode() for one in text.contents.bytes_contents] == [one.text for one in alone]
+    assert list(score.contents.fp32_contents) == [one.score for one in alone]
+    assert list(text.shape) == [2, 1] and not answer.raw_output_contents
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "inputs is '', must be one tensor, named text"),
+        ({"inputs": [text_tensor(b"a", name="texts")]}, "inputs is 'texts', must be one tensor, named text"),
+        ({"inputs": [text_tensor()]}, "inputs[text] is of 0 elements, must be of 1 to 256 elements"),
+        ({"inputs": [text_tensor(b"a", datatype="INT64")]}, "inputs[text].datatype is 'INT64', must be BYTES"),
+        ({"inputs": [text_tensor(b"a", shape=[2])]}, "inputs[text].shape is [2], must be that of 1 elements"),
+        ({"inputs": [text_tensor(b"a", b"b", shape=[-2, -1])]}, "inputs[text].shape is [-2, -1], must be that of 2"),
+        ({"inputs": [text_tensor(b"\xff")]}, "inputs[text][0] is no UTF-8, must be a text in UTF-8"),
+        (
+            {"inputs": [text_tensor(shape=[1])], "raw_input_contents": [b"\x09\0\0\0abc"]},
+            "raw_input_contents[0] is cut short, must be texts, each behind its length in four bytes",
+        ),
+        (
+            {"inputs": [text_tensor(b"a")], "raw_input_contents": [b"\x01\0\0\0a"]},
+            "raw_input_contents is 1, must be the contents of each input, set nowhere else",
+        ),
+        ({"inputs": [text_tensor(b"a")], "parameters": {"beam_size": {}}}, "parameters.beam_size is '', must be"),
+        ({"inputs": [text_tensor(b"a")], "id": "a\nb"}, "id is 'a\\nb', must be at most 128 characters"),
+        ({"inputs": [text_tensor(b"a")], "parameters": {"top_p": {"double_param": 2}}}, "parameters.top_p is 2"),
+        (
+            {"inputs": [text_tensor(b"a")], "parameters": {"target_prefix": {"string_param": "AA ZZ"}}},
+            "parameters.target_prefix[1] is 'ZZ', must be in the vocabulary",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_by_the_protocols_names(running: Running, fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(running.target, **fields)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith(told)
+
+
+def test_prefixes_are_texts(running: Running, expected: Any) -> None:
+    prefix = {"target_prefix": {"string_param": "AA AE"}, "sampling": {"bool_param": True}}
+    answer = infer(running.target, inputs=[text_tensor(b"badge")], parameters=prefix)
+    assert answer.outputs[0].contents.bytes_contents[0].startswith(b"AA AE")

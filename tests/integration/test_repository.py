@@ -1,0 +1,222 @@
+"""Models that come and go while a server in a process of its own serves: one server, a model for each test."""
+
+import asyncio
+import json
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.repositories import put_policy, put_version
+from tests.server_process import Running, server
+
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models")
+    put_version(tiny_bundle_path, path, "first", "1")
+    return path
+
+
+@pytest.fixture(scope="module")
+def running(repository: Path, tiny_bundle_path: Path) -> Iterator[Running]:
+    with server(str(repository), str(tiny_bundle_path), "--repository-seconds", "0.2") as started:
+        yield started
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def stub(running: Running) -> Iterator[Any]:
+    with grpc.insecure_channel(running.target) as channel:
+        yield seq2seq_pb2_grpc.Seq2SeqStub(channel)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < give_up, "it never came to be"
+        time.sleep(0.05)
+
+
+def asking(model: str, **more: Any) -> messages.GenerateRequest:
+    return messages.GenerateRequest(text="badge", model=model, **more)
+
+
+def version_of(stub: Any, model: str) -> str:
+    """The version that answers; empty where the model is not served."""
+    try:
+        return str(stub.Generate(asking(model), timeout=60).version)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.NOT_FOUND, error
+        return ""
+
+
+def served(stub: Any, model: str) -> dict[str, str]:
+    """Label -> role of a model's versions."""
+    models = stub.ListModels(messages.ListModelsRequest(), timeout=60).models
+    return {one.label: messages.Role.Name(one.role) for one in models if one.name == model}
+
+
+def count(running: Running, name: str, **labels: str) -> float:
+    return running.metrics().get(f"attendant_{name}_total{json.dumps(labels, sort_keys=True)}", 0.0)
+
+
+def test_bundles_beside_repositories(running: Running, stub: Any, repository: Path) -> None:
+    assert served(stub, "first") == {"1": "ROLE_STABLE"}
+    plain = stub.GetModel(messages.GetModelRequest(model="tiny"), timeout=60)
+    assert plain.label == plain.version == version_of(stub, "tiny") != version_of(stub, "first")
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Generate(messages.GenerateRequest(text="badge"), timeout=60)
+    assert "model is empty, must be one of first, " in caught.value.details()
+
+
+async def ask_until(target: str, model: str, ended: asyncio.Event) -> list[str]:
+    """The versions that answered one client after another, or the codes that calls failed with."""
+    found = []
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        while not ended.is_set():
+            try:
+                found.append((await stub.Generate(asking(model), timeout=60)).version)
+            except grpc.aio.AioRpcError as error:
+                found.append(f"{error.code().name}: {error.details()}")
+    return found
+
+
+async def bulk_until(target: str, model: str, ended: asyncio.Event) -> list[str]:
+    async with grpc.aio.insecure_channel(target) as channel:
+
+        async def requests() -> Any:
+            while not ended.is_set():
+                yield asking(model)
+
+        stream = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests())
+        return [one.response.version or f"{one.error}" async for one in stream]
+
+
+def test_replaced_under_load_nothing_is_dropped(
+    running: Running, stub: Any, repository: Path, tiny_bundle_path: Path
+) -> None:
+    versions = [put_version(tiny_bundle_path, repository, "swap", "1")]
+    eventually(lambda: version_of(stub, "swap") == versions[0])
+    num_workers = len(psutil.Process(running.process.pid).children())
+
+    async def under_load() -> list[str]:
+        ended = asyncio.Event()
+        clients = [ask_until(running.target, "swap", ended) for _ in range(12)]
+        clients += [bulk_until(running.target, "swap", ended) for _ in range(2)]
+        asked = asyncio.gather(*clients)
+        for label in ("2", "10"):
+            versions.append(await asyncio.to_thread(put_version, tiny_bundle_path, repository, "swap", label))
+            await asyncio.to_thread(eventually, lambda: version_of(stub, "swap") == versions[-1])
+        ended.set()
+        return [one for found in await asked for one in found]
+
+    answers = Counter(asyncio.run(under_load()))
+    assert answers.keys() == set(versions), "every call was answered, by one of them"
+    assert served(stub, "swap") == {"10": "ROLE_STABLE"}
+    assert count(running, "model_loads", model="swap", outcome="served") == 3
+    # The engines of the versions before have ended.
+    alive = psutil.Process(running.process.pid)
+    eventually(lambda: sum(one.status() != psutil.STATUS_ZOMBIE for one in alive.children()) == num_workers)
+    infos = [key for key in running.metrics() if key.startswith("attendant_bundle_info") and '"swap"' in key]
+    assert len(infos) == 1 and versions[-1] in infos[0]
+    shutil.rmtree(repository / "swap")
+    eventually(lambda: version_of(stub, "swap") == "")
+
+
+def test_a_broken_version_never_replaces_a_good_one(
+    running: Running, stub: Any, repository: Path, tiny_bundle_path: Path
+) -> None:
+    good = put_version(tiny_bundle_path, repository, "mended", "1")
+    eventually(lambda: version_of(stub, "mended") == good)
+    put_version(tiny_bundle_path, repository, "mended", "2", broken=True)
+    eventually(lambda: count(running, "model_loads", model="mended", outcome="refused") == 1)
+    assert version_of(stub, "mended") == good
+    (line,) = [one for one in running.log().splitlines() if 'message="not loaded"' in one and "mended" in one]
+    assert "golden example 1" in line and "score is" in line
+    # A file that is no version, a policy that says nothing sensible, and a version that is not there.
+    (repository / "mended" / "notes").mkdir()
+    for policy in ('stable = "3"', 'canary = "2"', "what?", "stabel = 1"):
+        before = count(running, "model_loads", model="mended", outcome="refused")
+        put_policy(repository, "mended", policy)
+        eventually(lambda before=before: count(running, "model_loads", model="mended", outcome="refused") > before)
+        assert version_of(stub, "mended") == good
+    (repository / "mended" / "serving.toml").unlink()
+    mended = put_version(tiny_bundle_path, repository, "mended", "2")
+    eventually(lambda: version_of(stub, "mended") == mended)
+
+
+def test_roles(running: Running, stub: Any, repository: Path, tiny_bundle_path: Path) -> None:
+    versions = {label: put_version(tiny_bundle_path, repository, "roles", label) for label in ("1", "2", "3")}
+    put_policy(repository, "roles", 'stable = "2"\ncanary = "3"\ncanary_percent = 30\nnamed = ["1"]\n')
+    eventually(lambda: served(stub, "roles") == {"2": "ROLE_STABLE", "3": "ROLE_CANARY", "1": "ROLE_NAMED"})
+    for version in ("1", versions["1"]):
+        assert stub.Generate(asking("roles", version=version), timeout=60).version == versions["1"]
+        assert stub.GetModel(messages.GetModelRequest(model="roles", version=version), timeout=60).label == "1"
+    score = messages.ScoreRequest(source_text="abc", target_text="AA", model="roles", version="3")
+    assert stub.Score(score, timeout=60).version == versions["3"]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Generate(asking("roles", version="9"), timeout=60)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == "version '9' of roles is not served here; choose from 1, 2, 3"
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = Counter(pool.map(lambda _: version_of(stub, "roles"), range(400)))
+    # Five standard deviations of a binomial.
+    assert answers.keys() == {versions["2"], versions["3"]} and 75 <= answers[versions["3"]] <= 165
+    assert count(running, "routed", model="roles", role="canary") == answers[versions["3"]]
+    assert count(running, "routed", model="roles", role="stable") == answers[versions["2"]]
+
+    # Promoted: the same engine becomes the stable one.
+    loads = count(running, "model_loads", model="roles", outcome="served")
+    put_policy(repository, "roles", 'stable = "3"\n')
+    eventually(lambda: served(stub, "roles") == {"3": "ROLE_STABLE"})
+    assert version_of(stub, "roles") == versions["3"]
+    assert count(running, "model_loads", model="roles", outcome="served") == loads
+
+
+def test_a_shadow_is_compared_and_answers_nobody(
+    running: Running, stub: Any, repository: Path, tiny_bundle_path: Path, other_bundle_path: Path
+) -> None:
+    stable = put_version(tiny_bundle_path, repository, "shadowed", "1")
+    put_version(tiny_bundle_path, repository, "shadowed", "2")
+    put_version(other_bundle_path, repository, "shadowed", "3")
+    for label, outcome in (("2", "same"), ("3", "different")):
+        put_policy(repository, "shadowed", f'stable = "1"\nshadow = "{label}"\n')
+        eventually(lambda label=label: served(stub, "shadowed").get(label) == "ROLE_SHADOW")
+        sampled = asking("shadowed", decoding=messages.DecodingOptions(sampling=messages.SamplingOptions()))
+        assert stub.Generate(sampled, timeout=60).version == stable, "drawn: not compared"
+        assert {version_of(stub, "shadowed") for _ in range(10)} == {stable}
+        labels = {"model": "shadowed", "outcome": outcome}
+        eventually(lambda labels=labels: count(running, "shadow_answers", **labels) == 10)
+    assert count(running, "requests", model="shadowed", method="Generate", code="OK") == 22, "of the callers"
+
+
+def test_a_signal_while_a_version_is_loaded(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    put_version(tiny_bundle_path, tmp_path, "first", "1")
+    with server(str(tmp_path), "--repository-seconds", "0.1") as started:
+        process = psutil.Process(started.process.pid)
+        put_version(tiny_bundle_path, tmp_path, "first", "2")
+        eventually(lambda: len(process.children()) == 2)
+        workers = process.children()
+        with grpc.insecure_channel(started.target) as channel:
+            call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate.future(asking("first"), timeout=60)
+            assert call.result().hypotheses
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(60) == 0
+        assert "Traceback" not in started.log()
+        eventually(lambda: not any(one.is_running() for one in workers))

@@ -1,0 +1,100 @@
+"""What NVIDIA's tritonclient is told by a server: python -m tests.integration.triton_client TARGET ADMIN_TOKEN FOLDER.
+
+In a process of its own: its generated code and ours describe the same messages, and a process can hold them once.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+
+def refusal(call: Any, *given: Any, **named: Any) -> str:
+    """How a call is refused."""
+    try:
+        call(*given, **named)
+    except InferenceServerException as error:
+        return f"{error.status()}: {error.message()}"
+    return "OK"
+
+
+def texts(*given: str) -> list[triton.InferInput]:
+    tensor = triton.InferInput("text", [len(given)], "BYTES")
+    tensor.set_data_from_numpy(np.array([one.encode() for one in given], object))
+    return [tensor]
+
+
+def outputs(*names: str) -> list[triton.InferRequestedOutput]:
+    return [triton.InferRequestedOutput(name) for name in names]
+
+
+def plain(array: Any) -> Any:
+    return (
+        [plain(one) for one in array]
+        if isinstance(array, np.ndarray)
+        else array.decode()
+        if isinstance(array, bytes)
+        else float(array)
+    )
+
+
+def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
+    client = triton.InferenceServerClient(target)
+    admin = {"authorization": f"Bearer {admin_token}"}
+    told: dict[str, Any] = {
+        "live": client.is_server_live(),
+        "ready": client.is_server_ready(),
+        "model ready": [client.is_model_ready("first", version) for version in ("", "1", "7")],
+        "unknown ready": client.is_model_ready("nobody"),
+        "server": client.get_server_metadata(as_json=True),
+        "model": client.get_model_metadata("first", as_json=True),
+    }
+    found = client.infer("first", texts("badge", "jab", "face"), request_id="mine")
+    told["plain"] = {name: plain(found.as_numpy(name)) for name in ("text", "score", "log_prob")}
+    told["echoed"] = [found.get_response().id, found.get_response().model_version]
+    names = ("text", "tokens", "token_log_probs", "attention", "source_tokens")
+    found = client.infer(
+        "first",
+        texts("badge", "jab"),
+        model_version="1",
+        outputs=outputs(*names),
+        parameters={"beam_size": 4, "num_hypotheses": 3, "length_penalty": 0.5, "suppress_unk": True, "max_length": 9},
+    )
+    told["full"] = {name: plain(found.as_numpy(name)) for name in names}
+    drawn = [client.infer("first", texts("badge"), parameters={"seed": 5, "top_k": 4}) for _ in range(2)]
+    told["drawn"] = [plain(one.as_numpy("text")) for one in drawn]
+    told["refused"] = [
+        refusal(client.infer, "nobody", texts("a")),
+        refusal(client.infer, "first", texts("a", " "), parameters={"beam_size": 64}),
+        refusal(client.infer, "first", texts("a"), parameters={"beam_size": "4", "speed": 3, "seed": -1}),
+        refusal(client.infer, "first", texts("a"), outputs=outputs("text", "texts")),
+        refusal(client.infer, "first", texts("a", " ")),
+        refusal(client.infer, "first", texts(*["a"] * 257)),
+    ]
+
+    def states() -> dict[str, str]:
+        index = client.get_model_repository_index(as_json=True)["models"]
+        return {f"{one['name']}/{one['version']}": one["state"] for one in index}
+
+    told["before"] = states()
+    told["strangers"] = [
+        refusal(client.load_model, "first"),
+        refusal(client.unload_model, "first", headers={"authorization": "Bearer somebody-else-0123456789"}),
+    ]
+    client.unload_model("first", headers=admin)
+    told["unloaded"] = [client.is_model_ready("first"), refusal(client.infer, "first", texts("a")), states()["first/1"]]
+    shutil.copytree(folder / "first" / "1", folder / "first" / "2")
+    (folder / "first" / "2" / "golden.jsonl").write_text("{}\n")
+    told["broken"] = refusal(client.load_model, "first", headers=admin)
+    told["after"] = [client.is_model_ready("first"), states()]
+    told["nowhere"] = refusal(client.load_model, "nobody", headers=admin)
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))

@@ -1,0 +1,74 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from attendant.server.repository.folders import is_repository, look_into
+from attendant.server.repository.policy import Policy, read_policy
+
+
+def put(path: Path, text: str = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_versions_are_in_the_order_of_their_numbers_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+    for label in ("10", "9", "1.9", "1.10", "2026-11-22", "01", ".11", "v12", "12.", "backup"):
+        put(tmp_path / "en-fr" / label / "manifest.json")
+    put(tmp_path / "en-fr" / "13")
+    put(tmp_path / ".hidden" / "1" / "manifest.json")
+    put(tmp_path / "Upper" / "1" / "manifest.json")
+    assert {name: list(folder.versions) for name, folder in look_into(tmp_path).items()} == {
+        "en-fr": ["01", "1.9", "1.10", "9", "10", "2026-11-22"]
+    }
+
+
+def test_a_version_changes_with_any_of_its_files(tmp_path: Path) -> None:
+    put(tmp_path / "m" / "1" / "manifest.json")
+    put(tmp_path / "m" / "1" / "fp32" / "encoder.onnx")
+    before = look_into(tmp_path)
+    assert look_into(tmp_path) == before
+    os.utime(tmp_path / "m" / "1" / "fp32" / "encoder.onnx", ns=(1, 1))
+    changed = look_into(tmp_path)
+    assert changed != before
+    put(tmp_path / "m" / "serving.toml")
+    assert look_into(tmp_path) != changed
+
+
+def test_what_is_a_repository(tmp_path: Path) -> None:
+    put(tmp_path / "models" / "m" / "1" / "manifest.json")
+    put(tmp_path / "bundle" / "manifest.json")
+    put(tmp_path / "bundle" / "fp32" / "1" / "x")
+    put(tmp_path / "broken" / "fp32" / "encoder.onnx")
+    found = {path.name for path in tmp_path.iterdir() if is_repository(path)}
+    assert found == {"models"} and not is_repository(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="can't be read: No such file"):
+        look_into(tmp_path / "nowhere")
+
+
+def test_which_version_is_the_stable_one(tmp_path: Path) -> None:
+    put(tmp_path / "serving.toml", 'canary = "4"\ncanary_percent = 2.5\nshadow = "3"\nnamed = ["1"]')
+    policy = read_policy(tmp_path / "serving.toml")
+    assert policy.stable_choices(["1", "2", "3", "4"]) == ["2", "1"]
+    assert read_policy(tmp_path / "nowhere").stable_choices(["1", "2"]) == ["2", "1"]
+    assert Policy(stable="1").stable_choices(["1", "2"]) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("stabel = '1'", "stabel: Extra inputs are not permitted"),
+        ("stable = 1", "stable: Input should be a valid string"),
+        ("canary = '2'", "canary_percent is unset, must be 0 to 100"),
+        ("canary = '2'\ncanary_percent = 101", "canary_percent: Input should be less than or equal to 100"),
+        ("canary", "Expected '='"),
+        ("stable = '\udcff'", "'utf-8' codec can't decode"),
+    ],
+)
+def test_a_policy_that_is_none(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "serving.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError) as caught:
+        read_policy(path)
+    assert str(caught.value).startswith(f"{path}: ") and told in str(caught.value) and "\n" not in str(caught.value)
