@@ -12,9 +12,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attendant.library import Generation, Hypothesis, InvalidArgument, Model, Sampling, Score, UserError, load
+    from attendant.library import (
+        Delta,
+        Generation,
+        Hypothesis,
+        InvalidArgument,
+        Model,
+        Options,
+        Sampling,
+        Score,
+        UserError,
+        load,
+    )
 
-__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]
+__all__ = [
+    "Delta",
+    "Generation",
+    "Hypothesis",
+    "InvalidArgument",
+    "Model",
+    "Options",
+    "Sampling",
+    "Score",
+    "UserError",
+    "load",
+]
 
 _PACKAGES = {"export", "library", "runtime", "server", "training"}
 

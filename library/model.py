@@ -1,7 +1,7 @@
 """A bundle that is opened in this process, and what it can be asked."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack, overload
@@ -12,15 +12,16 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.cpu import available_cpus
+from attendant.runtime.decoding.growing_text import GrowingText, Piece
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import limited
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
-from attendant.runtime.requests.model import BundleModel, limits_in_force
+from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
 from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import EngineRequest, RequestStats, Result
-from attendant_client import FinishReason, InvalidArgument, Source, Timings
+from attendant.server.engine.request import EngineRequest, Outcome, RequestStats, Result, StepResult
+from attendant_client import Delta, FinishReason, InvalidArgument, Source, Timings
 
 MAX_ROWS: Final = 256
 MAX_SOURCE_POSITIONS: Final = 32768
@@ -43,8 +44,7 @@ def load(
         max_rows: live hypotheses that are stepped together at most: beams are no wider.
 
     Raises:
-        UserError: the bundle is refused, or has no such precision; or there is no such
-            provider here.
+        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows.
     """
     return limited(
         lambda: _load(Path(path), precision, provider, threads or available_cpus(), max_rows),
@@ -54,6 +54,7 @@ def load(
 
 def _load(path: Path, precision: Precision | None, provider: Provider, threads: int, max_rows: int) -> "Model":
     bundle = open_bundle(path)
+    refuse_few_rows(bundle.manifest, max_rows)
     precision = precision or default_precision(bundle.manifest, provider)
     stepper = open_stepper(bundle, precision, provider, threads)
     if differences := check_decoding(bundle, stepper, precision, provider):
@@ -128,6 +129,15 @@ class Model:
         results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
         return [one if isinstance(one, InvalidArgument) else self._generation(one, next(results)) for one in read]
 
+    def stream(self, source: Source, **options: Unpack[Options]) -> Iterator[Delta | Generation]:
+        """Decodes one source; yields what is certain of the best hypothesis as soon as it is, and then the answer.
+
+        Args:
+            source: a text, or its tokens.
+            options: as for `generate`.
+        """
+        return self._stream(read_generate(source, options, self._facts))
+
     @overload
     def score(  # type: ignore[overload-overlap]
         self, source: str, target: Source, *, include_eos: bool = True, attention: bool = False
@@ -191,19 +201,46 @@ class Model:
             scores.append(Score(request_id="", model=self.name, version=self.version, **fields))
         return scores
 
+    def _stream(self, request: ReadRequest) -> Iterator[Delta | Generation]:
+        replaces = request.source_words is not None
+        growing = GrowingText(self.bundle.target_tokenizer, replaces_unknowns=replaces)
+        certain: list[int] = []
+        for step in self._steps([request], streams=True):
+            for _, progress in step.progress:
+                certain[progress.first :] = progress.token_ids
+            for _, outcome in step.outcomes:
+                answer = self._generation(request, _answered(outcome))
+                if (piece := growing.rest(answer.best.tokens, answer.best.text)) is not None:
+                    yield _delta(piece)
+                yield answer
+                return
+            if (piece := growing.grow(certain)) is not None:
+                yield _delta(piece)
+
     def _decode(self, requests: Sequence[ReadRequest]) -> list[Result]:
-        """What the requests end with, decoded together by an engine of their own: it is cheap beside the graphs."""
+        """What the requests end with, decoded together."""
+        results = {key: _answered(outcome) for step in self._steps(requests) for key, outcome in step.outcomes}
+        return [results[key] for key in range(len(requests))]
+
+    def _steps(self, requests: Sequence[ReadRequest], *, streams: bool = False) -> Iterator[StepResult]:
+        """The steps of an engine that has only these requests, whose keys are their places: it is cheap to make."""
         engine = Engine(self._stepper, self._budget, self.bundle.manifest.special_ids)
         # Neighbours of like lengths need little padding; the stragglers at the end are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
             request = requests[key]
-            engine.submit(EngineRequest(key, request.source_ids, request.options, time.monotonic()))
-        results: dict[int, Result] = {}
+            asked = EngineRequest(key, request.source_ids, request.options, time.monotonic(), streams=streams)
+            engine.submit(asked)
         while engine.has_work:
-            for key, outcome in engine.step().outcomes:
-                assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
-                results[key] = outcome
-        return [results[key] for key in range(len(requests))]
+            yield engine.step()
+
+
+def _answered(outcome: Outcome) -> Result:
+    assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
+    return outcome
+
+
+def _delta(piece: Piece) -> Delta:
+    return Delta(tokens=tuple(piece.tokens), text=piece.text)
 
 
 def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:

@@ -6,6 +6,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -21,7 +22,7 @@ from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
-from attendant.server.config import ServerConfig
+from attendant.server.config import LogFormat, ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
@@ -102,7 +103,7 @@ async def serve(config: ServerConfig) -> int:
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
             page = page.format("s" if tls else "", addresses[1])
-            _say(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}")
+            _say(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}", config.log_format)
             del models
             with turnover.following(config.repository_seconds):
                 await lifecycle.ending()
@@ -116,9 +117,9 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def _say(line: str) -> None:
+def _say(line: str, form: LogFormat) -> None:
     try:
-        print(line, flush=True)
+        print(json.dumps({"message": line}) if form == "json" else line, flush=True)
     except OSError:  # its disk is full; the log says the same
         give_up_output()
 

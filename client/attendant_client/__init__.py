@@ -21,6 +21,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
+from attendant_client.blocking import BlockingClient
 from attendant_client.bulk import Bulk
 from attendant_client.client import AttendantClient
 from attendant_client.errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "VERSION",
     "AttendantClient",
     "AttendantError",
+    "BlockingClient",
     "Bulk",
     "DeadlineExceeded",
     "Delta",

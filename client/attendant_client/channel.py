@@ -10,13 +10,19 @@ import grpc
 
 from attendant_client.version import VERSION
 
+DEFAULT_PORT = 50051
+
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+
+KEEPALIVE_MS = 20_000
 
 # gRPC's own retries (gRFC A6), within the call's deadline; the waits are drawn from around 0.1, 0.2, 0.4 and 0.8 s.
 # A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. Every call of the API is
 # without side effects, so trying twice is safe. A health check is answered as it is.
+# Where a name stands for several servers, calls take turns among those that can be reached.
 SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [
         {
             "name": [{"service": "attendant.v1.Seq2Seq"}],
@@ -28,8 +34,10 @@ SERVICE_CONFIG = {
                 "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
             },
         }
-    ]
+    ],
 }
+
+_HOST_ALONE = re.compile(r"(dns:(//[^/]*/)?)?([^:/,\[\]]+|\[[^\]]+\])")
 
 
 def open_channel(
@@ -44,7 +52,9 @@ def open_channel(
     """A channel that connects on its first call.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock or dns:///attendant:50051.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns. A name or an address without a port has the
+            server's own, 50051.
         tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
         root_certificates: PEM, instead of those that gRPC brings along.
         client_certificate, client_key: PEM, for a server that asks for them.
@@ -61,14 +71,23 @@ def open_channel(
     options: Sequence[tuple[str, str | int]] = (
         ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        # A server that is gone without a word is noticed while calls wait for it; ours takes a ping in ten seconds.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
+    target = with_port(target)
     if needs_tls or (not is_this_machine(target) if tls is None else tls):
         credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
         if server_name:
             options = (*options, ("grpc.ssl_target_name_override", server_name))
         return grpc.aio.secure_channel(target, credentials, options=options)
     return grpc.aio.insecure_channel(target, options=options)
+
+
+def with_port(target: str) -> str:
+    """The target; gRPC would take port 443 where it names a host alone."""
+    return f"{target}:{DEFAULT_PORT}" if _HOST_ALONE.fullmatch(target) else target
 
 
 def is_this_machine(target: str) -> bool:

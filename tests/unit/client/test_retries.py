@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, AttendantError, DeadlineExceeded, Unavailable
-from tests.unit.client.fake_server import Failure, Served
+from tests.unit.client.fake_server import Failure, Served, served
 
 
 def pushback(milliseconds: int) -> tuple[tuple[str, str], ...]:
@@ -75,3 +75,12 @@ async def test_nobody_there(closed_target: str) -> None:
         assert time.monotonic() - began < 1.0, "a health check is not retried"
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
             await client.generate("a")
+
+
+async def test_servers_of_one_name_take_turns() -> None:
+    with served() as one, served() as other:
+        addresses = [server.target.replace("localhost", "127.0.0.1") for server in (one, other)]
+        async with AttendantClient("ipv4:" + ",".join(addresses)) as client:
+            for _ in range(40):
+                await client.generate("a")
+            assert min(len(server.seq2seq.requests) for server in (one, other)) > 5

@@ -1,0 +1,146 @@
+"""The client for code without an event loop: `AttendantClient` on a loop of its own, whose calls are waited for."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from attendant_client.answers import Delta, Generation, Source
+from attendant_client.client import AttendantClient
+from attendant_client.options import GenerateOptions
+from attendant_client.streaming import GenerationStream
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
+
+
+def _waiting(
+    method: Callable[Concatenate[AttendantClient, _Given], Coroutine[Any, Any, _Answer]],
+) -> Callable[Concatenate["BlockingClient", _Given], _Answer]:
+    """The same call, which returns when its answer is there."""
+
+    @wraps(method)
+    def call(self: "BlockingClient", /, *given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        return self.wait(method(self.client, *given, **named))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[AttendantClient, _Given], AsyncGenerator[_Item, None]],
+) -> Callable[Concatenate["BlockingClient", _Given], Iterator[_Item]]:
+    """The same answers, each of which is waited for."""
+
+    @wraps(method)
+    def call(self: "BlockingClient", /, *given: _Given.args, **named: _Given.kwargs) -> Iterator[_Item]:
+        answers = method(self.client, *given, **named)
+        try:
+            yield from self.each(answers)
+        finally:
+            self.wait(answers.aclose())
+
+    return call
+
+
+class BlockingStream:
+    """As GenerationStream, for `for`."""
+
+    def __init__(self, owner: "BlockingClient", stream: GenerationStream) -> None:
+        self._owner = owner
+        self._stream = stream
+
+    @property
+    def generation(self) -> Generation:
+        """See GenerationStream.generation."""
+        return self._stream.generation
+
+    def __iter__(self) -> Iterator[Delta]:
+        try:
+            yield from self._owner.each(aiter(self._stream))
+        finally:
+            self._owner.wait(self._stream.aclose())
+
+
+class BlockingClient:
+    """The calls of `AttendantClient`, each of which waits for its answer; any number of threads may share it.
+
+        with BlockingClient("localhost:50051") as client:
+            print(client.generate("face").best.text)
+
+    Errors, options and answers are the same. Ctrl-C cancels the call that is waited for, on the server too.
+
+    Attributes:
+        client: what asks; it belongs to the event loop of a thread of its own.
+    """
+
+    def __init__(self, *target: str, **connection: Any) -> None:
+        """See AttendantClient."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="attendant-client", daemon=True)
+        self._thread.start()
+
+        async def made() -> AttendantClient:
+            return AttendantClient(*target, **connection)
+
+        try:
+            self.client = self.wait(made())
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; calls in flight are cancelled."""
+        if self._thread.is_alive():
+            self.wait(self.client.close())
+            self._end()
+
+    generate = _waiting(AttendantClient.generate)
+    generate_many = _iterating(AttendantClient.generate_many)
+    score = _waiting(AttendantClient.score)
+    models = _waiting(AttendantClient.models)
+    model = _waiting(AttendantClient.model)
+    health = _waiting(AttendantClient.health)
+
+    def stream(self, source: Source, *, request_id: str = "", **options: Unpack[GenerateOptions]) -> BlockingStream:
+        """See AttendantClient.stream."""
+
+        async def begun() -> GenerationStream:
+            return self.client.stream(source, request_id=request_id, **options)
+
+        return BlockingStream(self, self.wait(begun()))
+
+    def wait(self, call: Coroutine[Any, Any, _Answer]) -> _Answer:
+        """What a call on the client's loop returns or raises."""
+        if not self._thread.is_alive():
+            call.close()
+            raise RuntimeError("the client is closed; make another one")
+        running = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return running.result()
+        except BaseException:
+            running.cancel()
+            raise
+
+    def each(self, answers: AsyncIterator[_Item]) -> Iterator[_Item]:
+        """The items of an iterator on the client's loop."""
+
+        async def following() -> tuple[_Item] | None:
+            async for one in answers:
+                return (one,)
+            return None
+
+        while (found := self.wait(following())) is not None:
+            yield found[0]
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
