@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import PATIENCE_MILLISECONDS
+from tests.server_process import ROOT, server
 
 WORD = "phoneme"
 SPOKEN = "F OW N IY M"
+TOKEN = "search-token-0123456789"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,14 +53,16 @@ PIECES = """() => {
       if (!path.includes("stream")) return response;
       const delta = (text) => `event: delta\\ndata: ${JSON.stringify({ delta: { tokens: [], text } })}\\n\\n`;
       const [first, second] = [delta("F"), delta(" OW")];
-      async function* pieces() {
-        for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
-          yield new TextEncoder().encode(piece);
-          await wait(100);
-        }
-        yield new Uint8Array(await response.arrayBuffer());
-      }
-      return new Response(ReadableStream.from(pieces()));
+      return new Response(new ReadableStream({
+        async start(controller) {
+          for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
+            controller.enqueue(new TextEncoder().encode(piece));
+            await wait(100);
+          }
+          controller.enqueue(new Uint8Array(await response.arrayBuffer()));
+          controller.close();
+        },
+      }));
     };
 }"""
 
@@ -180,6 +185,25 @@ def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     expect(one.locator("[data-part=text]")).to_have_text("")
     source.press("Control+Enter")
     expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    with server(str(ROOT / "models" / "g2p-en"), "--tokens", str(tmp_path / "tokens")) as running:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://localhost:{running.metrics_port}/")
+        asked = page.get_by_label("This server asks for a token")
+        expect(asked).to_be_focused()
+        asked.fill("something-else-entirely")
+        asked.press("Enter")
+        expect(page.locator("#server")).to_contain_text("the token is not known here")
+        asked.fill(TOKEN)
+        asked.press("Enter")
+        expect(asked).to_be_hidden()
+        page.get_by_label("Text", exact=True).fill(WORD)
+        expect(panel(page).locator("[data-part=text]")).to_have_text(SPOKEN)
+        context.close()
 
 
 def test_everything_has_a_name_and_nothing_overflows_a_phone(browser: Browser, address: str) -> None:
