@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -43,8 +43,6 @@ from attendant.server.servicers.shadowing import shadow_of
 from attendant.server.web.app import add_api
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 BULK_PER_ROW = 2
 """Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
@@ -80,11 +78,10 @@ async def serve(config: ServerConfig) -> int:
     port = bind(server, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
-    tls, page = None, ""
-    if config.no_http == "off":
+    has_api = config.no_http == "off"
+    if has_api:
         add_api(app, catalogue, metrics, answer_room, access, host=config.host, origins=config.http_origins)
-        tls = access.http_context()
-        page = "playground on http{}://{}/; "
+    tls = access.http_context() if has_api else None
     async with AsyncExitStack() as until_the_end:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
@@ -94,17 +91,13 @@ async def serve(config: ServerConfig) -> int:
         await server.start()
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, turnover)
-            if not await _unless_ending(lifecycle, loading):
+            if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
             await _announce(lifecycle, catalogue, metrics, serving=True)
-            models = [routes.stable for routes in catalogue.all()]
-            names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
-            log.info("serving", extra={"target": addresses[0], "metrics": addresses[1], "models": len(models)})
-            page = page.format("s" if tls else "", addresses[1])
-            _say(f"serving on {addresses[0]}: {names}; {page}metrics on {addresses[1]}", config.log_format)
-            del models
+            playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
+            _say_what_is_served(catalogue, *addresses, playground, config.log_format)
             with turnover.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -117,9 +110,15 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def _say(line: str, form: LogFormat) -> None:
+def _say_what_is_served(catalogue: Catalogue, target: str, metrics: str, playground: str, form: LogFormat) -> None:
+    """In the log, and then in a line on standard output. Nothing else of it is kept: versions come and go."""
+    models = [routes.stable for routes in catalogue.all()]
+    names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
+    log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
     try:
-        print(json.dumps({"message": line}) if form == "json" else line, flush=True)
+        page = f"playground on {playground}; " if playground else ""
+        said = f"serving on {target}: {names}; {page}metrics on {metrics}"
+        print(json.dumps({"message": said}) if form == "json" else said, flush=True)
     except OSError:  # its disk is full; the log says the same
         give_up_output()
 
@@ -158,7 +157,7 @@ async def load_models(
     metrics: Metrics,
     lifecycle: Lifecycle,
     turnover: Turnover,
-) -> bool:
+) -> None:
     """Opens every bundle here, and has it checked, loaded and decoded in processes of its own; then the repositories'.
 
     Raises:
@@ -182,7 +181,6 @@ async def load_models(
         model.metrics.watch_drift(manifest.reference)
         catalogue.put(Routes(stable=model))
     await turnover.open()
-    return True
 
 
 async def start_model(
@@ -247,16 +245,17 @@ async def start_model(
     )
 
 
-async def _unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, T]) -> T | None:
-    """What is loaded; None where a signal came first."""
+async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, None]) -> bool:
+    """Whether all is loaded; False where a signal came first."""
     loading = asyncio.ensure_future(load)
     ending = asyncio.ensure_future(lifecycle.ending())
     await asyncio.wait({loading, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()
     if loading.done():
-        return loading.result()
+        loading.result()
+        return True
     loading.cancel()
-    return None
+    return False
 
 
 async def _announce(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, serving: bool) -> None:

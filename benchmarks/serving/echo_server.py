@@ -44,6 +44,7 @@ if __name__ == "__main__":
 
     handlers: dict[str, Any] = {
         "Generate": grpc.unary_unary_rpc_method_handler(_unary),
+        "GenerateMany": grpc.unary_unary_rpc_method_handler(_unary),
         "GenerateBatch": grpc.stream_stream_rpc_method_handler(_stream),
     }
     uvloop.run(serve("attendant.v1.Seq2Seq", handlers))

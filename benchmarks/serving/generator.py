@@ -10,14 +10,17 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.job import answer_questions
+
+LIST_SIZE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +28,9 @@ class Load:
     """What to ask of a server.
 
     Attributes:
-        kind: "closed": so many clients, each asks again when it was answered; "open": Poisson arrivals at `rate`,
-            whatever the answers do; "bulk": one stream with so many requests in flight.
+        kind: "closed": so many clients, each asks again when it was answered; "list": likewise, LIST_SIZE requests in a
+            call; "stream": likewise, each answer streamed; "open": Poisson arrivals at `rate`, whatever the answers do;
+            "bulk": one stream with so many requests in flight.
         num_clients: of a closed load; requests in flight of bulk work.
         rate: arrivals per second of an open load.
         seconds: after which nothing new is asked; what is in flight is waited for.
@@ -49,12 +53,14 @@ class Answered:
 
     Attributes:
         latencies: in seconds; of an open load from the planned moment of each request.
+        firsts: until the first message of each streamed answer.
         seconds: from the first request to the last answer.
         failures: of requests that ended with an error, in the server's words; they have no latency.
         failure_seconds: after which each of them did.
     """
 
     latencies: list[float] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     failure_seconds: list[float] = field(default_factory=list)
@@ -72,12 +78,18 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
     async def ask(moment: float) -> None:
         called = time.perf_counter()
         try:
-            await unary(next(payloads), timeout=load.timeout_seconds or None)
+            if load.kind == "stream":
+                found.firsts.append(await first_event(answers(next(payloads))) - moment)
+            elif load.kind == "list":
+                await unary(list_of(next(payloads) for _ in range(LIST_SIZE)))
+            else:
+                await unary(next(payloads), timeout=load.timeout_seconds or None)
         except grpc.aio.AioRpcError as error:
             found.failures.append(f"{error.code().name}: {error.details()}")
             found.failure_seconds.append(time.perf_counter() - called)
         else:
-            found.latencies.append(time.perf_counter() - moment)
+            latency = time.perf_counter() - moment
+            found.latencies += [latency] * (LIST_SIZE if load.kind == "list" else 1)
 
     async def client() -> None:
         while is_open():
@@ -106,13 +118,31 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
             room.release()
 
     unary: Any = channel.unary_unary(method)
+    answers: Any = channel.unary_stream(method)
     stream: Any = channel.stream_stream(method)
-    if load.kind == "closed":
-        await asyncio.gather(*(client() for _ in range(load.num_clients)))
+    if load.kind == "open":
+        await arrivals()
+    elif load.kind == "bulk":
+        await bulk()
     else:
-        await (arrivals() if load.kind == "open" else bulk())
+        await asyncio.gather(*(client() for _ in range(load.num_clients)))
     found.seconds = time.perf_counter() - began
     return found
+
+
+async def first_event(call: Any) -> float:
+    """Reads a stream to its end; when its first message came."""
+    events = aiter(call)
+    await anext(events)
+    came = time.perf_counter()
+    async for _ in events:
+        pass
+    return came
+
+
+def list_of(requests: Iterable[bytes]) -> bytes:
+    """A GenerateManyRequest of them, in bytes."""
+    return messages.GenerateManyRequest(requests=map(messages.GenerateRequest.FromString, requests)).SerializeToString()
 
 
 def main(target: str, method: str, path: str) -> None:

@@ -34,6 +34,7 @@ def overhead(context: Context) -> Part:
     """
     loads = {
         "unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
+        "list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
         "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
     jobs: dict[str, Job] = {}
@@ -57,7 +58,8 @@ def overhead(context: Context) -> Part:
         served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
     found: dict[str, float] = {}
-    for kind, name in {"unary": "unary calls, 64 clients", "bulk": "one bulk stream"}.items():
+    names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
+    for kind, name in names.items():
         pairs = zip(served.samples[f"cpu_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
         speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_{kind}")

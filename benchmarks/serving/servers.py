@@ -18,7 +18,7 @@ from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.measurement import Unavailable, Visit
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.serving.generator import Answered, Load
-from benchmarks.serving.payloads import BULK, UNARY, equal_payloads
+from benchmarks.serving.payloads import METHODS, UNARY, equal_payloads
 
 START_SECONDS = 180.0
 
@@ -52,6 +52,7 @@ def attendant_server(
     *,
     key: str = "attendant",
     name: str = "Attendant",
+    bundle: Path | None = None,
     payloads: Path | None = None,
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
@@ -61,6 +62,7 @@ def attendant_server(
     """The public command.
 
     Args:
+        bundle: None: the context's.
         payloads: None: sentences of the workload's length.
         num_threads: of all workers together.
         program: the module that Python runs: another one that takes the server's options.
@@ -70,7 +72,7 @@ def attendant_server(
     return Server(
         key=key,
         name=name,
-        command=lambda: [sys.executable, "-m", program, str(context.bundle), *options],
+        command=lambda: [sys.executable, "-m", program, str(bundle or context.bundle), *options],
         payloads=lambda: payloads or equal_payloads(context),
         about=f"{precision}, {layout}",
     )
@@ -126,7 +128,7 @@ class Running:
 
     def load(self, load: Load) -> dict[str, float]:
         """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
-        answer in ms, and the number of answers.
+        answer in ms, and the number of answers; of streamed answers also percentiles until their first message.
 
         Raises:
             Unavailable: the server refused a request, or ended.
@@ -154,10 +156,16 @@ class Running:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
         p50, p99 = (1e3 * float(value) for value in np.percentile(answered.latencies, (50, 99)))
         cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
-        return {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
+        found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
+        if answered.firsts:
+            firsts = (1e3 * float(value) for value in np.percentile(answered.firsts, (50, 99)))
+            found |= dict(zip(("first_p50", "first_p99"), firsts, strict=True))
+        return found
 
     def metrics(self) -> Mapping[str, float]:
-        """The samples of its metrics, added up over their labels; none of a server that has said of no address."""
+        """The samples of its metrics, added up over their labels; as `name{phase}` over all labels but the phase. None
+        of a server that has said of no address.
+        """
         if "metrics" not in self.addresses:
             return {}
         with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
@@ -166,10 +174,12 @@ class Running:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[sample.name] += sample.value
+                if phase := sample.labels.get("phase"):
+                    found[f"{sample.name}{{{phase}}}"] += sample.value
         return found
 
     def _method(self, load: Load) -> str:
-        return BULK if load.kind == "bulk" else self.unary_method
+        return METHODS.get(load.kind, self.unary_method)
 
 
 def mean_between(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:

@@ -24,7 +24,8 @@ from attendant.server.errors import (
 
 LIGHT_ROWS = 16
 """Rows that a client may have in flight before its requests count as heavy: a step with so many more rows takes little
-longer for the requests of others beside them."""
+longer for the requests of others beside them. A heavy client becomes light again at half of that: else its requests
+would be stepped as two batches that take turns."""
 
 FILL = 0.5
 """The part of what its deadline leaves that a request may be expected to wait: waits vary, and estimates are rough."""
@@ -90,6 +91,7 @@ class Entry:
 class _Client:
     num_requests: int = 0
     num_rows: int = 0
+    num_heavy: int = 0
 
 
 class _Correction:
@@ -183,7 +185,7 @@ class Door:
     def _admitted(self, request: EngineRequest) -> Entry:
         limits, engines = self._limits, self._engines
         mine = self._clients.get(request.client, _Client())
-        if mine.num_rows + request.max_rows > LIGHT_ROWS:
+        if mine.num_rows + request.max_rows > (LIGHT_ROWS // 2 if mine.num_heavy else LIGHT_ROWS):
             request = request._replace(priority=Priority.HEAVY)
         ahead = engines.ahead(request.priority, request.client, request.work)
         correction = self._corrections[request.priority].factor
@@ -242,5 +244,6 @@ class Door:
         client = self._clients.setdefault(request.client, _Client())
         client.num_requests += sign
         client.num_rows += sign * request.max_rows
+        client.num_heavy += sign * (request.priority is Priority.HEAVY)
         if not client.num_requests:
             del self._clients[request.client]

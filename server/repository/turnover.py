@@ -346,10 +346,8 @@ class Turnover:
         model.stable, model.live = stable, live
         self._catalogue.put(routes)
         self._on_available(name, stable.engine.available)
-        roles: dict[str, str] = {
-            routes.role_of(one): f"{one.label} ({one.manifest.version})" for one in reversed(routes.all())
-        }
-        log.info("model served", extra={"model": name, **roles})
+        roles = [f"{one.label} ({one.manifest.version}) {routes.role_of(one)}" for one in routes.all()]
+        log.info("model served", extra={"model": name, "versions": ", ".join(roles)})
         for version in dict.fromkeys((*before, *others)):
             if version not in live.values():
                 self._let_end(version.model)

@@ -43,20 +43,19 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         _, service, method = handler_call_details.method.split("/")
         if handler is None:
             return None
-        client_of, rates = self._access.client_of, self._access.rates
         if service == inference.SERVICE_NAME and method in inference.PROBES:
             service = health.SERVICE_NAME
-        if service == inference.SERVICE_NAME and method in inference.FOR_ADMINISTRATORS:
-            client_of = self._access.administrator_of
         if service in (SERVICE_NAME, inference.SERVICE_NAME):
-            return wrapped(handler, partial(_Guarded, client_of, rates, self._counted(method)))
+            return wrapped(handler, partial(self.guarded, method))
         if service in self._closed:
-            return wrapped(handler, partial(_Guarded, client_of, Rates(), _refuse))
+            return wrapped(handler, partial(_Guarded, self._access.client_of, Rates(), _refuse))
         return handler
 
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
         """A method of ours with a guard around it."""
-        return _Guarded(self._access.client_of, self._access.rates, self._counted(method), behaviour)
+        administers = method in inference.FOR_ADMINISTRATORS
+        client_of = self._access.administrator_of if administers else self._access.client_of
+        return _Guarded(client_of, self._access.rates, self._counted(method), behaviour)
 
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""

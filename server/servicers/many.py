@@ -11,7 +11,7 @@ from typing import Any
 from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
-from attendant.server.errors import AttendantError, InvalidArgument, Unavailable
+from attendant.server.errors import AttendantError, InternalError, InvalidArgument, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
@@ -56,7 +56,7 @@ async def answers_to(
     Raises:
         InvalidArgument, Undecodable: it is no list, or too long, or its answers could be.
         Overloaded: not all of them can be let in.
-        Unavailable: what concerns every request alike.
+        Unavailable, InternalError: what concerns every request alike.
     """
     began = time.monotonic()
     try:
@@ -81,6 +81,8 @@ async def answers_to(
             if item.submitted is not None:
                 item.submitted.cancel()
             item.context.end(raised, "DEADLINE_EXCEEDED" if late else "CANCELLED")
+        if isinstance(raised, Exception) and not isinstance(raised, AttendantError):
+            raise InternalError from raised
         raise
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attendant_client import AttendantClient
+from tests.repositories import put_version
 from tests.server_process import command, server
 
 
@@ -24,6 +25,14 @@ def target(tiny_bundle_path: Path) -> Iterator[str]:
         yield started.target
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of a model, `first`, in a version."""
+    path = tmp_path_factory.mktemp("models")
+    put_version(tiny_bundle_path, path, "first", "1")
+    return path
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from attendant.runtime.errors import UserError
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
+from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
+from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
@@ -99,6 +102,52 @@ class TestTokens:
                 known = bearer(SEARCH)
                 assert await health_code(server, **known) == await watch_code(server, **known) == "OK"
                 assert (await reflection_code(server, **known) == "OK") == (reflected != "UNIMPLEMENTED")
+
+    async def test_the_open_inference_protocol_is_guarded_likewise(self, tokens: Path, tmp_path: Path) -> None:
+        admins = tmp_path / "admins"
+        admins.write_text("operator admin-token-0123456789\n")
+        access = open_access(options(tokens=tokens, admin_tokens=admins))
+        infer = wire.ModelInferRequest(
+            inputs=[{"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"abc"]}}]
+        )
+        known, admin = bearer(SEARCH), bearer("admin-token-0123456789")
+        async with served(fake_stepper(), access=access) as server:
+            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            load = wire.RepositoryModelLoadRequest(model_name="fake")
+            for call, nobody, client, administrator in (
+                (partial(stub.ServerLive, wire.ServerLiveRequest()), "OK", "OK", "OK"),
+                (partial(stub.ServerReady, wire.ServerReadyRequest()), "OK", "OK", "OK"),
+                (partial(stub.ModelReady, wire.ModelReadyRequest()), "UNAUTHENTICATED", "OK", "OK"),
+                (partial(stub.ServerMetadata, wire.ServerMetadataRequest()), "UNAUTHENTICATED", "OK", "OK"),
+                (partial(stub.ModelMetadata, wire.ModelMetadataRequest()), "UNAUTHENTICATED", "OK", "OK"),
+                (partial(stub.ModelInfer, infer), "UNAUTHENTICATED", "OK", "OK"),
+                (partial(stub.RepositoryIndex, wire.RepositoryIndexRequest()), "UNAUTHENTICATED", "OK", "OK"),
+                (partial(stub.RepositoryModelLoad, load), "UNAUTHENTICATED", "UNAUTHENTICATED", "NOT_FOUND"),
+                (
+                    partial(stub.RepositoryModelUnload, wire.RepositoryModelUnloadRequest()),
+                    "UNAUTHENTICATED",
+                    "UNAUTHENTICATED",
+                    "NOT_FOUND",
+                ),
+                (partial(server.stub.Generate, REQUEST), "UNAUTHENTICATED", "OK", "OK"),
+            ):
+                found = [await code_of(call(**how)) for how in ({}, known, admin)]
+                assert found == [nobody, client, administrator]
+        async with served(fake_stepper()) as server:
+            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.RepositoryModelLoad(load, **admin)
+            assert caught.value.details() == "nobody may do this here: the server was started without --admin-tokens"
+
+    async def test_a_tensor_counts_for_as_many_requests_as_it_has_texts(self) -> None:
+        infer = wire.ModelInferRequest(
+            inputs=[{"name": "text", "datatype": "BYTES", "shape": [5], "contents": {"bytes_contents": [b"a"] * 5}}]
+        )
+        access = Access(rates=Rates(2.0, clock=lambda: 100.0))
+        async with served(fake_stepper(), access=access) as server:
+            stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            assert await code_of(stub.ModelInfer(infer, timeout=20)) == "OK"
+            assert await code_of(stub.ModelInfer(infer, timeout=20)) == "RESOURCE_EXHAUSTED"
 
     async def test_without_credentials_all_is_open(self) -> None:
         async with served(fake_stepper()) as server:
@@ -284,7 +333,7 @@ class TestRates:
                 await server.stub.Score(messages.ScoreRequest())
             error = caught.value
             assert "you ask faster than this server lets one client" in (error.details() or "")
-            (detail,) = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]
+            detail, _ = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]  # the id is the other
             retry = error_details_pb2.RetryInfo()
             assert detail.Unpack(retry)
             assert 0 < retry.retry_delay.ToMilliseconds() <= 500

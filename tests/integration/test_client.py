@@ -77,7 +77,7 @@ async def test_many_are_what_each_is_alone(client: AttendantClient) -> None:
 
 
 async def test_tokens_and_text_are_the_same_question(client: AttendantClient) -> None:
-    by_text, by_tokens = await client.generate("face"), await client.generate(["f", "a", "c", "e"])
+    by_text, by_tokens = await client.generate("face"), await client.generate(("f", "a", "c", "e"))
     assert by_text.hypotheses == by_tokens.hypotheses
 
 
@@ -87,7 +87,7 @@ async def test_mistakes_name_the_field_and_whom_they_concern(client: AttendantCl
     assert [violation.field for violation in source.value.violations] == ["text"]
     assert not concerns_every_line(source.value)
     with pytest.raises(InvalidArgument) as token:
-        await client.generate(["a", "zz"])
+        await client.generate(("a", "zz"))
     assert [violation.field for violation in token.value.violations] == ["tokens.tokens[1]"]
     assert not concerns_every_line(token.value)
     with pytest.raises(InvalidArgument) as options:

@@ -92,3 +92,14 @@ async def test_what_concerns_all_ends_the_call() -> None:
     async with served(fake_stepper(), ready=False) as server:
         error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a")] * 3)))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_fault_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("secret words")
+
+    monkeypatch.setattr("attendant.server.servicers.many.read_generate", broken)
+    async with served(fake_stepper()) as server:
+        error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a")] * 3)))
+        assert error.code() is grpc.StatusCode.INTERNAL and "secret" not in str(error.details())
+        assert ended(server, "INTERNAL") == 3

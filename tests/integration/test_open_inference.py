@@ -14,17 +14,9 @@ from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.repositories import put_version
 from tests.server_process import ROOT, Running, server
 
 ADMIN = "admin-token-0123456789"
-
-
-@pytest.fixture(scope="module")
-def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models")
-    put_version(tiny_bundle_path, path, "first", "1")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +68,8 @@ def test_answers_are_those_of_generate(told: Any, expected: Any) -> None:
     alone = [expected(text).hypotheses[0] for text in ("badge", "jab", "face")]
     assert told["plain"] == {name: [[getattr(one, name)] for one in alone] for name in ("text", "score", "log_prob")}
     assert told["echoed"] == ["mine", "1"]
+    beams = [expected(text, beam_size=4).hypotheses[0].text for text in ("phoneme", "knowledgeable")]
+    assert told["documented"] == [[text] for text in beams]
     assert (
         told["drawn"][0]
         == told["drawn"][1]

@@ -24,13 +24,6 @@ PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def repository(tiny_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models")
-    put_version(tiny_bundle_path, path, "first", "1")
-    return path
-
-
-@pytest.fixture(scope="module")
 def running(repository: Path, tiny_bundle_path: Path) -> Iterator[Running]:
     with server(str(repository), str(tiny_bundle_path), "--repository-seconds", "0.2") as started:
         yield started
@@ -206,16 +199,25 @@ def test_a_shadow_is_compared_and_answers_nobody(
     assert count(running, "requests", model="shadowed", method="Generate", code="OK") == 22, "of the callers"
 
 
-def test_a_signal_while_a_version_is_loaded(tiny_bundle_path: Path, tmp_path: Path) -> None:
-    put_version(tiny_bundle_path, tmp_path, "first", "1")
-    with server(str(tmp_path), "--repository-seconds", "0.1") as started:
-        process = psutil.Process(started.process.pid)
-        put_version(tiny_bundle_path, tmp_path, "first", "2")
-        eventually(lambda: len(process.children()) == 2)
+def test_a_canary_that_dies_and_a_signal_while_a_version_is_loaded(tiny_bundle_path: Path, tmp_path: Path) -> None:
+    for label in ("1", "2"):
+        put_version(tiny_bundle_path, tmp_path, "first", label)
+    put_policy(tmp_path, "first", 'canary = "2"\ncanary_percent = 50\n')
+    with (
+        server(str(tmp_path), "--repository-seconds", "0.1", "--max-restarts", "0") as started,
+        grpc.insecure_channel(started.target) as channel,
+    ):
+        stub, process = seq2seq_pb2_grpc.Seq2SeqStub(channel), psutil.Process(started.process.pid)
+        stable, canary = sorted(process.children(), key=lambda one: one.create_time())
+        canary.kill()
+        eventually(lambda: served(stub, "first") == {"1": "ROLE_STABLE"})
+        assert len({version_of(stub, "first") for _ in range(10)}) == 1
+        assert count(started, "model_loads", model="first", outcome="refused") == 1
+
+        put_version(tiny_bundle_path, tmp_path, "first", "3")
+        eventually(lambda: any(one.pid not in (stable.pid, canary.pid) for one in process.children()))
         workers = process.children()
-        with grpc.insecure_channel(started.target) as channel:
-            call = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate.future(asking("first"), timeout=60)
-            assert call.result().hypotheses
+        assert stub.Generate(asking("first"), timeout=60).hypotheses
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(60) == 0
         assert "Traceback" not in started.log()

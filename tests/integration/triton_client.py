@@ -4,14 +4,18 @@ In a process of its own: its generated code and ours describe the same messages,
 """
 
 import json
+import re
 import shutil
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def refusal(call: Any, *given: Any, **named: Any) -> str:
@@ -43,10 +47,20 @@ def plain(array: Any) -> Any:
     )
 
 
+def documented(target: str) -> Any:
+    """What the example of docs/open-inference.md finds."""
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "open-inference.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    with redirect_stdout(None):
+        exec(code.replace("localhost:50051", target).replace('"g2p-en"', '"tiny"'), names)
+    return plain(names["found"].as_numpy("text"))
+
+
 def main(target: str, admin_token: str, folder: Path) -> dict[str, Any]:
     client = triton.InferenceServerClient(target)
     admin = {"authorization": f"Bearer {admin_token}"}
     told: dict[str, Any] = {
+        "documented": documented(target),
         "live": client.is_server_live(),
         "ready": client.is_server_ready(),
         "model ready": [client.is_model_ready("first", version) for version in ("", "1", "7")],

@@ -159,6 +159,19 @@ def test_many_rows_in_flight_are_heavy() -> None:
     assert desk.enter(client="third", options=wide).request.priority is Priority.HEAVY
 
 
+def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
+    desk = Desk()
+    entries = [desk.enter() for _ in range(LIGHT_ROWS + 1)]
+    for _ in range(LIGHT_ROWS // 2):
+        desk.door.leave(entries.pop(0), None, 1.0)
+        entries.append(desk.enter())
+        assert entries[-1].request.priority is Priority.HEAVY
+    while len(entries) >= LIGHT_ROWS // 2:
+        desk.door.leave(entries.pop(0), None, 1.0)
+    assert {one.request.priority for one in entries} == {Priority.HEAVY}
+    assert desk.enter().request.priority is Priority.INTERACTIVE
+
+
 def test_what_answers_take_corrects_what_is_expected() -> None:
     desk = Desk()
     for _ in range(1000):
