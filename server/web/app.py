@@ -91,9 +91,10 @@ def add_api(
 
 
 async def _of_path(method: str, request: Request) -> Message:
-    """A request whose fields are the path's parameters."""
+    """A request whose fields are parameters of the path and, where the path has none of that name, the query's."""
     request_class = GetMessageClass(SERVICE.methods_by_name[method].input_type)
-    return request_class(**request.path_params)
+    given = {name: request.query_params.get(name, "") for name in request_class.DESCRIPTOR.fields_by_name}
+    return request_class(**given | request.path_params)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -102,7 +102,10 @@ def _operation(route: ApiRoute, schemas: dict[str, Schema]) -> Schema:
             },
         },
     }
-    if route.verb == "POST":
+    if route.verb == "GET":
+        names = [name for name in method.input_type.fields_by_name if name not in route.path_parameters]
+        parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in names]
+    else:
         content = {JSON: {"schema": _message(method.input_type, schemas)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import PATIENCE_MILLISECONDS
+from tests.server_process import ROOT, server
 
 WORD = "phoneme"
 SPOKEN = "F OW N IY M"
+TOKEN = "search-token-0123456789"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,7 +29,7 @@ def panel(page: Page, number: int = 0) -> Locator:
 def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") -> Locator:
     """The panel of that number, which has answered."""
     one = panel(page, number)
-    one.get_by_label("Model").select_option(model)
+    one.get_by_label("Model").select_option(label=model)
     page.get_by_label("Text").fill(text)
     expect(one.locator(".map .symbol").first).to_be_visible()
     return one
@@ -34,7 +37,7 @@ def ask(page: Page, text: str = WORD, number: int = 0, model: str = "g2p-en") ->
 
 def test_an_answer_appears_while_typing(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Text").press_sequentially(WORD, delay=10)
     expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
     expect(one.get_by_role("status")).to_have_text(f"Answer: {SPOKEN}")
@@ -50,21 +53,23 @@ PIECES = """() => {
       if (!path.includes("stream")) return response;
       const delta = (text) => `event: delta\\ndata: ${JSON.stringify({ delta: { tokens: [], text } })}\\n\\n`;
       const [first, second] = [delta("F"), delta(" OW")];
-      async function* pieces() {
-        for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
-          yield new TextEncoder().encode(piece);
-          await wait(100);
-        }
-        yield new Uint8Array(await response.arrayBuffer());
-      }
-      return new Response(ReadableStream.from(pieces()));
+      return new Response(new ReadableStream({
+        async start(controller) {
+          for (const piece of [first, second.slice(0, 9), second.slice(9)]) {
+            controller.enqueue(new TextEncoder().encode(piece));
+            await wait(100);
+          }
+          controller.enqueue(new Uint8Array(await response.arrayBuffer()));
+          controller.close();
+        },
+      }));
     };
 }"""
 
 
 def test_an_answer_grows(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.evaluate(PIECES)
     page.evaluate(
         """() => {
@@ -146,7 +151,7 @@ def test_two_settings_and_two_models_side_by_side(page: Page) -> None:
     expect(second.locator("[data-part=text]")).not_to_have_text("")
     first = panel(page, 0)
     expect(first.locator("[data-part=text]")).to_have_text(SPOKEN)
-    second.get_by_label("Model").select_option("tiny")
+    second.get_by_label("Model").select_option(label="tiny")
     second.get_by_text("About this model").click()
     expect(second.locator(".facts dd").first).to_have_text("tiny")
 
@@ -172,7 +177,7 @@ def test_a_mistake_is_told(page: Page) -> None:
 
 def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     one = panel(page)
-    one.get_by_label("Model").select_option("g2p-en")
+    one.get_by_label("Model").select_option(label="g2p-en")
     page.get_by_label("Answer while I type").uncheck()
     source = page.get_by_label("Text")
     source.fill(WORD)
@@ -180,6 +185,25 @@ def test_without_typing_along_it_answers_when_asked(page: Page) -> None:
     expect(one.locator("[data-part=text]")).to_have_text("")
     source.press("Control+Enter")
     expect(one.locator("[data-part=text]")).to_have_text(SPOKEN)
+
+
+def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    with server(str(ROOT / "models" / "g2p-en"), "--tokens", str(tmp_path / "tokens")) as running:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://localhost:{running.metrics_port}/")
+        asked = page.get_by_label("This server asks for a token")
+        expect(asked).to_be_focused()
+        asked.fill("something-else-entirely")
+        asked.press("Enter")
+        expect(page.locator("#server")).to_contain_text("the token is not known here")
+        asked.fill(TOKEN)
+        asked.press("Enter")
+        expect(asked).to_be_hidden()
+        page.get_by_label("Text", exact=True).fill(WORD)
+        expect(panel(page).locator("[data-part=text]")).to_have_text(SPOKEN)
+        context.close()
 
 
 def test_everything_has_a_name_and_nothing_overflows_a_phone(browser: Browser, address: str) -> None:

@@ -23,6 +23,7 @@ from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant.server.web import endpoints
 from attendant.server.web.bodies import to_json
 from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import new_authority, put
 from tests.http_serving import JSON, Http, http_served
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
@@ -288,6 +289,30 @@ class TestWhoCalls:
         for path in ("/", "/v1/models", "/openapi.json"):
             assert (await web.get(path, host=host)).status == status
         assert (await web.get("/healthz", host=host)).status == 200
+
+    async def test_a_client_has_one_name_whatever_it_calls_by(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("DEBUG", "attendant.server.servicers")
+        authority = new_authority(tmp_path)
+        certificate, key = authority.issue("server")
+        shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")
+        config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=authority.certificate)
+        client = ssl.create_default_context(cafile=str(authority.certificate))
+        client.load_cert_chain(*shown)
+        mutual = grpc.ssl_channel_credentials(
+            authority.certificate.read_bytes(), shown[1].read_bytes(), shown[0].read_bytes()
+        )
+        for access in (Access(), open_access(config)):
+            caplog.clear()
+            by_http = None if access.certificates is None else client
+            async with served(fake_stepper(), access=access) as server, http_served(server, access, tls=by_http) as web:
+                await web.post("/v1/generate", GENERATE)
+                encrypted = grpc.aio.secure_channel(server.target, mutual)
+                async with server.channel if access.certificates is None else encrypted as channel:
+                    await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text="abc"))
+            names = [vars(record)["client"] for record in caplog.records if record.message == "request ended"]
+            assert len(names) == 2 and names[0] == names[1] != ""
 
     async def test_certificates_are_those_of_grpc_and_follow_their_files(self, tmp_path: Path) -> None:
         authority, newer, clients = (new_authority(tmp_path / name) for name in ("authority", "newer", "clients"))

@@ -54,7 +54,7 @@ def running(bundle_path: Path) -> Iterator[Running]:
 
 def test_the_line_that_says_it_serves(running: Running, bundle_path: Path) -> None:
     version = open_bundle(bundle_path).manifest.version
-    assert f": tiny (version {version}, fp32, cpu); metrics on 127.0.0.1:" in running.line
+    assert f": tiny (version {version}, fp32, cpu); playground on http://127.0.0.1:" in running.line
     with grpc.insecure_channel(running.target) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "attendant.v1.Seq2Seq"):

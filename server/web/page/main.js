@@ -44,7 +44,7 @@ async function connect() {
     return;
   }
   credentials.hidden = true;
-  status.textContent = served.map((model) => `${model.name}, ${model.precision} on ${model.provider}`).join("; ");
+  status.textContent = served.map((model) => `${model.name} ${model.label}, ${model.precision} on ${model.provider}`).join("; ");
   panels = [];
   open(compare.checked ? 2 : 1);
   ask();

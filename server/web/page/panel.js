@@ -27,7 +27,7 @@ export class Panel {
     this.prefix = [];
     this.latencies = [];
     this.settings = new Settings(this.part.fields, this.part.summary, () => this.answer());
-    this.part.model.append(...models.map((model) => html("option", { value: model.name }, model.name)));
+    this.part.model.append(...models.map((model, index) => html("option", { value: index }, this.title(model))));
     this.part.model.addEventListener("change", () => { this.choose(); this.answer(); });
     this.element.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !this.part.alternatives.hidden) this.closeAlternatives();
@@ -36,7 +36,13 @@ export class Panel {
   }
 
   get model() {
-    return this.models.find((model) => model.name === this.part.model.value);
+    return this.models[this.part.model.value];
+  }
+
+  // Its name; and its version, where several are served.
+  title({ name, label, role }) {
+    if (this.models.filter((model) => model.name === name).length === 1) return name;
+    return `${name} ${label}, ${role.replace("ROLE_", "").toLowerCase()}`;
   }
 
   choose() {
@@ -53,7 +59,8 @@ export class Panel {
 
   request(decoding, output) {
     const targetPrefix = decoding.targetPrefix ?? this.prefix;
-    const asked = { model: this.model.name, text: this.text, decoding: { ...decoding }, output };
+    const { name, version } = this.model;
+    const asked = { model: name, version, text: this.text, decoding: { ...decoding }, output };
     delete asked.decoding.targetPrefix;
     if (targetPrefix.length) asked.decoding.targetPrefix = { tokens: targetPrefix };
     return asked;

@@ -8,7 +8,9 @@ from google.protobuf import json_format
 from openapi_spec_validator import validate
 
 from attendant.server.web.openapi import document
+from attendant.server.web.problems import STATUSES
 from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.unit.server.test_errors import EXAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,8 @@ def test_the_schema_of_a_request_takes_what_the_server_takes(
     except json_format.ParseError:
         parsed = False
     assert parsed == fits
+
+
+def test_every_code_has_a_status() -> None:
+    codes = {one.code for one in EXAMPLES}
+    assert codes <= set(STATUSES)
