@@ -12,20 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attendant.library import Generation, Hypothesis, InvalidArgument, Model, Sampling, Score, UserError, load
-
-__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]
+    from attendant.library import *  # noqa: F403
 
 _PACKAGES = {"export", "library", "runtime", "server", "training"}
 
 
 def __getattr__(name: str) -> Any:
+    """A package, or what the library offers by that name."""
     if name in _PACKAGES:
         return import_module(f"attendant.{name}")
-    if name in __all__:
-        return getattr(import_module("attendant.library"), name)
+    # What Python and its tools look for is not worth an import.
+    if not name.startswith("_") and name in (library := import_module("attendant.library")).__all__:
+        return getattr(library, name)
     raise AttributeError(f"module 'attendant' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_PACKAGES})

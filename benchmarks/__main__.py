@@ -11,7 +11,8 @@ from benchmarks.decoding import parts as decoding
 from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
-from benchmarks.serving import closed_loop, open_loop, overhead, soak, streams
+from benchmarks.pronunciation import parts as pronunciation
+from benchmarks.serving import closed_loop, open_loop, overhead, request_time, soak, streams
 from benchmarks.training import kernels, speed
 
 SUITES = {
@@ -27,6 +28,7 @@ SUITES = {
             streams.first_token,
             overhead.overhead,
             overhead.idle_latency,
+            request_time.request_time,
             open_loop.open_loop,
             overhead.priority,
             soak.memory,
@@ -41,7 +43,15 @@ SUITES = {
             "The peers come from PyPI into environments of their own, which are kept. A peer that can't be installed "
             "or fails keeps its row, with the reason."
         ),
-        parts=(peers.greedy, peers.beam, peers.single, served_peers.served),
+        parts=(
+            peers.greedy,
+            peers.beam,
+            peers.single,
+            served_peers.served,
+            served_peers.real_lengths,
+            served_peers.arrivals,
+            pronunciation.pronunciation,
+        ),
     ),
     "training": Suite(
         title="Training speed",

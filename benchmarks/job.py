@@ -57,7 +57,7 @@ def words_of(source: list[int]) -> str:
     return " ".join(map(word_of, source[:-1]))
 
 
-def batches(sources: Sources, size: int) -> list[Sources]:
+def batches(sources: list[Any], size: int) -> list[list[Any]]:
     """The sentences in batches of so many; the last one may be smaller."""
     return [sources[start : start + size] for start in range(0, len(sources), size)]
 
@@ -77,18 +77,24 @@ class Answer:
     latencies: list[float]
 
 
-def answer_jobs(decode: Callable[[Sources, Job], object], *, batches_itself: bool = False) -> None:
+def answer_jobs(
+    decode: Callable[[list[Any], Job], object],
+    *,
+    batches_itself: bool = False,
+    sources: Callable[[Job], list[Any]] = sentences,
+) -> None:
     """The life of a worker process: decodes the jobs that it is asked to.
 
     Args:
         batches_itself: `decode` takes all sentences of a job at once, unless they are to be decoded one by one.
+        sources: what is decoded for a job.
     """
 
     def answer(asked: dict[str, int]) -> dict[str, object]:
         job = Job(**asked)
         size = job.num_sentences if batches_itself and job.batch_size > 1 else job.batch_size
         cpu, latencies = time.process_time(), []
-        for batch in batches(sentences(job), size):
+        for batch in batches(sources(job), size):
             began = time.perf_counter()
             decode(batch, job)
             latencies.append(time.perf_counter() - began)

@@ -31,6 +31,7 @@ tokenizer = "bpe"
 max_epochs = 10
 ```
 
+Relative paths start at the working directory; data files that are not there may stand beside the recipe.
 `python -m training RECIPE.toml --set table.key=value` changes single fields. An unknown key or a bad value is refused
 with the nearest key or the choices. The run directory keeps the recipe with every field resolved. This page is written
 by `python docs/write_recipes.py` from the tables themselves; `None` stands for a field that is left out.

@@ -69,8 +69,8 @@ def _export_parser() -> argparse.ArgumentParser:
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument(
         "--data",
-        metavar="FILE.tsv",
-        help="what int8 is measured against fp32 on, and beams against greedy search: source, tab, target (default: "
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="what int8 is measured against fp32 on, and beams against greedy search: pairs (default: "
         "a run's test split)",
     )
     measuring.add_argument(
@@ -160,7 +160,7 @@ def _reference_parser() -> argparse.ArgumentParser:
         "log-probabilities are distributed on held-out texts. A server compares its answers with them.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
-    parser.add_argument("--data", metavar="FILE.tsv", required=True, help="held-out pairs: source, tab, target")
+    parser.add_argument("--data", metavar="FILE.tsv|SOURCE,TARGET", required=True, help="held-out pairs")
     parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser

@@ -96,9 +96,14 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
     for certificate in manifest.certificates:
         tokens = certificate.tokens
         whose = {"pytorch": "PyTorch's", "fp32": "fp32's"}[certificate.reference]
+        largest = f"{max(certificate.errors.values()):.1e}"
         yield (
             f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
-            f"largest error {max(certificate.errors.values()):.1e}"
+            + (
+                f"largest error of a tensor {largest}"
+                if certificate.reference == "pytorch"
+                else f"a tensor's value up to {largest} from theirs by rounding: what that costs shows in the quality"
+            )
         )
         if (certificate.precision, certificate.provider) == ("fp16", "cpu"):
             yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
@@ -159,7 +164,7 @@ def reference(options: argparse.Namespace) -> None:
         UserError: too few texts, or `options.output` is occupied.
     """
     bundle = open_bundle(options.bundle)
-    examples = read_data(CorpusFiles(tsv=options.data)).examples
+    examples = read_data(CorpusFiles.named(options.data)).examples
     # Files may be sorted: from all over it.
     chosen = examples[:: max(1, len(examples) // NUM_REFERENCE)]
     sources = bundle.source_tokenizer.encode_batch([example.source for example in chosen])

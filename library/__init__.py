@@ -5,7 +5,18 @@ The checks, the engine and the answers are the server's; the options and the typ
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.model import Model, load
+from attendant.library.requests import Options
 from attendant.runtime.errors import UserError
 from attendant_client import InvalidArgument, Sampling
 
-__all__ = ["Generation", "Hypothesis", "InvalidArgument", "Model", "Sampling", "Score", "UserError", "load"]
+__all__ = [
+    "Generation",
+    "Hypothesis",
+    "InvalidArgument",
+    "Model",
+    "Options",
+    "Sampling",
+    "Score",
+    "UserError",
+    "load",
+]

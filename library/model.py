@@ -1,7 +1,7 @@
 """A bundle that is opened in this process, and what it can be asked."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack, overload
@@ -12,15 +12,16 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
 from attendant.runtime.cpu import available_cpus
+from attendant.runtime.decoding.growing_text import GrowingText
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import limited
-from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
-from attendant.runtime.requests.model import BundleModel, limits_in_force
+from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
+from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
 from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import EngineRequest, RequestStats, Result
-from attendant_client import FinishReason, InvalidArgument, Source, Timings
+from attendant.server.engine.request import EngineRequest, Outcome, RequestStats, Result, StepResult
+from attendant_client import Delta, FinishReason, InvalidArgument, Source, Timings
 
 MAX_ROWS: Final = 256
 MAX_SOURCE_POSITIONS: Final = 32768
@@ -43,8 +44,7 @@ def load(
         max_rows: live hypotheses that are stepped together at most: beams are no wider.
 
     Raises:
-        UserError: the bundle is refused, or has no such precision; or there is no such
-            provider here.
+        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows.
     """
     return limited(
         lambda: _load(Path(path), precision, provider, threads or available_cpus(), max_rows),
@@ -54,6 +54,7 @@ def load(
 
 def _load(path: Path, precision: Precision | None, provider: Provider, threads: int, max_rows: int) -> "Model":
     bundle = open_bundle(path)
+    refuse_few_rows(bundle.manifest, max_rows)
     precision = precision or default_precision(bundle.manifest, provider)
     stepper = open_stepper(bundle, precision, provider, threads)
     if differences := check_decoding(bundle, stepper, precision, provider):
@@ -116,7 +117,7 @@ class Model:
         """
         if isinstance(source, str):
             request = read_generate(source, options, self._facts)
-            return self._generation(request, *self._decode([request]))
+            return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
         for place, one in enumerate(source):
             try:
@@ -126,7 +127,21 @@ class Model:
                     raise _of_source(place, error) from None
                 read.append(error)
         results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
-        return [one if isinstance(one, InvalidArgument) else self._generation(one, next(results)) for one in read]
+        return [one if isinstance(one, InvalidArgument) else self.generation(one, next(results)) for one in read]
+
+    def stream(self, source: Source, **options: Unpack[Options]) -> "GenerationStream":
+        """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.
+
+            stream = model.stream("face", beam_size=4)
+            for delta in stream:
+                print(delta.text, end="")
+            print(stream.generation.best.log_prob)
+
+        Args:
+            source: a text, or its tokens.
+            options: as for `generate`.
+        """
+        return GenerationStream(self, read_generate(source, options, self._facts))
 
     @overload
     def score(  # type: ignore[overload-overlap]
@@ -168,7 +183,8 @@ class Model:
                 raise _of_source(place, error) from None
         return self._scores(requests)
 
-    def _generation(self, request: ReadRequest, result: Result) -> Generation:
+    def generation(self, request: ReadRequest, result: Result) -> Generation:
+        """The answer to a request that has been decoded."""
         return Generation(
             request_id="",
             model=self.name,
@@ -176,6 +192,7 @@ class Model:
             hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
             source_tokens=tuple(source_tokens(request, self._facts)),
             timings=_timings(result.stats),
+            warnings=warnings_of(request),
         )
 
     def _hypothesis(self, found: Any, request: ReadRequest) -> Hypothesis:
@@ -192,18 +209,55 @@ class Model:
         return scores
 
     def _decode(self, requests: Sequence[ReadRequest]) -> list[Result]:
-        """What the requests end with, decoded together by an engine of their own: it is cheap beside the graphs."""
+        """What the requests end with, decoded together."""
+        results = {key: _answered(outcome) for step in self.steps(requests) for key, outcome in step.outcomes}
+        return [results[key] for key in range(len(requests))]
+
+    def steps(self, requests: Sequence[ReadRequest], *, streams: bool = False) -> Iterator[StepResult]:
+        """The steps of an engine that has only these requests, whose keys are their places: it is cheap to make."""
         engine = Engine(self._stepper, self._budget, self.bundle.manifest.special_ids)
         # Neighbours of like lengths need little padding; the stragglers at the end are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
             request = requests[key]
-            engine.submit(EngineRequest(key, request.source_ids, request.options, time.monotonic()))
-        results: dict[int, Result] = {}
+            asked = EngineRequest(key, request.source_ids, request.options, time.monotonic(), streams=streams)
+            engine.submit(asked)
         while engine.has_work:
-            for key, outcome in engine.step().outcomes:
-                assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
-                results[key] = outcome
-        return [results[key] for key in range(len(requests))]
+            yield engine.step()
+
+
+class GenerationStream:
+    """As the client's: made by `Model.stream`, iterated over once. Who leaves it early ends the decoding."""
+
+    def __init__(self, model: Model, request: ReadRequest) -> None:
+        self._model = model
+        self._request = request
+        self._generation: Generation | None = None
+
+    @property
+    def generation(self) -> Generation:
+        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
+        if self._generation is None:
+            raise RuntimeError("generation: is there when the stream has been read to its end")
+        return self._generation
+
+    def __iter__(self) -> Iterator[Delta]:
+        tokenizer, replaces = self._model.bundle.target_tokenizer, self._request.source_words is not None
+        growing, certain = GrowingText(tokenizer, replaces_unknowns=replaces), list[int]()
+        for step in self._model.steps([self._request], streams=True):
+            for _, progress in step.progress:
+                certain[progress.first :] = progress.token_ids
+            piece = growing.grow(certain)
+            for _, outcome in step.outcomes:
+                self._generation = self._model.generation(self._request, _answered(outcome))
+                best = self._generation.best
+                piece = growing.rest(best.tokens, best.text)
+            if piece is not None:
+                yield Delta(tokens=tuple(piece.tokens), text=piece.text)
+
+
+def _answered(outcome: Outcome) -> Result:
+    assert isinstance(outcome, Result), "without deadlines and cancellations everything is answered"
+    return outcome
 
 
 def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:

@@ -14,6 +14,7 @@ from attendant.server.config import config_of, config_parser
 from attendant.server.engine.queueing.scheduler import Scheduler
 from attendant.server.observability.logs import configure_logging, log_what_python_prints
 from attendant.server.observability.texts import log_texts
+from attendant.server.servicers.request_context import log_requests
 
 
 def main(scheduler: type[Scheduler] = Scheduler) -> int:
@@ -26,6 +27,7 @@ def _serve(parsed: argparse.Namespace, scheduler: type[Scheduler]) -> int:
     configure_logging(config.log_level, config.log_format)
     log_what_python_prints()
     log_texts(config.log_texts == "on")
+    log_requests(config.log_requests == "on")
     return uvloop.run(serve(config))
 
 

@@ -6,6 +6,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -21,7 +22,7 @@ from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
-from attendant.server.config import ServerConfig
+from attendant.server.config import LogFormat, ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
@@ -96,7 +97,7 @@ async def serve(config: ServerConfig) -> int:
             await _announce(lifecycle, catalogue, metrics, serving=True)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
-            _say_what_is_served(catalogue, *addresses, playground)
+            _say_what_is_served(catalogue, *addresses, playground, config.log_format)
             with turnover.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -109,14 +110,17 @@ async def serve(config: ServerConfig) -> int:
     return lifecycle.exit_status
 
 
-def _say_what_is_served(catalogue: Catalogue, target: str, metrics: str, playground: str) -> None:
+def _say_what_is_served(
+    catalogue: Catalogue, target: str, metrics: str, playground: str, log_format: LogFormat
+) -> None:
     """In the log, and then in a line on standard output. Nothing else of it is kept: versions come and go."""
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
     try:
         page = f"playground on {playground}; " if playground else ""
-        print(f"serving on {target}: {names}; {page}metrics on {metrics}", flush=True)
+        said = f"serving on {target}: {names}; {page}metrics on {metrics}"
+        print(json.dumps({"message": said}) if log_format == "json" else said, flush=True)
     except OSError:  # its disk is full; the log says the same
         give_up_output()
 

@@ -263,6 +263,9 @@ class ServerConfig:
     log_texts: Switch = _option(
         "off", _one_of(Switch), "whether log lines may hold what callers wrote: their tokens, and words of exceptions"
     )
+    log_requests: Switch = _option(
+        "off", _one_of(Switch), "whether each request has a line in the log at level info; otherwise at debug"
+    )
     scheduler: type[Scheduler] = Scheduler
 
 

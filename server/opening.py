@@ -9,6 +9,7 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import limited, on_a_thread
+from attendant.runtime.requests.model import refuse_few_rows
 from attendant.server.config import ServerConfig
 
 T = TypeVar("T")
@@ -18,11 +19,12 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     """Opens every bundle.
 
     Raises:
-        UserError: a bundle that is refused, one line per difference; two bundles of one name.
+        UserError: a bundle that is refused, one line per difference; two bundles of one name; too few rows for one.
     """
     bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:
+        refuse_few_rows(bundle.manifest, config.max_rows)
         name = bundle.manifest.name
         if name in paths:
             raise UserError(

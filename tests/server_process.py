@@ -100,7 +100,7 @@ def server(*arguments: str, program: str = "server") -> Iterator[Running]:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
-            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)$", said)
+            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)(\"})?$", said)
             assert found, said + os.pread(log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="replace")
             running = Running(process, said, found[1], int(found[2]), log_file)
             try:

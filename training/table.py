@@ -1,11 +1,33 @@
 """The base class of a recipe's tables: frozen, keyword-only, and strict about its keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=1)]
+
+KINDS: Final = {
+    "bool": "true or false",
+    "dict": "a table",
+    "float": "a number",
+    "finite": "a finite number",
+    "int": "a whole number",
+    "model": "a table",
+    "string": "a text in quotes",
+    "tuple": "a list",
+}
+"""By the first word of the type of a pydantic error."""
+
+LIMITS: Final = {
+    "greater_than": ("be above {:g}", "gt"),
+    "greater_than_equal": ("be at least {:g}", "ge"),
+    "less_than": ("be below {:g}", "lt"),
+    "less_than_equal": ("be at most {:g}", "le"),
+    "too_short": ("have {} or more", "min_length"),
+}
+"""By the type of a pydantic error: what a value must, and which fact of the error it is told with."""
 
 
 class Table(BaseModel):
@@ -43,3 +65,32 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from _flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def problems_of(error: ValidationError) -> list[ErrorDetails]:
+    """What is wrong, by fields as the user knows them.
+
+    Of a field that may be of several kinds pydantic tells one problem for each, under a name that has the kind in it;
+    of a list also that it is too short, once its bad items are gone.
+    """
+    found: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for problem in error.errors():
+        field = tuple(part for part in problem["loc"] if "[" not in str(part))
+        former = found.setdefault(field, {**problem, "loc": field})
+        if former["type"] == problem["type"] == "literal_error" and former["ctx"] is not problem["ctx"]:
+            former["ctx"] = {"expected": f"{former['ctx']['expected']}, {problem['ctx']['expected']}"}
+    items = {field[:-1] for field in found if field}
+    return [one for field, one in found.items() if not (one["type"] == "too_short" and field in items)]
+
+
+def requirement(problem: ErrorDetails) -> str:
+    """What a value must be, in the words of our own checks."""
+    kind, told = problem["type"], problem.get("ctx", {})
+    if kind == "literal_error":
+        return f"must be one of {told['expected'].replace(' or ', ', ').replace(chr(39), '')}"
+    if kind in LIMITS:
+        words, limit = LIMITS[kind]
+        return f"must {words.format(told[limit])}"
+    if (name := kind.split("_")[0]) in KINDS:
+        return f"must be {KINDS[name]}"
+    return problem["msg"][0].lower() + problem["msg"][1:]

@@ -10,6 +10,7 @@ from pathlib import Path
 from attendant.runtime.errors import UserError
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import PRECISIONS, SEARCHES, Decoder, job_of, one_by_one, own_decoder, throughput
+from benchmarks.decoding.products import reading_ms
 from benchmarks.harness.measurement import figures, measure
 from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Cell, Part
@@ -49,7 +50,8 @@ def decoding(context: Context) -> Part:
 def alone(context: Context) -> Part:
     """One sentence alone, in process.
 
-    Median latency, greedy; the bare graphs' is what is left without search and bookkeeping.
+    Median latency, greedy; the bare graphs' is what is left without search and bookkeeping. Reading the weights: what
+    one core takes to read the int8 weights of all steps, and nothing else.
     """
     decoders = [
         _apart(own_decoder(context, precision, num_threads=num_threads, bare=bare))
@@ -57,7 +59,9 @@ def alone(context: Context) -> Part:
         for bare in (False, True)
         for num_threads in (1, 2)
     ]
-    return one_by_one(context, decoders)
+    part, bound = one_by_one(context, decoders), reading_ms(context.workload)
+    row: list[Cell] = ["reading the weights, int8", bound, None, None, None]
+    return replace(part, rows=[*part.rows, row], figures=part.figures | {"reading_ms": bound})
 
 
 def _apart(decoder: Decoder) -> Decoder:

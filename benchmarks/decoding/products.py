@@ -17,6 +17,7 @@ from benchmarks.workload import Workload
 BATCH_SIZES = (1, 8, 64, 256)
 NUM_REPEATS = 7
 NUM_VISITS = 2
+NUM_READINGS = 200
 NUM_GATES = 4
 OPERATORS = {
     "int8": ("MatMulInteger(left, right)", "uint8", "int32", np.uint8, np.int8),
@@ -47,6 +48,21 @@ def products(workload: Workload) -> list[Product]:
         fed = embedding + hidden if layer == 0 else hidden
         found.append(Product(fed + hidden, NUM_GATES * hidden, num_tokens))
     return [*found, Product(2 * hidden, hidden, num_tokens), Product(hidden, workload.vocabulary_size, num_tokens)]
+
+
+def reading_ms(workload: Workload) -> float:
+    """What one core takes to read the int8 weights of a sentence's steps: no step of one row takes less.
+
+    As many bytes as a step has are added up, again and again. The encoder's weights, a fiftieth of all, are left out.
+    """
+    per_step = sum(one.depth * one.columns for one in products(workload) if one.times == workload.num_tokens)
+    weights = np.zeros(per_step // np.dtype(np.int64).itemsize, np.int64)
+    durations = []
+    for _ in range(NUM_READINGS):
+        began = time.perf_counter()
+        np.add.reduce(weights)
+        durations.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(durations) * workload.num_tokens
 
 
 def limit(context: Context) -> Part:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
@@ -21,7 +22,11 @@ Cell = str | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Lines over one axis: (x, y) of each line's points, by its name."""
+    """Lines over one axis: (x, y) of each line's points, by its name.
+
+    Attributes:
+        bars: the names of bars; then each series has one part of every bar, and x is the bar's number.
+    """
 
     file: str
     title: str
@@ -29,6 +34,7 @@ class Picture:
     y_label: str
     series: dict[str, list[tuple[float, float]]]
     logarithmic: bool = False
+    bars: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +150,33 @@ def draw(picture: Picture, path: Path) -> None:
     with rc_context({"svg.hashsalt": picture.file, "svg.fonttype": "none"}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
-        for name, points in picture.series.items():
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
-        if picture.logarithmic:
-            axes.set_yscale("log")
+        if picture.bars:
+            _draw_bars(axes, picture)
         else:
-            axes.set_ylim(bottom=0)
+            _draw_lines(axes, picture)
         axes.set(title=picture.title, xlabel=picture.x_label, ylabel=picture.y_label)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw_lines(axes: Axes, picture: Picture) -> None:
+    for name, points in picture.series.items():
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+    if picture.logarithmic:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+def _draw_bars(axes: Axes, picture: Picture) -> None:
+    """From top to bottom, in the order given; the legend stands below."""
+    ends = [0.0] * len(picture.bars)
+    for name, points in picture.series.items():
+        numbers, lengths = [round(x) for x, _ in points], [y for _, y in points]
+        axes.barh(numbers, lengths, left=[ends[number] for number in numbers], label=name)
+        for number, length in zip(numbers, lengths, strict=True):
+            ends[number] += length
+    axes.set_yticks(range(len(picture.bars)), picture.bars)
+    axes.invert_yaxis()
+    axes.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.15))

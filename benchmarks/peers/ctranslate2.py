@@ -67,16 +67,20 @@ def make_model(
 
 
 class Translator:
-    """Translates into so many tokens, no fewer and no more."""
+    """Translates each source into so many tokens, no fewer and no more."""
 
     def __init__(self, folder: str, num_workers: int) -> None:
         self._translator = ctranslate2.Translator(
             folder, device="cpu", compute_type="int8", inter_threads=num_workers, intra_threads=1
         )
 
-    def translate(self, words: list[list[str]], num_steps: int, batch_size: int, beam_size: int = 1) -> Any:
-        length = {"min_decoding_length": num_steps, "max_decoding_length": num_steps}
-        return self._translator.translate_batch(words, max_batch_size=batch_size, beam_size=beam_size, **length)
+    def translate(self, words: list[list[str]], num_steps: list[int], batch_size: int, beam_size: int = 1) -> Any:
+        longest = max(num_steps)
+        options: dict[str, Any] = {"min_decoding_length": longest, "max_decoding_length": longest}
+        if min(num_steps) < longest:
+            # A row for which this is true leaves the batch. Only greedy search asks.
+            options["callback"] = lambda result: result.step + 1 >= num_steps[result.batch_id]
+        return self._translator.translate_batch(words, max_batch_size=batch_size, beam_size=beam_size, **options)
 
 
 def work(folder: str, num_workers: int) -> None:
@@ -85,18 +89,18 @@ def work(folder: str, num_workers: int) -> None:
 
     def translate(sources: Sources, job: Job) -> None:
         words = [[*words_of(source).split(), "</s>"] for source in sources]
-        translator.translate(words, job.num_tokens, job.batch_size, job.beam_size)
+        translator.translate(words, [job.num_tokens] * len(words), job.batch_size, job.beam_size)
 
     answer_jobs(translate, batches_itself=True)
 
 
 class Batcher:
     """What one would write first: requests wait in a list; as long as a worker is free, all that wait, up to a batch,
-    go to it together, and are answered together. A request is its words, an answer too.
+    go to it together, and are answered together. A request is the number of its steps and its words, an answer words.
     """
 
-    def __init__(self, translator: Translator, num_steps: int, num_workers: int, batch_size: int) -> None:
-        self._translator, self._num_steps, self._batch_size = translator, num_steps, batch_size
+    def __init__(self, translator: Translator, num_workers: int, batch_size: int) -> None:
+        self._translator, self._batch_size = translator, batch_size
         self._threads = ThreadPoolExecutor(num_workers)
         self._waiting: asyncio.Queue[tuple[list[str], asyncio.Future[list[str]]]] = asyncio.Queue()
 
@@ -110,8 +114,8 @@ class Batcher:
             batch = [await self._waiting.get()]
             while len(batch) < self._batch_size and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            words = [request for request, _ in batch]
-            arguments = words, self._num_steps, self._batch_size
+            words, num_steps = [request[1:] for request, _ in batch], [int(request[0]) for request, _ in batch]
+            arguments = words, num_steps, self._batch_size
             run = asyncio.get_running_loop().run_in_executor(self._threads, self._translator.translate, *arguments)
             for (_, answer), result in zip(batch, await run, strict=True):
                 if not answer.done():
@@ -123,8 +127,8 @@ def serve_batches(**arguments: Any) -> None:
     asyncio.run(_serve_batches(**arguments))
 
 
-async def _serve_batches(folder: str, num_steps: int, num_workers: int, batch_size: int) -> None:
-    batcher = Batcher(Translator(folder, num_workers), num_steps, num_workers, batch_size)
+async def _serve_batches(folder: str, num_workers: int, batch_size: int) -> None:
+    batcher = Batcher(Translator(folder, num_workers), num_workers, batch_size)
     workers = [asyncio.create_task(batcher.work()) for _ in range(num_workers)]
     await serve("benchmarks.CTranslate2", {"Translate": grpc.unary_unary_rpc_method_handler(batcher.translate)})
     for worker in workers:

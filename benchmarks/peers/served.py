@@ -1,9 +1,10 @@
-"""The servers, ours and the peers', under the same closed loops."""
+"""The servers, ours and the peers', under the same load."""
 
+import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.command import Context
@@ -11,15 +12,31 @@ from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Part
-from benchmarks.job import sentences, words_of
+from benchmarks.job import words_of
 from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_folder
 from benchmarks.program import program
 from benchmarks.serving.closed_loop import closed_loops
-from benchmarks.serving.payloads import equal_job, write_payloads
+from benchmarks.serving.open_loop import open_loops
+from benchmarks.serving.payloads import Work, equal_payloads, equal_work, real_payloads, real_work, write_payloads
 from benchmarks.serving.servers import Server, attendant_server
 
-BATCH_SIZES = (32, 64)
-"""Tried of each peer: with 64 clients, one batch of all of them, or two that take turns."""
+BATCH_SIZES = (16, 32, 64)
+"""Tried of each peer: with 64 clients, one batch of all of them, or several that take turns."""
+
+CLIENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What all servers are asked, each in its own format."""
+
+    name: str
+    work: Callable[[Context], Work]
+    payloads: Callable[[Context], Path]
+
+
+EQUAL = Traffic("equal", equal_work, equal_payloads)
+REAL = Traffic("real-lengths", real_work, real_payloads)
 
 
 def served(context: Context) -> Part:
@@ -28,21 +45,54 @@ def served(context: Context) -> Part:
     Each client asks again when it was answered; the load generator shares the machine. Medians over the rounds. Server
     CPU is that of all the server's processes.
     """
-    peers = [peer(context, size) for size in BATCH_SIZES for peer in (_triton, _ctranslate2)]
-    seconds, file = 2 * context.visit_seconds, "served-beside-peers.svg"
-    return closed_loops(context, [attendant_server(context), *peers], (1, 64), seconds=seconds, file=file)
+    return _closed(context, EQUAL, (1, CLIENTS), file="served-beside-peers.svg")
 
 
-def _triton(context: Context, batch_size: int) -> Server:
-    sizes = {"num_steps": context.workload.num_tokens, "num_instances": NUM_WORKERS, "batch_size": batch_size}
+def real_lengths(context: Context) -> Part:
+    """Served beside peers, lengths of real sentences.
+
+    64 clients in a closed loop, as before; 5 to 80 source positions, and each sentence ends after its own number of
+    steps. In Triton the client pads the source, and the loop cuts what all sources of a batch have of it, and steps
+    until the last one has ended. In CTranslate2 rows end, and leave the batch, each at its own step.
+    """
+    return _closed(context, REAL, (CLIENTS,), file="real-lengths-beside-peers.svg")
+
+
+def arrivals(context: Context) -> Part:
+    """Served beside peers, Poisson arrivals, lengths of real sentences.
+
+    Latency counts from the planned moment of each arrival. Capacity: what 192 clients in a closed loop get.
+    """
+    sizes = {_triton: 16, _ctranslate2: 32}
+    peers = [peer(context, REAL, size) for peer, size in sizes.items()]
+    servers = [_own(context, REAL), *peers]
+    return open_loops(context, servers, file="arrivals-beside-peers.svg")
+
+
+def _closed(context: Context, traffic: Traffic, clients: Sequence[int], *, file: str) -> Part:
+    peers = [peer(context, traffic, size) for size in BATCH_SIZES for peer in (_triton, _ctranslate2)]
+    return closed_loops(
+        context, [_own(context, traffic), *peers], clients, seconds=2 * context.visit_seconds, file=file
+    )
+
+
+def _own(context: Context, traffic: Traffic) -> Server:
+    return attendant_server(context, payloads=traffic.payloads(context))
+
+
+def _triton(context: Context, traffic: Traffic, batch_size: int) -> Server:
+    sizes = {"num_instances": NUM_WORKERS, "batch_size": batch_size}
 
     def server() -> Sequence[str]:
         python, folder = ENVIRONMENTS["triton"].install(context.cache), str(plain_folder(context) / "int8")
         return program("peers.triton:serve", python, folder=folder, ports=_free_ports(3), **sizes)
 
     def payloads() -> Path:
-        path, python = write_payloads(context, "triton", []), ENVIRONMENTS["triton"].install(context.cache)
-        output_of(program("peers.triton:write_payloads", python, path=str(path), job=asdict(equal_job(context))))
+        python = ENVIRONMENTS["triton"].install(context.cache)
+        path = write_payloads(context, f"triton-{traffic.name}", [])
+        work = path.with_suffix(".json")
+        work.write_text(json.dumps(traffic.work(context)), encoding="utf-8")
+        output_of(program("peers.triton:write_payloads", python, path=str(path), work=str(work)))
         return path
 
     return Server(
@@ -57,13 +107,13 @@ def _triton(context: Context, batch_size: int) -> Server:
     )
 
 
-def _ctranslate2(context: Context, batch_size: int) -> Server:
+def _ctranslate2(context: Context, traffic: Traffic, batch_size: int) -> Server:
     transformer = TRANSFORMERS[1]
-    sizes = {"num_steps": context.workload.num_tokens, "num_workers": NUM_WORKERS, "batch_size": batch_size}
+    sizes = {"num_workers": NUM_WORKERS, "batch_size": batch_size}
 
     def payloads() -> Path:
-        requests = (f"{words_of(source)} </s>".encode() for source in sentences(equal_job(context)))
-        return write_payloads(context, "ctranslate2", requests)
+        requests = (f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in traffic.work(context))
+        return write_payloads(context, f"ctranslate2-{traffic.name}", requests)
 
     return Server(
         key="ctranslate2",

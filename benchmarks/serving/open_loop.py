@@ -1,31 +1,34 @@
 """Open loop: Poisson arrivals that don't wait for answers, with the lengths of real sentences."""
 
-import json
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import job_of
-from benchmarks.harness.measurement import Columns, Measurement, Visit, curves, measure, part_of, running_system
+from benchmarks.harness.measurement import (
+    Columns,
+    Measurement,
+    Unavailable,
+    Visit,
+    curves,
+    measure,
+    part_of,
+    running_system,
+)
 from benchmarks.harness.results import Part, Picture
-from benchmarks.job import sentences
 from benchmarks.serving.generator import Load
-from benchmarks.serving.payloads import generate_request, write_payloads
+from benchmarks.serving.payloads import real_payloads
 from benchmarks.serving.servers import Running, Server, attendant_server, mean_between, running
-
-LENGTHS = Path(__file__).parent / "lengths.json"
-"""Words and punctuation marks of 1,000 pairs of sentences of 5 to 80, English and French: how long they are, nothing
-else. Drawn at random from the test split of what recipes/translate-debdocs-en-fr.toml fetches, by sentences."""
 
 FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Of the capacity."""
 
 YARDSTICK_FRACTION = 0.8
 CAPACITY_CLIENTS = 192
+P99_MS = 250.0
+"""The rate up to which a server's p99 is no higher is one of its figures."""
+
 NUM_RUNS = 2
 Curve = Sequence[tuple[float, float]]
 """(requests/s, p99 in ms), by rate."""
@@ -38,7 +41,7 @@ def open_loop(context: Context) -> Part:
     each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
     a closed loop get.
     """
-    server = partial(attendant_server, context, payloads=_payloads(context), num_workers=1, num_threads=1)
+    server = partial(attendant_server, context, payloads=real_payloads(context), num_workers=1, num_threads=1)
     servers = [
         server(key="step_level", name="batching per step"),
         server(key="request_level", name="batching per request", program="benchmarks.serving.request_level"),
@@ -51,9 +54,17 @@ def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Par
     seconds = 6 * context.visit_seconds
     closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
     with ExitStack() as exits:
-        runs = {server.key: exits.enter_context(running(server)) for server in servers}
-        for run in runs.values():
-            run.load(closed)
+        runs: dict[str, Running] = {}
+        missing = ""
+        for server in servers:
+            try:
+                run = exits.enter_context(running(server))
+                run.load(closed)
+            except Unavailable as error:
+                missing += f" {server.name}: not measured: {error}."
+            else:
+                runs[server.key] = run
+        servers = [server for server in servers if server.key in runs]
         capacities = {key: run.load(closed)["speed"] for key, run in runs.items()}
         rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
         systems = []
@@ -83,19 +94,10 @@ def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Par
         file=file, title="p99 against load", x_label="requests/s", y_label="p99, ms", logarithmic=True, series=lines
     )
     note = "Capacity: " + ", ".join(f"{one.name} {capacities[one.key]:,.0f} requests/s" for one in servers) + "."
+    note += missing
     points = [f"_{rate}" for rate in rates]
     part = part_of(found, columns, what="server", points=points, pictures=[picture], note=note)
     return replace(part, figures=_figures({server.key: lines.get(server.name, []) for server in servers}, capacities))
-
-
-def _payloads(context: Context) -> Path:
-    """Requests of random words, of source positions and decoder steps as in LENGTHS."""
-    requests = []
-    for number, (num_positions, num_steps) in enumerate(json.loads(LENGTHS.read_text(encoding="utf-8"))):
-        job = replace(job_of(context), num_sentences=1, num_tokens=num_positions, seed=number)
-        requests.append(generate_request(sentences(job)[0], num_steps))
-    random.Random(8).shuffle(requests)
-    return write_payloads(context, "real-lengths", requests)
 
 
 def _arrivals(run: Running, rate: float, seconds: float) -> Visit:
@@ -113,10 +115,12 @@ def _arrivals(run: Running, rate: float, seconds: float) -> Visit:
 
 
 def _figures(curves: Mapping[str, Curve], capacities: Mapping[str, float]) -> dict[str, float]:
-    """`<key>_capacity`; at 80 % of the slowest server's, which all can bear, `<key>_p99_80`; and `<key>_rate_at_p99`,
-    up to which rate a server's p99 is no higher than the slowest one's there.
+    """`<key>_capacity`; `<key>_rate`, up to which p99 stays below P99_MS; at 80 % of the slowest server's capacity,
+    which all can bear, `<key>_p99_80`; and `<key>_rate_at_p99`, up to which rate a server's p99 is no higher than the
+    slowest one's there.
     """
     found = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    found |= {f"{key}_rate": rate for key, curve in curves.items() if (rate := rate_at(curve, P99_MS)) is not None}
     slowest = min(capacities, key=lambda key: capacities[key])
     rate = round(YARDSTICK_FRACTION * capacities[slowest], 1)
     if all(rate in dict(curve) for curve in curves.values()):

@@ -1,6 +1,8 @@
 """What the servers are asked: files of serialized requests, made before anything is measured."""
 
 import base64
+import json
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of
-from benchmarks.job import Job, sentences, words_of
+from benchmarks.job import sentences, words_of
 
 UNARY = "/attendant.v1.Seq2Seq/Generate"
 METHODS = {
@@ -19,17 +21,36 @@ METHODS = {
 """By the kind of load; of other kinds each server has its own."""
 
 NUM_PAYLOADS = 512
+LENGTHS = Path(__file__).parent / "lengths.json"
+"""Words and punctuation marks of 1,000 pairs of sentences of 5 to 80, English and French: how long they are, nothing
+else. Drawn at random from the test split of what recipes/translate-debdocs-en-fr.toml fetches, by sentences."""
+
+Work = list[tuple[list[int], int]]
+"""Sentences, as ids with their end symbol, and the decoder steps of each."""
 
 
-def equal_job(context: Context) -> Job:
+def equal_work(context: Context) -> Work:
     """Sentences of the workload's length, all alike; as many decoder steps as source positions."""
-    return replace(job_of(context), num_sentences=NUM_PAYLOADS, seed=7)
+    job = replace(job_of(context), num_sentences=NUM_PAYLOADS, seed=7)
+    return [(source, job.num_tokens) for source in sentences(job)]
+
+
+def real_work(context: Context) -> Work:
+    """Random words, of source positions and decoder steps as in LENGTHS."""
+    work = []
+    for number, (num_positions, num_steps) in enumerate(json.loads(LENGTHS.read_text(encoding="utf-8"))):
+        job = replace(job_of(context), num_sentences=1, num_tokens=num_positions, seed=number)
+        work.append((sentences(job)[0], num_steps))
+    random.Random(8).shuffle(work)
+    return work
 
 
 def equal_payloads(context: Context) -> Path:
-    """Requests of these sentences."""
-    requests = [generate_request(source, context.workload.num_tokens) for source in sentences(equal_job(context))]
-    return write_payloads(context, "equal", requests)
+    return write_payloads(context, "equal", (generate_request(*one) for one in equal_work(context)))
+
+
+def real_payloads(context: Context) -> Path:
+    return write_payloads(context, "real-lengths", (generate_request(*one) for one in real_work(context)))
 
 
 def write_payloads(context: Context, name: str, requests: Iterable[bytes]) -> Path:

@@ -52,6 +52,7 @@ def attendant_server(
     *,
     key: str = "attendant",
     name: str = "Attendant",
+    bundle: Path | None = None,
     payloads: Path | None = None,
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
@@ -61,6 +62,7 @@ def attendant_server(
     """The public command.
 
     Args:
+        bundle: None: the context's.
         payloads: None: sentences of the workload's length.
         num_threads: of all workers together.
         program: the module that Python runs: another one that takes the server's options.
@@ -70,7 +72,7 @@ def attendant_server(
     return Server(
         key=key,
         name=name,
-        command=lambda: [sys.executable, "-m", program, str(context.bundle), *options],
+        command=lambda: [sys.executable, "-m", program, str(bundle or context.bundle), *options],
         payloads=lambda: payloads or equal_payloads(context),
         about=f"{precision}, {layout}",
     )
@@ -161,7 +163,9 @@ class Running:
         return found
 
     def metrics(self) -> Mapping[str, float]:
-        """The samples of its metrics, added up over their labels; none of a server that has said of no address."""
+        """The samples of its metrics, added up over their labels; as `name{phase}` over all labels but the phase. None
+        of a server that has said of no address.
+        """
         if "metrics" not in self.addresses:
             return {}
         with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
@@ -170,6 +174,8 @@ class Running:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[sample.name] += sample.value
+                if phase := sample.labels.get("phase"):
+                    found[f"{sample.name}{{{phase}}}"] += sample.value
         return found
 
     def _method(self, load: Load) -> str:

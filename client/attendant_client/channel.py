@@ -10,6 +10,8 @@ import grpc
 
 from attendant_client.version import VERSION
 
+DEFAULT_PORT = 50051
+
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +37,8 @@ SERVICE_CONFIG = {
     ],
 }
 
+_HOST_ALONE = re.compile(r"(dns:(//[^/]*/)?)?([^:/,\[\]]+|\[[^\]]+\])")
+
 
 def open_channel(
     target: str,
@@ -49,7 +53,8 @@ def open_channel(
 
     Args:
         target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
-            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns.
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns. A name or an address without a port has the
+            server's own, 50051.
         tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
         root_certificates: PEM, instead of those that gRPC brings along.
         client_certificate, client_key: PEM, for a server that asks for them.
@@ -71,12 +76,18 @@ def open_channel(
         ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
+    target = with_port(target)
     if needs_tls or (not is_this_machine(target) if tls is None else tls):
         credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
         if server_name:
             options = (*options, ("grpc.ssl_target_name_override", server_name))
         return grpc.aio.secure_channel(target, credentials, options=options)
     return grpc.aio.insecure_channel(target, options=options)
+
+
+def with_port(target: str) -> str:
+    """The target; gRPC would take port 443 where it names a host alone."""
+    return f"{target}:{DEFAULT_PORT}" if _HOST_ALONE.fullmatch(target) else target
 
 
 def is_this_machine(target: str) -> bool:

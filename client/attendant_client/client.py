@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, result_of
-from attendant_client.channel import open_channel
+from attendant_client.channel import DEFAULT_PORT, open_channel
 from attendant_client.errors import AttendantError, error_of
 from attendant_client.messages import (
     generate_request,
@@ -26,7 +26,7 @@ from attendant_client.streaming import GenerationStream
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
-DEFAULT_TARGET = "localhost:50051"
+DEFAULT_TARGET = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CONCURRENCY = 512
 
@@ -39,8 +39,8 @@ class AttendantClient:
     are retried within the deadline first.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock. Servers behind one name, and those of
-            ipv4:10.0.0.1:50051,10.0.0.2:50051, take turns.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock; port 50051 where there is none. Servers
+            behind one name, and those of ipv4:10.0.0.1:50051,10.0.0.2:50051, take turns.
         timeout: seconds that a call may take where it doesn't say itself; None: for ever.
         tls: encrypt, and check who the server is. None: unless the target is this machine ("localhost:50051",
             "127.0.0.1:50051", "unix:..."). False: anyone on the way can read texts and token.

@@ -124,7 +124,7 @@ def measurement_of_run(
     files = run.recipe.data.files("test")
     if file is None and (files is None or not (required or all(path.is_file() for path in files.paths))):
         return None
-    data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles(tsv=file))
+    data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles.named(file))
     config = _served_by(decoding, run.recipe.evaluation)
     return Measurement(data=data, config=config, model_of=partial(text_model, run))
 
@@ -140,7 +140,7 @@ def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> 
     """
     opened = open_bundle_model(path, "fp32")
     return Measurement(
-        data=read_data(CorpusFiles(tsv=file)),
+        data=read_data(CorpusFiles.named(file)),
         config=_served_by(decoding, opened.config),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
     )

@@ -16,6 +16,7 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
+from attendant.runtime.onnx.encoding import alike
 from attendant.runtime.onnx.session import Array, OnnxSession, as_input
 from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
 from attendant.runtime.stepper import (
@@ -101,6 +102,21 @@ class OnnxStepper:
         return self._manifest.target.vocabulary_size
 
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        groups = alike([len(source) for source in sources])
+        if len(groups) == 1:
+            return self._encode(sources)
+        states = [self._encode([sources[place] for place in group]) for group in groups]
+        joined, order = self.concat(states), np.argsort(np.concatenate(groups))
+        return replace(
+            states[0],  # not the joined state, whose arrays have room for newcomers
+            row_tensors={name: tensor[order] for name, tensor in joined.row_tensors.items()},
+            source_tensors={name: tensor[order] for name, tensor in joined.source_tensors.items()},
+            source_lengths=joined.source_lengths[order],
+            row_sources=np.arange(len(sources), dtype=np.int64),
+        )
+
+    def _encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
+        """The same, all sources in one call."""
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
         names = [*self._row_names, *self._source_names]
         values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})

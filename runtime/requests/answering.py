@@ -7,6 +7,8 @@ from attendant.runtime.decoding.unknowns import replace_unknowns
 from attendant.runtime.requests.model import BundleModel
 from attendant.runtime.requests.reading import ReadRequest
 
+UNKNOWN_SOURCE = "no symbol of the source is in the vocabulary: the answer does not depend on what it says"
+
 
 def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
     """One hypothesis of an answer to `generate`; `attention` is an array [summands, source tokens], or None."""
@@ -40,3 +42,8 @@ def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -
 def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
     """What the source was split into: the columns of attention."""
     return model.bundle.source_tokenizer.tokens_of(request.source_ids)
+
+
+def warnings_of(request: ReadRequest) -> tuple[str, ...]:
+    """Why its answer may be worth little."""
+    return (UNKNOWN_SOURCE,) if request.is_unknown else ()

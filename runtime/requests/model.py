@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Limits, Manifest, Precision
+from attendant.runtime.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,3 +43,12 @@ def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
             "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
         }
     )
+
+
+def refuse_few_rows(manifest: Manifest, max_rows: int) -> None:
+    """Raises UserError where requests that set nothing would need more rows than there are."""
+    if max_rows < (beam_size := manifest.decoding.beam_size):
+        raise UserError(
+            f"max_rows is {max_rows}: {manifest.name} searches with {beam_size} live hypotheses by default, so it must "
+            f"be at least {beam_size}"
+        )

@@ -76,7 +76,7 @@ COUNTERS = {
     "source_tokens": "Source tokens of requests that were answered.",
     "target_tokens": "Target tokens of all hypotheses that were returned.",
     "steps": "Decoder steps.",
-    "unknown_tokens": "Source tokens of answered requests that were not in the vocabulary.",
+    "unknown_tokens": "Source tokens of answered requests that were UNK to the model.",
     "engine_restarts": "Engines that were started again because their process died.",
     "hit_max_length": "Requests whose best hypothesis was cut at its maximum length.",
 }

@@ -4,7 +4,7 @@ from typing import Any
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
-from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens
+from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import Result
 from attendant.server.models import Role, ServedModel
@@ -21,7 +21,6 @@ ROLES: dict[Role, messages.Role] = {
     "shadow": messages.ROLE_SHADOW,
     "named": messages.ROLE_NAMED,
 }
-UNKNOWN_SOURCE = "no symbol of the source is in the vocabulary: the answer does not depend on what it says"
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
 
@@ -36,7 +35,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
         "timings": {name: getattr(result.stats, name) for name in TIMINGS},
-        "warnings": (UNKNOWN_SOURCE,) if parsed.asked.is_unknown else (),
+        "warnings": warnings_of(parsed.asked),
     }
 
 

@@ -39,6 +39,15 @@ def identify(request: Any) -> None:
         request.request_id = new_id()
 
 
+_level = logging.DEBUG
+
+
+def log_requests(always: bool) -> None:
+    """Whether the line of each request is at level info instead of debug: a switch of the process, like the log."""
+    global _level  # noqa: PLW0603  # a process has one log
+    _level = logging.INFO if always else logging.DEBUG
+
+
 class RequestContext:
     """A request from its arrival, which is now, to its end.
 
@@ -80,9 +89,9 @@ class RequestContext:
         self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds)
         if error is not None and code in REFUSALS:
             self._metrics.rejected.labels(label, error.reason).inc()
-        if log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(_level):
             facts = self._facts(label) | {"code": code, "seconds": round(seconds, 6)}
-            log.debug("request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
+            log.log(_level, "request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
         return error
 
     def _facts(self, label: str) -> dict[str, object]:

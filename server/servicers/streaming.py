@@ -10,13 +10,17 @@ from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
+PAUSE_SECONDS = 1 / 30
+"""Between two messages before the last: a message costs as much as a decoder step of several rows, and nobody reads
+faster."""
+
 
 async def streamed(
     asked: ParsedRequest, timeout_seconds: float | None, unread_seconds: float
 ) -> AsyncGenerator[messages.GenerateStreamResponse, None]:
     """Yields what is certain of the best hypothesis as soon as it is, and then the whole answer.
 
-    Tokens that have come while a message was being written share the next one, so whoever reads slowly gets fewer and
+    Tokens that have come since the last message was begun share the next one, so whoever reads slowly gets fewer and
     larger ones. Closing the generator frees the request's rows within a step.
 
     Args:
@@ -45,6 +49,7 @@ async def streamed(
                 unread = loop.call_later(unread_seconds, submitted.cancel)
                 yield _delta(piece)
                 unread.cancel()
+                await asyncio.wait([submitted], timeout=PAUSE_SECONDS)
         if submitted.cancelled():
             raise Stalled(unread_seconds)
         fields = generate_fields(asked, asked.generated(submitted.result()))

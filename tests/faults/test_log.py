@@ -83,6 +83,21 @@ def test_a_request_writes_one_printable_line(start: Start, log_format: str) -> N
         assert sum("request ended" in line and "message=forged" in line for line in lines) == 2
 
 
+@pytest.mark.parametrize(("options", "num_lines"), [((), 0), (("--log-requests", "on"), 2)])
+def test_requests_are_logged_at_level_info_where_that_is_asked_for(
+    start: Start, options: tuple[str, ...], num_lines: int
+) -> None:
+    with start(*options) as running, grpc.insecure_channel(running.target) as channel:
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        stub.Generate(messages.GenerateRequest(request_id="r1", text="badge"))
+        with pytest.raises(grpc.RpcError):
+            stub.Generate(messages.GenerateRequest(request_id="r2"))
+        ended = [line for line in running.log().split("\n") if "request ended" in line]
+    assert len(ended) == num_lines
+    for line, facts in zip(ended, ("request_id=r1 ", "request_id=r2 "), strict=False):
+        assert "level=info" in line and facts in line and "seconds=" in line
+
+
 @pytest.mark.reliability
 def test_figures(start: Start, figure: Figure) -> None:
     with start() as running:

@@ -333,7 +333,7 @@ class TestRates:
                 await server.stub.Score(messages.ScoreRequest())
             error = caught.value
             assert "you ask faster than this server lets one client" in (error.details() or "")
-            detail, _ = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]  # the id is the other
+            detail, _ = rpc_status.from_call(error).details  # type: ignore[arg-type, union-attr]
             retry = error_details_pb2.RetryInfo()
             assert detail.Unpack(retry)
             assert 0 < retry.retry_delay.ToMilliseconds() <= 500

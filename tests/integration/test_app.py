@@ -1,6 +1,7 @@
 """From the options to the exit status, in this process, so that a test can hold the loading back or break the model."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -86,6 +87,22 @@ async def test_health_answers_while_bundles_are_checked(
         assert (await stub.Generate(LONG)).hypotheses
         await eventually(lambda: "serving on" in capsys.readouterr().out)
         watch.cancel()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+
+
+async def test_with_a_log_in_json_standard_output_is_json_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with app(monkeypatch, fake_stepper(), "--log-format", "json") as (task, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != SERVING:
+            pass
+        watch.cancel()
+        said: list[str] = []
+        await eventually(lambda: bool(said.append(capsys.readouterr().out) or "serving on" in "".join(said)))
+        (line,) = "".join(said).splitlines()
+        assert json.loads(line)["message"].startswith("serving on 127.0.0.1:")
         os.kill(os.getpid(), signal.SIGTERM)
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
 

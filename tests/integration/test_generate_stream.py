@@ -1,12 +1,21 @@
 """GenerateStream over a real socket: what comes when, and what becomes of callers who go, wait or don't read."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, cast
 
 import grpc
 import pytest
 
+from attendant.runtime.decoding.hypothesis import Progress
+from attendant.server.engine.request import Outcome
+from attendant.server.engine.runner import EngineRunner
+from attendant.server.errors import Stalled
+from attendant.server.servicers.requests import read_generate
+from attendant.server.servicers.streaming import streamed
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.integration.test_service import long_request
 from tests.serving import Served, eventually, fake_stepper, gated_stepper, served
@@ -113,3 +122,45 @@ async def test_a_deadline_ends_it() -> None:
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         stepper.open()
         await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 1 and server.model.runner.num_rows == 0)
+
+
+async def test_who_does_not_read_loses_the_rows_and_is_told() -> None:
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        asked = read_generate(long_request(), server.model)
+        events = streamed(asked, None, unread_seconds=0.05)
+        stepper.let_one_pass()
+        assert (await anext(events)).delta.tokens
+        await asyncio.sleep(0.2)
+        stepper.open()
+        await eventually(lambda: server.model.runner.num_rows == 0)
+        with pytest.raises(Stalled, match=r"no answer was read for 0\.05 s"):
+            await anext(events)
+
+
+async def test_what_an_engine_says_again_is_told_once() -> None:
+    """An engine that died is asked again from the beginning."""
+    async with served(fake_stepper()) as server:
+        runner = RecordingRunner()
+        asked = read_generate(long_request(), replace(server.model, runner=cast(EngineRunner, runner)))
+        events = streamed(asked, None, unread_seconds=60.0)
+        following = asyncio.create_task(anext(events))
+        await asyncio.sleep(0)
+        runner.tell(Progress(0, (4, 5)))
+        assert list((await following).delta.tokens) == ["AA", "B"]
+        following = asyncio.create_task(anext(events))
+        for progress in (Progress(0, (4,)), Progress(1, (5,)), Progress(2, (6,))):
+            await asyncio.sleep(0)
+            runner.tell(progress)
+        assert list((await following).delta.tokens) == ["K"]
+        await events.aclose()
+        assert runner.outcome.cancelled()
+
+
+class RecordingRunner:
+    """Takes one request, and tells of its progress what the test says."""
+
+    def submit(self, *request: Any) -> "asyncio.Future[Outcome]":
+        *_, self.tell = request
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        return self.outcome

@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 from prometheus_client import CollectorRegistry
 
+from attendant.server import errors
 from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.seq2seq import METHODS, Seq2SeqServicer
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import scores
 from attendant.training.model.stepping.stepper import TorchStepper
@@ -33,6 +35,16 @@ def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
         torch.testing.assert_close(
             torch.from_numpy(output.candidate_log_probs)[0, 0], forced[0, position].max(), atol=1e-5, rtol=0
         )
+
+
+def test_the_calls_of_the_api_are_listed_and_built() -> None:
+    document = (DOCS / "api.md").read_text()
+    (table,) = re.findall(r"\| call \| what it does \|\n((?:\|.*\n)+)", document)
+    listed = {name for row in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == set(METHODS)
+    assert "All of them are built" in document
+    assert set(METHODS) <= vars(Seq2SeqServicer).keys()
+    assert not [name for name, error in vars(errors).items() if getattr(error, "code", "") == "UNIMPLEMENTED"]
 
 
 def test_every_metric_is_documented() -> None:

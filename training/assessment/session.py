@@ -111,5 +111,6 @@ def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
 def _held_out_files(path: Path, split: Split) -> CorpusFiles:
     files = Run(path).recipe().data.files(split)
     if files is None:
-        raise UserError(f"the recipe of {path} has no data.{split}: give --data FILE.tsv")
+        other = ", or --split validation" if split == "test" else ""
+        raise UserError(f"the recipe of {path} has no data.{split}: give --data FILE.tsv{other}")
     return files

@@ -26,6 +26,7 @@ from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
 from attendant.training.evaluation.metrics import MetricName
 from attendant.training.run.checkpoint import BEST, LAST
 from attendant.training.run.directory import Run
+from attendant.training.table import problems_of, requirement
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
@@ -39,7 +40,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     data = found.add_mutually_exclusive_group()
     data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
-    data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
+    data.add_argument(
+        "--data",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="other data: source, tab, target; or two files whose lines correspond; may be gzip",
+    )
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
     found.add_argument(
         "--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them"
@@ -214,14 +219,14 @@ def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
     try:
         return EvaluationConfig.model_validate(own.model_dump() | search)
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem = problems_of(error)[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option} {problem['input']}: {problem['msg']}") from None
+        raise UserError(f"--{option} {problem['input']}: {requirement(problem)}") from None
 
 
 def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
     if arguments.data is not None:
-        return read_data(CorpusFiles(tsv=arguments.data))
+        return read_data(CorpusFiles.named(arguments.data))
     runs: Sequence[Path] = [path for path in arguments.paths if path not in bundles]
     if not runs:
         raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")

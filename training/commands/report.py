@@ -30,7 +30,11 @@ def parser() -> argparse.ArgumentParser:
     )
     data = found.add_mutually_exclusive_group()
     data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
-    data.add_argument("--data", metavar="FILE.tsv", help="other data: source, tab, target; may be gzip")
+    data.add_argument(
+        "--data",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="other data: source, tab, target; or two files whose lines correspond; may be gzip",
+    )
     found.add_argument(
         "--examples",
         default="3",
@@ -63,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     data = (
         read_held_out(arguments.runs, arguments.split)
         if arguments.data is None
-        else read_data(CorpusFiles(tsv=arguments.data))
+        else read_data(CorpusFiles.named(arguments.data))
     )
     measured = measure_runs(
         arguments.runs,

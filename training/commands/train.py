@@ -8,6 +8,7 @@ from typing import Any
 from attendant.runtime.errors import UserError
 from attendant.training.commands import evaluate
 from attendant.training.data.fetch import fetch
+from attendant.training.data.tokenization import TokenizerConfig
 from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal, SilentJournal
 from attendant.training.loop.processes import Processes
@@ -76,7 +77,8 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
         trainer.train(SilentJournal(), TrainingProgress(lambda line: None))
         processes.wait()
         return
-    for line in (*describe(experiment.facts), _describe_model(experiment, trainer, processes)):
+    few = few_symbols(recipe, experiment.facts["vocabulary_size"])
+    for line in (*describe(experiment.facts), *few, _describe_model(experiment, trainer, processes)):
         _say(line)
     journal = Journal(place, step=begun)
     try:
@@ -110,6 +112,21 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
             lines.append(f"sources of {split} that are in the training split too: {count:,} (see data.shared_sources)")
     if count := facts["num_sources_shared_by_validation_and_test"]:
         lines.append(f"sources in both validation and test: {count:,}")
+    return lines
+
+
+def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
+    """Why a vocabulary has fewer symbols than the recipe asks for, a line for each that has."""
+    lines = []
+    for side in ("source", "target"):
+        config: TokenizerConfig = getattr(recipe, side)
+        asked = config.vocabulary_size
+        if asked is not None and sizes[side] < asked:
+            what = "pair of symbols to merge within a word" if config.tokenizer == "bpe" else "symbol"
+            often = f"{config.min_frequency} times" if config.min_frequency > 1 else "at all"
+            lines.append(
+                f"{side}: {sizes[side]:,} symbols, and {side}.vocabulary_size = {asked}: no other {what} occurs {often}"
+            )
     return lines
 
 

@@ -25,7 +25,7 @@ class CorpusFiles(Table):
     """Where the pairs of one split stand: one TSV file (source, tab, target), or two files whose lines correspond.
 
     A recipe may write `train = "pairs.tsv"` for `train = {tsv = "pairs.tsv"}`. A name that ends in `.gz` is gzip.
-    Relative paths start at the working directory.
+    Relative paths start at the working directory; what is not there may stand beside the recipe.
     """
 
     tsv: str | None = None
@@ -43,6 +43,12 @@ class CorpusFiles(Table):
         if given not in ((True, False, False), (False, True, True)):
             raise ValueError("give either tsv = FILE, or source = FILE and target = FILE")
         return self
+
+    @classmethod
+    def named(cls, text: str) -> "CorpusFiles":
+        """What an option of a command names: FILE.tsv, or SOURCE,TARGET."""
+        source, comma, target = text.partition(",")
+        return cls(source=source, target=target) if comma and not Path(text).exists() else cls(tsv=text)
 
     @property
     def paths(self) -> tuple[Path, ...]:

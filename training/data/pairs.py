@@ -107,7 +107,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     ) from None
                 yield number, text.rstrip("\r\n")
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start, nor beside the recipe"
+        raise UserError(f"{path}: there is no such file{where}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: can't be read: {error}") from None
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 PLAIN_SECONDS = 10.0
+MOST_PLAIN_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,24 @@ class StepProgress:
 
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Shows the steps of a training, and lines of text, while its context lasts: a line at most every ten seconds."""
+    """Shows the steps of a training, and lines of text, while its context lasts.
+
+    For a file: the first line after ten seconds, then each after twice as long as the one before, up to ten minutes.
+    """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._clock = clock
         self._last = clock()
+        self._pause = PLAIN_SECONDS
 
     def __exit__(self, *exception: object) -> None: ...
 
     def step(self, at: StepProgress) -> None:
         """Is called after each step."""
-        if self._clock() - self._last < PLAIN_SECONDS:
+        if self._clock() - self._last < self._pause:
             return
-        self._last = self._clock()
+        self._last, self._pause = self._clock(), min(MOST_PLAIN_SECONDS, 2 * self._pause)
         left = _left(at.seconds_left)
         self._write(
             f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, {at.rate:,.0f} tokens/s"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import BatchConfig, DataConfig
+from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
@@ -20,7 +20,7 @@ from attendant.training.kernels.precision import WantedPrecision
 from attendant.training.model import ModelConfig
 from attendant.training.optimization.optimizer import OptimizerConfig
 from attendant.training.optimization.schedule import DECAYS_TO_AN_END, ScheduleConfig
-from attendant.training.table import Count, Table
+from attendant.training.table import Count, Table, problems_of, requirement
 
 
 class TrainerConfig(Table):
@@ -183,15 +183,32 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         raise UserError(f"{path}: not TOML: {error}") from None
     for override in overrides:
         _apply(content, override)
+    _find_beside(path.parent, content.get("data"))
     for table, key in ignored:
         content.get(table, {}).pop(key, None)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        problems = [_explain(problem) for problem in error.errors()]
+        problems = [_explain(problem) for problem in problems_of(error)]
         if len(problems) == 1:
             raise UserError(f"{path}: {problems[0]}") from None
         raise UserError(f"{path}: {len(problems)} fields are wrong:", problems) from None
+
+
+def _find_beside(folder: Path, data: Any) -> None:
+    """Lets data files that are not in the working directory stand beside the recipe."""
+
+    def found(name: Any) -> Any:
+        beside = isinstance(name, str) and not Path(name).exists() and (folder / name).exists()
+        return str(folder / name) if beside else name
+
+    if isinstance(data, dict):
+        for split in get_args(Split):
+            files = data.get(split)
+            if isinstance(files, dict):
+                data[split] = {key: found(name) for key, name in files.items()}
+            elif files is not None:
+                data[split] = found(files)
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
@@ -230,7 +247,7 @@ def _explain(problem: ErrorDetails) -> str:
             said = str(problem["ctx"]["error"])
             return said if not location or said.startswith(f"{location[0]}.") else f"{field}: {said}"
         case _:
-            return f"{field} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+            return f"{field} = {problem['input']!r}: {requirement(problem)}"
 
 
 def _table_at(location: Sequence[str]) -> type[BaseModel]:

@@ -140,7 +140,8 @@ async def _lines(num_skipped: int) -> AsyncIterator[Item]:
         if number <= num_skipped:
             continue
         try:
-            source = line.rstrip(b"\r\n").decode()
+            # Some editors write a byte order mark first.
+            source = line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             source = None
         yield Item(

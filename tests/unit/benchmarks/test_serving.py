@@ -1,6 +1,7 @@
 """Measuring servers: what the kernel says of processes, the load generator, the switch to request-level batching."""
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.generator import Load
-from benchmarks.serving.payloads import generate_request, write_payloads
+from benchmarks.serving.payloads import LENGTHS, generate_request, real_work, write_payloads
 from benchmarks.serving.request_level import RequestLevelScheduler
+from benchmarks.serving.request_time import request_parts
 from benchmarks.serving.servers import Server, empty_service, mean_between, running
 from benchmarks.workload import QUICK
 
@@ -132,3 +134,23 @@ def test_a_server_that_does_not_come_up_says_why_after_all_its_starts(tmp_path: 
     assert (tmp_path / "log").read_text() == "\n" * 3
     with pytest.raises(Unavailable, match="no such"), running(tiny_server(tmp_path / "no such", tmp_path, "server")):
         pass
+
+
+def test_the_parts_of_a_requests_time_add_up() -> None:
+    """Two requests: 10 ms each, of which 1 waiting, 2 in an encoding that they share and 6 in steps, 11 for clients."""
+    sums = {"request": 0.020, "queue": 0.002, "encode": 0.004, "decode": 0.012}
+    after = {f"attendant_{name}_seconds_sum": value for name, value in sums.items()}
+    after |= {f"attendant_{name}_seconds_count": 2.0 for name in sums}
+    spent = {"step": 0.005, "search": 0.001, "select": 0.0, "encode": 0.002, "admit": 0.0}
+    after |= {f"attendant_step_seconds_sum{{{phase}}}": value for phase, value in spent.items()}
+    parts = request_parts(11.0, {}, after)
+    assert sum(parts.values()) == pytest.approx(11.0)
+    assert parts["its encoding"] == pytest.approx(2.0)
+    assert parts["others are encoded meanwhile"] == pytest.approx(0.0)
+    assert parts["steps: the graph"] == pytest.approx(5.0)
+
+
+def test_real_work_has_the_lengths_of_real_sentences(tmp_path: Path) -> None:
+    work = real_work(Context(workload=QUICK, cache=tmp_path))
+    pairs = json.loads(LENGTHS.read_text(encoding="utf-8"))
+    assert sorted((len(source), num_steps) for source, num_steps in work) == sorted(map(tuple, pairs))

@@ -127,6 +127,14 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
     assert drawn.decoding == pb.DecodingOptions(sampling=pb.SamplingOptions())
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    standard_input: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    standard_input(b"\xef\xbb\xbfab\nc\n")
+    assert main(["generate", "-"]) == 0
+    assert capsys.readouterr().out == "AB\nC\n"
+
+
 def test_several_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "ab", "--num-hypotheses", "2"]) == 0
     assert capsys.readouterr().out == "1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"

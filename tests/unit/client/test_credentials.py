@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, TlsFailed, Unavailable
-from attendant_client.channel import is_this_machine
+from attendant_client.channel import is_this_machine, with_port
 from attendant_client.command import main
 from tests.certificates import Authority, new_authority
 from tests.unit.client.fake_server import Served, served
@@ -48,6 +48,25 @@ def test_targets_on_this_machine(target: str) -> None:
 )  # fmt: skip
 def test_targets_that_may_be_elsewhere(target: str) -> None:
     assert not is_this_machine(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("localhost", "localhost:50051"),
+        ("10.0.0.7", "10.0.0.7:50051"),
+        ("[::1]", "[::1]:50051"),
+        ("dns:///models.example", "dns:///models.example:50051"),
+        ("dns://8.8.8.8/models", "dns://8.8.8.8/models:50051"),
+        ("models:7", "models:7"),
+        ("dns:///models:7", "dns:///models:7"),
+        ("unix:/run/a", "unix:/run/a"),
+        ("ipv4:1.2.3.4:5,6.7.8.9:5", "ipv4:1.2.3.4:5,6.7.8.9:5"),
+        ("::1", "::1"),
+    ],
+)
+def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> None:
+    assert with_port(target) == meant
 
 
 async def test_it_is_encrypted_unless_the_server_is_on_this_machine(

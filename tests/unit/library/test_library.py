@@ -39,6 +39,23 @@ def test_a_list_is_decoded_together_and_answered_in_its_order(model: attendant.M
     assert model.generate([]) == []
 
 
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_stream_grows_into_the_answer(model: attendant.Model, beam_size: int) -> None:
+    options = attendant.Options(beam_size=beam_size, num_hypotheses=beam_size)
+    stream = model.stream("knowledgeable", **options)
+    with pytest.raises(RuntimeError, match="read to its end"):
+        _ = stream.generation
+    deltas = list(stream)
+    answer = stream.generation
+    assert len(deltas) > 1
+    assert sum([one.tokens for one in deltas], ()) == answer.best.tokens
+    assert "".join(one.text for one in deltas) == answer.best.text
+    whole = model.generate("knowledgeable", **options)
+    assert [one.score for one in answer.hypotheses] == [one.score for one in whole.hypotheses]
+    with pytest.raises(attendant.InvalidArgument):
+        model.stream("", **options)
+
+
 def test_attention_is_an_array(model: attendant.Model) -> None:
     found = model.generate("face", attention=True)
     weights = found.best.attention
@@ -103,6 +120,8 @@ def test_what_can_not_be_loaded(tmp_path: Path) -> None:
         attendant.load(tmp_path)
     with pytest.raises(attendant.UserError, match="fp16"):
         attendant.load(BUNDLE, precision="fp16")
+    with pytest.raises(attendant.UserError, match="max_rows is 1: g2p-en searches with"):
+        attendant.load(BUNDLE, max_rows=1)
 
 
 PROGRAM = """

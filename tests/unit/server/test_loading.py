@@ -8,8 +8,9 @@ import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.requests.model import limits_in_force
+from attendant.runtime.requests.model import limits_in_force, refuse_few_rows
 from attendant.server import loading
 from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
@@ -45,6 +46,14 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
     assert isinstance(engine.scheduler, OtherScheduler)
     assert engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
     assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
+
+
+def test_a_default_request_must_fit(tiny_bundle_path: Path) -> None:
+    manifest = open_bundle(tiny_bundle_path).manifest
+    wide = manifest.model_copy(update={"decoding": manifest.decoding.model_copy(update={"beam_size": 4})})
+    refuse_few_rows(wide, 4)
+    with pytest.raises(UserError, match="max_rows is 3: tiny searches with 4 live hypotheses by default, so it must"):
+        refuse_few_rows(wide, 3)
 
 
 def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(

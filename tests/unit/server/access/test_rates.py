@@ -29,6 +29,13 @@ def test_requests_are_let_in_at_the_clients_rate() -> None:
     assert 20 <= num_taken(rates, clock, seconds=0) <= 21, "what was not asked for is not saved up"
 
 
+def test_a_list_counts_as_the_requests_that_it_holds() -> None:
+    clock = Clock()
+    rates = Rates(requests_per_second=10, clock=clock)
+    assert rates.take("a", 1, num_requests=25) == 0, "let in whole, and waited for afterwards"
+    assert 1.4 < rates.take("a", 1) < 1.6
+
+
 def test_a_rate_below_one_a_second() -> None:
     clock = Clock()
     assert 10 <= num_taken(Rates(requests_per_second=0.1, clock=clock), clock, seconds=100) <= 11

@@ -43,6 +43,19 @@ def test_other_data_and_other_searches(tmp_path: Path, finished_run: Path, comma
     assert found[2]["interval"].keys() == {"low", "high"} and found[2]["num_resamples"] == 1000
 
 
+def test_data_in_two_files(tmp_path: Path, finished_run: Path, command: Command) -> None:
+    (tmp_path / "s").write_text("ab\nabc\n")
+    (tmp_path / "t").write_text("ba\ncba\n")
+    options = ("--data", f"{tmp_path / 's'},{tmp_path / 't'}", "--bootstrap", 0, "--metrics", "per", "--json")
+    status, said, errors = command("evaluate", finished_run, *options)
+    assert (status, '"num_examples": 2' in said) == (0, True), errors
+
+
+def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
+    status, _, errors = command("evaluate", finished_run)
+    assert status == 2 and errors.endswith("has no data.test: give --data FILE.tsv, or --split validation\n")
+
+
 @pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 0), (errno.ENOSPC, 2)])
 def test_what_can_not_be_recorded_is_shown(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, number: int, status: int

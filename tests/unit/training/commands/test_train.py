@@ -113,3 +113,20 @@ def test_threads_wait_as_the_environment_says_or_look_for_work_a_little(chosen: 
         [sys.executable, "-c", program], env=unset | chosen, capture_output=True, text=True, check=True
     ).stdout
     assert said.split() == [found, "False"], "it reads this when torch is loaded"
+
+
+def test_a_vocabulary_that_is_smaller_than_asked_says_why(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
+    size = ("--set", "source.tokenizer=bpe", "--set", "source.vocabulary_size=5000", "--set", "training.max_steps=1")
+    _, said, errors = command(tiny_recipe, "--output", tmp_path / "run", *size)
+    (line,) = [line for line in said.splitlines() if line.startswith("source: ")]
+    assert line.endswith(
+        "symbols, and source.vocabulary_size = 5000: no other pair of symbols to merge within a word occurs at all"
+    ), errors
+
+
+def test_a_mistyped_subcommand_is_told_what_it_may_have_been(command: Command) -> None:
+    status, _, errors = command("evalaute", "run")
+    assert (status, errors) == (
+        2,
+        "training: evalaute: is neither a recipe (NAME.toml) nor a command; did you mean evaluate?\n",
+    )

@@ -1,6 +1,7 @@
 """Reading pairs: every bad row is named by file and line."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def test_names_the_file_where_parallel_files_part(tmp_path: Path, source: bytes,
 def test_says_when_a_file_is_missing_or_no_gzip(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         list(read_pairs(CorpusFiles(tsv=str(tmp_path / "none.tsv"))))
+    with pytest.raises(UserError, match=re.escape(f"none.tsv: there is no such file in {Path.cwd()}, where relative")):
+        list(read_pairs(CorpusFiles(tsv="none.tsv")))
     (tmp_path / "broken.tsv.gz").write_bytes(b"no gzip")
     with pytest.raises(UserError, match="can't be read"):
         list(read_pairs(CorpusFiles(tsv=str(tmp_path / "broken.tsv.gz"))))

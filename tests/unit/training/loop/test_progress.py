@@ -23,6 +23,15 @@ def test_plain_lines_come_at_most_every_ten_seconds() -> None:
     assert lines == ["epoch 2, batch 5/9, loss 1.250, 12,346 tokens/s, 1:05 left", "epoch 2: done"]
 
 
+def test_a_long_training_does_not_fill_a_file() -> None:
+    lines: list[str] = []
+    times = iter(range(0, 4 * 3600, 5))
+    with TrainingProgress(lines.append, clock=lambda: float(next(times))) as progress:
+        for _ in range(1000):
+            progress.step(AT)
+    assert 6 < len(lines) < 20
+
+
 def test_the_live_bar_shows_where_it_stands_and_keeps_what_is_said() -> None:
     written = io.StringIO()
     with LiveProgress(Console(file=written, force_terminal=True, width=120)) as progress:

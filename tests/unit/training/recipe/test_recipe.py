@@ -57,16 +57,28 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("data.train.zip=x", "--set data.train.zip=x: train is a value, not a table"),
         ("batches.zzz=1", "unknown key batches.zzz; known here: max_tokens"),
         ("data.validation.tzv=1", "unknown key data.validation.tzv; did you mean tsv?"),
-        ("optimizer.kind=adamm", "optimizer.kind = 'adamm': input should be 'adam', 'adamw' or 'sgd'"),
-        ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: input should be greater than 0"),
-        ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: input should be a finite number"),
-        ("training.max_epochs=many", "training.max_epochs = 'many': input should be a valid integer"),
-        ("data.fetch=bible", "data.fetch = 'bible': input should be 'cmudict', 'copy', 'dates', 'debdocs-en-fr'"),
+        ("optimizer.kind=adamm", "optimizer.kind = 'adamm': must be one of adam, adamw, sgd"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: must be above 0"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: must be a finite number"),
+        ("training.max_epochs=many", "training.max_epochs = 'many': must be a whole number"),
+        ("data.fetch=bible", "data.fetch = 'bible': must be one of cmudict, copy, dates, debdocs-en-fr"),
         ("data.train=[]", "data.train"),
         ("model.attention.score=dot", 'model.attention.score = "dot"'),
-        ("training.precision=int8", "training.precision = 'int8': input should be 'fp32', 'bf16', 'fp16' or 'auto'"),
-        ("training.ema_decay=1", "training.ema_decay = 1: input should be less than 1"),
-        ("training.accumulate_batches=0", "training.accumulate_batches = 0: input should be greater"),
+        ("training.precision=int8", "training.precision = 'int8': must be one of fp32, bf16, fp16, auto"),
+        ("training.ema_decay=1", "training.ema_decay = 1: must be below 1"),
+        ("training.accumulate_batches=0", "training.accumulate_batches = 0: must be at least 1"),
+        (
+            "validation.metric=werr",
+            "validation.metric = 'werr': must be one of wer, per, exact_match, bleu",
+        ),
+        ("model.attention.score=zz", "score = 'zz': must be one of dot, scaled_dot, general, additive, concat, none"),
+        ('evaluation.metrics=["zz"]', "small.toml: evaluation.metrics.0 = 'zz': must be one of wer"),
+        ("evaluation.metrics=[]", "evaluation.metrics = []: must have 1 or more"),
+        ("data=7", "small.toml: data = 7: must be a table"),
+        ("data.train=[]", "data.train = []: must be a table"),
+        ("data.drop_duplicates=7.5", "data.drop_duplicates = 7.5: must be true or false"),
+        ("data.cache=7", "data.cache = 7: must be a text in quotes"),
+        ("training.label_smoothing=x", "training.label_smoothing = 'x': must be a number"),
         ("schedule.kind=inverse_sqrt", "set schedule.warmup_steps, e.g. to 4000"),
         ("optimizer.momentum=0.9", 'optimizer.momentum = 0.9 means nothing to optimizer.kind = "adam"'),
         ("seed", "--set seed: must be table.key=value"),
@@ -99,6 +111,19 @@ def test_refuses_what_can_not_be_trained(tmp_path: Path, old: str, new: str, sai
     with pytest.raises(UserError) as caught:
         load(tmp_path, SMALL.replace(old, new))
     assert said in str(caught.value)
+
+
+def test_data_may_stand_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, beside = tmp_path / "here", tmp_path / "recipes"
+    for folder in (here, beside):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    (beside / "train.tsv").write_text("a\tb\n")
+    assert str(load(beside, SMALL).data.train) == str(beside / "train.tsv")
+    parallel = load(beside, SMALL, 'data.train={source="train.tsv", target="/t"}').data.train
+    assert parallel is not None and parallel.paths == (beside / "train.tsv", Path("/t"))
+    (here / "train.tsv").write_text("a\tb\n")
+    assert str(load(beside, SMALL).data.train) == "train.tsv", "the working directory comes first"
 
 
 def test_a_missing_recipe_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Where the time of a request goes, from the client's call to its answer."""
+
+from collections.abc import Mapping
+
+from benchmarks.command import Context
+from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.serving.generator import Load
+from benchmarks.serving.payloads import equal_payloads, real_payloads
+from benchmarks.serving.servers import attendant_server, mean_between, running
+
+PHASES = {
+    "step": "steps: the graph",
+    "search": "steps: search",
+    "select": "steps: rows that leave",
+    "encode": "others are encoded meanwhile",
+    "admit": "admission",
+}
+"""What an engine does while a request is decoded, by the names of attendant_step_seconds."""
+
+
+def request_time(context: Context) -> Part:
+    """Where a request's time goes.
+
+    Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
+    above attendant_request_seconds. The server's process: what that is above the engine's parts. A request that has
+    rows waits for all that its engine does, so that time is parted as the engine's whole time is.
+    """
+    loads = {
+        "1 client": (equal_payloads, 1),
+        "64 clients": (equal_payloads, 64),
+        "64 clients, real lengths": (real_payloads, 64),
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, (payloads, num_clients) in loads.items():
+        with running(attendant_server(context, payloads=payloads(context))) as server:
+            load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
+            server.load(load)
+            before = server.metrics()
+            speed = server.load(load)["speed"]
+            found[name] = request_parts(1e3 * num_clients / speed, before, server.metrics())
+    names = list(next(iter(found.values())))
+    totals = {name: sum(parts.values()) for name, parts in found.items()}
+    rows: list[list[Cell]] = [[part, *(found[name][part] for name in found)] for part in names]
+    picture = Picture(
+        file="request-time.svg",
+        title="Where a request's time goes",
+        x_label="% of its latency",
+        y_label="",
+        series={
+            part: [(number, 100 * found[name][part] / totals[name]) for number, name in enumerate(found)]
+            for part in names
+        },
+        bars=[f"{name}: {total:,.0f} ms" for name, total in totals.items()],
+    )
+    return Part(
+        columns=["ms per request", *found],
+        rows=[*rows, ["all", *totals.values()]],
+        figures={f"{name}, {part}": value for name, parts in found.items() for part, value in parts.items()},
+        pictures=[picture],
+    )
+
+
+def request_parts(latency: float, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Milliseconds of a mean latency, by what they are spent on."""
+
+    def mean(name: str) -> float:
+        return 1e3 * mean_between(f"attendant_{name}_seconds", before, after)
+
+    def spent(phase: str) -> float:
+        key = f"attendant_step_seconds_sum{{{phase}}}"
+        return after[key] - before.get(key, 0.0)
+
+    request, queue, encode, decode = (mean(name) for name in ("request", "queue", "encode", "decode"))
+    spent_in = {phase: spent(phase) for phase in PHASES}
+    in_engine = {what: (encode + decode) * spent_in[phase] / sum(spent_in.values()) for phase, what in PHASES.items()}
+    in_engine[PHASES["encode"]] -= encode
+    return {
+        "outside: gRPC, the client": max(0.0, latency - request),
+        "the server's process": request - queue - encode - decode,
+        "on the way to the engine, and waiting": queue,
+        "its encoding": encode,
+        **{what: max(0.0, milliseconds) for what, milliseconds in in_engine.items()},
+    }

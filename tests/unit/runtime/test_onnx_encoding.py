@@ -1,0 +1,58 @@
+"""Sources of unlike lengths are encoded apart, and nothing but time tells that they were."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from attendant.runtime.onnx.encoding import CALL_CELLS, alike
+from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.stepper import Taken
+
+SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 14), *range(4, 14), *range(4, 12), 3]
+
+
+def cost(lengths: Sequence[int], groups: Sequence[Sequence[int]]) -> int:
+    return sum(len(group) * max(lengths[place] for place in group) + CALL_CELLS for group in groups)
+
+
+def partitions(places: Sequence[int]) -> Iterator[list[Sequence[int]]]:
+    """All ways to cut a sequence into parts."""
+    for cuts in itertools.product((False, True), repeat=len(places) - 1):
+        edges = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(places)]
+        yield [places[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_other_groups_cost_less(seed: int) -> None:
+    generator = random.Random(seed)
+    lengths = [generator.choice([3, 5, 5, 20, 40, 75]) for _ in range(generator.randint(1, 9))]
+    groups = alike(lengths)
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    in_order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    assert cost(lengths, groups) == min(cost(lengths, found) for found in partitions(in_order))
+
+
+def test_what_is_alike_stays_together() -> None:
+    assert alike([20] * 5) == [[0, 1, 2, 3, 4]]
+    assert alike([20, 22, 21]) == [[0, 2, 1]]
+    assert alike([7, 75, 7, 7, 70]) == [[0, 2, 3], [4, 1]]
+
+
+def test_an_encoding_in_groups_is_that_of_each_source_alone(tiny_stepper: OnnxStepper) -> None:
+    sources = [LONG, *[SHORT] * 3, LONG[1:], *[SHORT[1:]] * 5]
+    assert len(alike([len(source) for source in sources])) > 1
+    together = tiny_stepper.encode(sources)
+    assert together.row_sources.tolist() == list(range(len(sources)))
+    apart = tiny_stepper.concat([tiny_stepper.encode([source]) for source in sources])
+    previous = np.full(len(sources), 2, np.int64)
+    for _ in range(3):
+        (found, together), (expected, apart) = (
+            tiny_stepper.step(Taken(state), previous, num_candidates=4, attention=True) for state in (together, apart)
+        )
+        assert np.array_equal(found.candidate_ids, expected.candidate_ids)
+        assert np.array_equal(found.candidate_log_probs, expected.candidate_log_probs)
+        assert np.array_equal(found.attention, expected.attention)
+        previous = found.candidate_ids[:, 1].copy()
