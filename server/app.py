@@ -22,7 +22,7 @@ from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
-from attendant.server.config import LogFormat, ServerConfig
+from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
