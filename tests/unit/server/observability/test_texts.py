@@ -23,6 +23,8 @@ def stream() -> Iterator[io.StringIO]:
     written = io.StringIO()
     configure_logging("debug", "text", written)
     yield written
+    log_texts(True)  # takes the filter from pytest's own handlers, which stay for the tests to come
+    root.handlers.clear()
     log_texts(False)
     root.handlers[:], root.level = before
 
