@@ -68,7 +68,7 @@ def write_bundle(
     """Publishes the bundle at `output`.
 
     Args:
-        precisions: fp32, which the others are made of and certified by, among them.
+        precisions: that are published. All are made of the fp32 graphs and certified by them, published or not.
         measure: takes the quality of every precision; None: nothing is measured.
 
     Raises:
@@ -112,18 +112,40 @@ class _Draft:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
         # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
         steppers.pop("fp16", None)
-        self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
         measured = () if measure is None else measure(steppers)
         again = {(one.metric, one.protocol) for one in measured}
         kept = [one for one in self.exportable.evaluation if (one.metric, one.protocol) not in again]
         evaluation = (*kept, *measured)
-        distributions = self._reference(steppers[preferred_precision(evaluation)])
+        if "fp32" not in precisions:
+            self._leave_out_fp32()
+        self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
+        distributions = self._reference(steppers[self._defaults(evaluation).get("cpu", "fp32")])
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         }
         self._write_text(MANIFEST_NAME, self._manifest(evaluation, files, distributions).signed().to_text())
+
+    def _leave_out_fp32(self) -> None:
+        """What the others were made of and certified by goes; its certificate, which theirs stands on, stays."""
+        self.say("leaving out fp32")
+        pair = self.graphs.pop("fp32")
+        for graph in (pair.encoder, pair.decoder_step):
+            (self.folder / graph.file).unlink()
+        (self.folder / "fp32").rmdir()
+        self.golden = [example for example in self.golden if example.precision != "fp32"]
+
+    def _defaults(self, evaluation: Sequence[Evaluation]) -> dict[str, Precision]:
+        """Provider -> what it serves unless it is told otherwise; none where it serves nothing of what is there."""
+        choices: dict[str, tuple[Precision, ...]] = {
+            "cpu": (preferred_precision(evaluation), "int8"),
+            "cuda": ("fp32", "fp16"),
+        }
+        found = {
+            provider: [one for one in precisions if one in self.graphs] for provider, precisions in choices.items()
+        }
+        return {provider: precisions[0] for provider, precisions in found.items() if precisions}
 
     def _write_text(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
@@ -187,7 +209,7 @@ class _Draft:
             target=TargetSide(vocabulary_size=exportable.target_tokenizer.vocabulary_size),
             special_ids=exportable.special_ids,
             graphs=self.graphs,
-            default_precision={"cpu": preferred_precision(evaluation), "cuda": "fp32"},
+            default_precision=self._defaults(evaluation),
             limits=exportable.limits,
             decoding=exportable.decoding,
             provenance=exportable.provenance,

@@ -110,7 +110,7 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
     for one in manifest.evaluation:
         if one.precision == "int8":
             yield f"int8: {one.metric} {one.value:g}, {one.difference:+g} to fp32, on {one.num_examples} examples"
-    if "int8" in manifest.graphs:
+    if {"fp32", "int8"} <= manifest.graphs.keys():
         yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest.evaluation)}"
 
 

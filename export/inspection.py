@@ -26,7 +26,8 @@ def describe(bundle: Bundle) -> Iterator[str]:
     for certificate in manifest.certificates:
         yield ""
         yield from _certificate_lines(certificate)
-    yield f"  {len(bundle.golden)} golden examples; served on CPUs by default: {manifest.default_precision['cpu']}"
+    served = manifest.default_precision.get("cpu", "nothing")
+    yield f"  {len(bundle.golden)} golden examples; served on CPUs by default: {served}"
     yield ""
     yield "graphs"
     for precision, pair in manifest.graphs.items():

@@ -43,9 +43,12 @@ def refuse_unserved(precision: Precision, provider: Provider) -> None:
 
 
 def default_precision(manifest: Manifest, provider: Provider) -> Precision:
-    """What the manifest names for the provider; fp32 in the place of an int8 that this processor can't compute."""
-    precision = manifest.default_precision.get(provider, "fp32")
-    return "fp32" if precision == "int8" and not integer_products.are_exact() else precision
+    """What the manifest names for the provider; fp32, if it is there, in the place of an int8 that this processor can't
+    compute. What it names for none may still not be served there: `open_stepper` says why.
+    """
+    precision = manifest.default_precision.get(provider, next(iter(manifest.graphs)))
+    inexact = precision == "int8" and not integer_products.are_exact()
+    return "fp32" if inexact and "fp32" in manifest.graphs else precision
 
 
 def open_stepper(

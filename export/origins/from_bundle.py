@@ -12,6 +12,7 @@ from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, SpecialIds
+from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 
 
@@ -30,7 +31,9 @@ class ExportableBundle(Exportable):
         return self.bundle.manifest.special_ids
 
     def graphs(self) -> TracedPair:
-        pair = self.bundle.manifest.graphs["fp32"]
+        pair = self.bundle.manifest.graphs.get("fp32")
+        if pair is None:
+            raise UserError(f"the bundle {self.bundle.path} has no fp32 graphs to make others of: export its run")
         return TracedPair(
             encoder=self._graph(pair.encoder),
             decoder_step=self._graph(pair.decoder_step),

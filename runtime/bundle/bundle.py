@@ -210,8 +210,8 @@ def _manifest_differences(manifest: Manifest) -> Iterator[str]:
     for name in TEXTS:
         if name not in manifest.files:
             yield f"{name}: not listed in {MANIFEST_NAME}"
-    if "fp32" not in manifest.graphs:
-        yield "graphs: fp32 is missing"
+    if not manifest.graphs:
+        yield "graphs: there are none"
     certified = {certificate.precision for certificate in manifest.certificates}
     for precision, pair in manifest.graphs.items():
         if precision not in certified:

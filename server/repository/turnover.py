@@ -6,30 +6,25 @@ that have come end on the old one, whose engine ends after them. A version that 
 """
 
 import asyncio
-import gc
 import logging
-import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from attendant.runtime.errors import UserError
 from attendant.server.access.reloading import State
-from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
 from attendant.server.models import Catalogue, Routes, ServedModel, Shadow
 from attendant.server.observability.metrics import Metrics
 from attendant.server.opening import in_daemon_thread
 from attendant.server.repository.folders import POLICY_NAME, ModelFolder, look_into
 from attendant.server.repository.policy import Policy, read_policy
+from attendant.server.repository.retirement import Retirement
 
 log = logging.getLogger(__name__)
-
-HELD_SECONDS: Final = 30.0
-"""How often a version that is held for longer is looked for among Python's circles of references."""
 
 
 class StartVersion(Protocol):
@@ -102,7 +97,7 @@ class Turnover:
 
     Attributes:
         repositories: folders.
-        ending: the engines of versions that are served no more, and what waits for their end.
+        ending: the engines of versions that are served no more.
     """
 
     def __init__(
@@ -124,7 +119,7 @@ class Turnover:
             on_death: called once the engines of a stable version have failed for good.
         """
         self.repositories = repositories
-        self.ending: dict[EngineRunner, asyncio.Task[None]] = {}
+        self.ending = Retirement()
         self._catalogue = catalogue
         self._metrics = metrics
         self._start = start
@@ -350,7 +345,7 @@ class Turnover:
         log.info("model served", extra={"model": name, "versions": ", ".join(roles)})
         for version in dict.fromkeys((*before, *others)):
             if version not in live.values():
-                self._let_end(version.model)
+                self.ending.add(version.model)
 
     def _drop(self, name: str) -> None:
         """Serves a model no more; requests that have come are answered."""
@@ -364,26 +359,7 @@ class Turnover:
         log.info("model not served any more", extra={"model": name})
         for version in before.values():
             version.model.shadows.clear()
-            self._let_end(version.model)
-
-    def _let_end(self, model: ServedModel) -> None:
-        """Ends a version's engine once nobody can submit to it any more."""
-        loop, unheld = asyncio.get_running_loop(), asyncio.Event()
-        weakref.finalize(model, loop.call_soon_threadsafe, unheld.set).atexit = False
-        runner, metrics = model.runner, model.metrics
-
-        async def end() -> None:
-            while not unheld.is_set():
-                try:
-                    await asyncio.wait_for(unheld.wait(), HELD_SECONDS)
-                except TimeoutError:
-                    gc.collect()
-            await runner.finished()
-            runner.stop()
-            metrics.unwatch(runner)
-            del self.ending[runner]
-
-        self.ending[runner] = asyncio.create_task(end())
+            self.ending.add(version.model)
 
     def _engine_available(self, name: str, engine: _Engine, available: bool) -> None:
         engine.available = available

@@ -176,7 +176,6 @@ def test_mistakes_are_status_2_and_one_clear_line(
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--precision", "int8", "write fp32,int8"),
         ("--precision", "fp32,int4", "'int4' is none of fp32, int8"),
         ("--length-penalty", "11", "11 is not 0 to 10"),
         ("--patience", "none", "invalid number value: 'none'"),
@@ -221,6 +220,23 @@ def test_int8_that_was_not_measured_is_not_the_default(bundle: Path, tmp_path: P
     manifest = open_bundle(output).manifest
     assert set(manifest.graphs) == {"fp32", "int8"}
     assert manifest.default_precision["cpu"] == "fp32"
+
+
+def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Made of fp32 and certified by it, which then is left out."""
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    for output, precision in ((both, "fp32,int8"), (alone, "int8")):
+        assert command(bundle, "--output", output, "--precision", precision, "--skip-evaluation") == 0
+    whole, found = open_bundle(both), open_bundle(alone)
+    assert not (alone / "fp32").exists() and found.manifest.graphs == {"int8": whole.manifest.graphs["int8"]}
+    assert found.manifest.default_precision == {"cpu": "int8"}
+    assert found.manifest.certificates == whole.manifest.certificates
+    assert found.golden == tuple(one for one in whole.golden if one.precision == "int8")
+    assert command("verify", alone) == 0
+    assert command("inspect", alone) == 0
+    capsys.readouterr()
+    assert command(alone, "--output", tmp_path / "more", "--precision", "fp32,int8") == 2
+    assert "has no fp32 graphs to make others of: export its run" in capsys.readouterr().err
 
 
 def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:
