@@ -112,7 +112,8 @@ class Decoder(nn.Module):
         """
         rows = self._stacked(states)
         if self.feeds_input:
-            rows[ATTENTIONAL] = vector.new_zeros(vector.shape[0], self.readout_size)
+            # Not `new_zeros`, of which an exported graph does not tell that it is bounded.
+            rows[ATTENTIONAL] = torch.zeros_like(vector[:, :1]).expand(-1, self.readout_size)
         if self.has_coverage:
             rows[COVERAGE] = torch.zeros_like(source_mask, dtype=vector.dtype)
         if self.has_vector:
