@@ -137,6 +137,9 @@ def _with_id(error: AttendantError, status: status_pb2.Status) -> AttendantError
     return error
 
 
+_NOT_CONNECTED = ("failed to connect", "connections to all backends failing")
+"""How gRPC begins where a server is not reached, and where none of several is that take turns."""
+
 # What gRPC says of a connection that failed, and what it means.
 _TLS_FAILURES = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS",
@@ -149,7 +152,7 @@ _TLS_FAILURES = {
 
 
 def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
-    if code is grpc.StatusCode.UNAVAILABLE and message.startswith("failed to connect"):
+    if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
         for said, meaning in _TLS_FAILURES.items():
             if said in message:
                 return TlsFailed(code, meaning)
