@@ -14,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PATIENCE_MILLISECONDS = 20_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no chromium here: apt-get install chromium")
@@ -25,7 +25,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(tiny_bundle_path: Path) -> Iterator[str]:
     """Where the playground of two models is."""
     with server(str(ROOT / "models" / "g2p-en"), str(tiny_bundle_path)) as started:
