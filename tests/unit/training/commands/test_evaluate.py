@@ -59,6 +59,10 @@ def test_data_in_two_files(tmp_path: Path, finished_run: Path, command: Command)
 
 
 def test_where_there_is_no_test_split_the_other_is_suggested(finished_run: Path, command: Command) -> None:
+    recipe = finished_run / "recipe.toml"
+    without, num_tables = re.subn(r"\[data\.test\]\n(.+\n)+", "", recipe.read_text())
+    assert num_tables == 1
+    recipe.write_text(without)
     status, _, errors = command("evaluate", finished_run)
     assert status == 2 and errors.endswith("has no data.test: give --data FILE.tsv, or --split validation\n")
 
