@@ -55,7 +55,7 @@ async def test_secrets_are_nowhere_but_in_their_files(
     tokens.write_text(f"search {in_file}\nmail sha256:{hashlib.sha256(hashed.encode()).hexdigest()}\n")
     private = key.read_text()
     options = (f"--tokens={tokens}", f"--tls-certificate={certificate}", f"--tls-key={key}", "--log-level=debug")
-    with start(*options, f"--log-format={log_format}") as running:
+    with start(*options, f"--log-format={log_format}", "--no-http") as running:
         roots = authority.certificate.read_bytes()
         told = ""
         for token in (in_file, hashed, wrong, f"{in_file} {hashed}", ""):
