@@ -43,12 +43,12 @@ def refuse_unserved(precision: Precision, provider: Provider) -> None:
 
 
 def default_precision(manifest: Manifest, provider: Provider) -> Precision:
-    """What the manifest names for the provider; fp32, if it is there, in the place of an int8 that this processor can't
-    compute. What it names for none may still not be served there: `open_stepper` says why.
+    """What the manifest names for the provider. Where it names nothing, or an int8 that this processor can't compute:
+    fp32 or, where that was left out, what there is; `open_stepper` says why that is not served here.
     """
-    precision = manifest.default_precision.get(provider, next(iter(manifest.graphs)))
-    inexact = precision == "int8" and not integer_products.are_exact()
-    return "fp32" if inexact and "fp32" in manifest.graphs else precision
+    plain: Precision = "fp32" if "fp32" in manifest.graphs else next(iter(manifest.graphs))
+    precision = manifest.default_precision.get(provider, plain)
+    return plain if precision == "int8" and not integer_products.are_exact() else precision
 
 
 def open_stepper(

@@ -1,8 +1,7 @@
 """The decoder: recurrent layers that know the source by attention or by a fixed vector.
 
 Shapes: B sources, R rows (R = B in teacher forcing), T target positions, S source positions, M rows of one source,
-E embedding size, D encoder size, C context size, H decoder size, P readout size, A key size, L
-layers.
+E embedding size, D encoder size, C context size, H decoder size, P readout size, A key size, L layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence

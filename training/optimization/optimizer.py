@@ -1,7 +1,7 @@
 """The `[optimizer]` table of a recipe, and the optimizer it means."""
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -10,9 +10,6 @@ from torch import nn
 from attendant.training.table import Table
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-ADAM_EPSILON: Final = 1e-8
-ADADELTA_EPSILON: Final = 1e-6
 
 
 class OptimizerConfig(Table):
@@ -23,18 +20,18 @@ class OptimizerConfig(Table):
         learning_rate: the peak; `[schedule]` says how it rises and falls.
         betas: Adam's averaging of the gradient and of its square.
         rho: Adadelta's averaging of the square of the gradient, and of the update.
-        epsilon: against division by zero; None: 1e-8 for Adam, 1e-6 for Adadelta, as their papers have it.
+        epsilon: Adam's and Adadelta's, against division by zero.
         momentum: SGD's.
         weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
 
-    Adadelta finds its own step: its paper has learning_rate = 1.
+    Adadelta finds its own step: its paper has learning_rate = 1 and epsilon = 1e-6.
     """
 
     kind: Literal["adam", "adamw", "adadelta", "sgd"] = "adam"
     learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
     betas: tuple[Share, Share] = (0.9, 0.999)
     rho: Share = 0.95
-    epsilon: Annotated[float, Field(gt=0.0)] | None = None
+    epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
     momentum: Share = 0.0
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
 
@@ -57,7 +54,7 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) 
                 parameters,
                 config.learning_rate,
                 config.rho,
-                config.epsilon or ADADELTA_EPSILON,
+                config.epsilon,
                 weight_decay=config.weight_decay,
             )
         case "adam" | "adamw":
@@ -66,7 +63,7 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) 
                 parameters,
                 config.learning_rate,
                 config.betas,
-                config.epsilon or ADAM_EPSILON,
+                config.epsilon,
                 weight_decay=config.weight_decay,
                 fused=True,  # one pass over the weights, on CPUs and GPUs
             )
