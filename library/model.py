@@ -22,6 +22,7 @@ from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Outcome, RequestStats, Result, StepResult
 from attendant_client import Delta, FinishReason, InvalidArgument, Source, Timings
+from attendant_client.streaming import Streamed
 
 MAX_ROWS: Final = 256
 MAX_SOURCE_POSITIONS: Final = 32768
@@ -225,20 +226,12 @@ class Model:
             yield engine.step()
 
 
-class GenerationStream:
+class GenerationStream(Streamed[Generation]):
     """As the client's: made by `Model.stream`, iterated over once. Who leaves it early ends the decoding."""
 
     def __init__(self, model: Model, request: ReadRequest) -> None:
         self._model = model
         self._request = request
-        self._generation: Generation | None = None
-
-    @property
-    def generation(self) -> Generation:
-        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
-        if self._generation is None:
-            raise RuntimeError("generation: is there when the stream has been read to its end")
-        return self._generation
 
     def __iter__(self) -> Iterator[Delta]:
         tokenizer, replaces = self._model.bundle.target_tokenizer, self._request.source_words is not None

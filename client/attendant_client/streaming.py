@@ -1,7 +1,7 @@
 """An answer that comes while it is decoded."""
 
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
@@ -9,8 +9,23 @@ from attendant_client.answers import Delta, Generation
 from attendant_client.errors import error_of
 from attendant_client.messages import generation_of
 
+AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
 
-class GenerationStream:
+
+class Streamed(Generic[AnyGeneration]):
+    """What has the whole answer once it has been iterated over."""
+
+    _generation: AnyGeneration | None = None
+
+    @property
+    def generation(self) -> AnyGeneration:
+        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
+        if self._generation is None:
+            raise RuntimeError("generation: is there when the stream has been read to its end")
+        return self._generation
+
+
+class GenerationStream(Streamed[Generation]):
     """Made by `AttendantClient.stream`, iterated over once. Who leaves it early frees its rows on the server.
 
     Raises:
@@ -19,14 +34,6 @@ class GenerationStream:
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        self._generation: Generation | None = None
-
-    @property
-    def generation(self) -> Generation:
-        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
-        if self._generation is None:
-            raise RuntimeError("generation: is there when the stream has been read to its end")
-        return self._generation
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         try:
