@@ -42,6 +42,7 @@ ALLOWED = {
 
 SPELLINGS = {
     "3-Clause BSD License": "BSD-3-Clause",
+    "Apache": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
     "BSD License": "BSD-3-Clause",
     "MIT License": "MIT",

@@ -273,6 +273,12 @@ class ServerConfig:
     log_requests: Switch = _option(
         "off", _one_of(Switch), "whether each request has a line in the log at level info; otherwise at debug"
     )
+    traces: Switch = _option(
+        "off",
+        _one_of(Switch),
+        "whether requests are traced: sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; needs the extra "
+        "otel",
+    )
     scheduler: type[Scheduler] = Scheduler
 
 
