@@ -74,6 +74,7 @@ async def serve(config: ServerConfig) -> int:
         InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
+        connection_seconds=config.connection_seconds,
     )
     allow_descriptors(config.max_connections)
     port = bind(server, config.host, config.port, access.credentials())
