@@ -34,7 +34,7 @@ COPY library ./library
 COPY server ./server
 
 FROM build AS root-cpu
-# --build-arg LOCKS="server-cpu signing" for --require-signature.
+# --build-arg LOCKS="server-cpu signing" for --require-signature; otel likewise, for --traces.
 ARG LOCKS=server-cpu
 # hadolint ignore=SC2086
 RUN /opt/build/bin/python image.py $LOCKS --environment /opt/attendant --root /image --mounted bundle

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "locks"
-SHIPPED = ("server-cpu", "signing")
+SHIPPED = ("server-cpu", "signing", "otel")
 
 ALLOWED = {
     "0BSD",

@@ -32,13 +32,14 @@ def main() -> int:
         "server-cpu": blocks([*base, *extras["cpu"]]) | {ALONE: with_alone},
         "server-gpu": blocks([*base, *extras["gpu"]]) | {ALONE: with_alone},
         "signing": blocks(extras["signing"]),
+        "otel": blocks(extras["otel"]),
         "training": blocks(training),
         "build": blocks(project["build-system"]["requires"]),
         "audit": blocks(AUDIT_TOOLS, constrained=False),
         "lint": blocks(LINT_TOOLS, constrained=False),
     }
     # What the server has already is not installed twice.
-    for further in ("signing", "training"):
+    for further in ("signing", "otel", "training"):
         locks[further] = {name: one for name, one in locks[further].items() if name not in locks["server-cpu"]}
     LOCKS.mkdir(exist_ok=True)
     for name, found in locks.items():

@@ -77,7 +77,7 @@ def tracing(traces: Switch) -> Iterator[None]:
     try:
         from attendant.server.observability.spans import otlp_provider, tracer_of  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise UserError(f"--traces needs the extra `otel` ({error}): pip install ./client '.[cpu,otel]'") from error
+        raise UserError(f"--traces needs the extra `otel` ({error}): pip install '.[cpu,otel]'") from error
     provider = otlp_provider()
     trace_requests(tracer_of(provider))
     try:

@@ -144,7 +144,9 @@ def prometheus(folder: Path, **targets: int) -> Iterator[Prometheus]:
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     port = free_port()
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    flags = [flag for flag in compose["services"]["prometheus"]["command"] if not flag.startswith("--config.file")]
+    flags = [
+        flag for flag in compose["services"]["prometheus"]["command"] if not flag.startswith(("--config", "--storage"))
+    ]
     assert PROMETHEUS is not None
     command = [PROMETHEUS, *flags, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (

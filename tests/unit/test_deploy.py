@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import check_jsonschema
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -210,6 +212,11 @@ def test_compose_mounts_what_there_is() -> None:
     stages = set(re.findall(r"^FROM .* AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     target = compose["services"]["attendant"]["build"]["target"]
     assert re.sub(r"\$\{\w+:-(.*?)\}", r"\1", target) in stages
+
+
+def test_compose_is_composes_own() -> None:
+    vendored = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
+    jsonschema.validate(load(ROOT / "compose.yaml"), json.loads(vendored.read_text()))
 
 
 def test_grafana_is_given_the_dashboard_and_its_data() -> None:
