@@ -90,6 +90,15 @@ def test_overlays_are_kubernetes_own(folder: str) -> None:
         check_manifest(manifest)
 
 
+def test_the_pages_command_makes_a_rule_of_the_operators() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"```sh\n(.*?) \| kubectl apply -f -\n```", page, re.DOTALL)
+    made = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rule = yaml.safe_load(made)
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["spec"] == load(DEPLOY / "prometheus" / "attendant.rules.yml")
+
+
 @dataclass(frozen=True)
 class Start:
     """A way in which a file starts the server.
