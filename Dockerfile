@@ -1,70 +1,83 @@
-# The server alone: no torch, no training, no compiler.
+# Three images, each of one program, the Python that runs it and the libraries that these load: no shell, no package
+# manager, no compiler. The server's have no torch.
 #
-#   docker build --target cpu -t attendant .             docker build --target gpu -t attendant:gpu .
-#   docker run -p 50051:50051 -p 9090:9090 -v ./bundles/g2p-cmudict-small:/bundle:ro attendant
-#   docker run --gpus all -e ATTENDANT_PROVIDER=cuda ...                attendant:gpu
+#   docker build --target server-cpu -t attendant .
+#   docker build --target server-gpu -t attendant:gpu .
+#   docker build --target trainer -t attendant:trainer .
+#
+#   docker run --read-only -p 50051:50051 -p 9090:9090 -v ./bundles/g2p-cmudict-small:/bundle:ro attendant
+#   docker run --read-only --gpus all -v ... attendant:gpu
+#   docker run --user $(id -u) -v .:/work attendant:trainer train recipes/mine.toml
 #
 # To ship a bundle inside an image: FROM attendant, COPY my-bundle /bundle.
 
-ARG PYTHON_VERSION=3.11
+# Debian 12 with Python 3.11: only libraries and the interpreter of it go into the images. Another base with
+# --build-arg BASE=..., if it has python3 with venv, and dpkg.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS wheels
+FROM ${BASE} AS build
+# The time of every file in the images; `make image` takes the commit's.
+ARG SOURCE_DATE_EPOCH=0
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 \
+    PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-RUN python -m venv /opt/build
-COPY deploy/locks/build.txt ./
-RUN /opt/build/bin/pip install --no-deps --require-hashes --requirement build.txt
-COPY pyproject.toml README.md LICENSE ./
-COPY client ./client
+RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/attendant
+# Exact versions with their hashes (`make locks`). `tokenizers` stands there without its own dependencies: the server
+# loads tokenizer files and never talks to a model hub.
+COPY deploy/locks ./locks
+RUN /opt/build/bin/pip install --no-deps --require-hashes --requirement locks/build.txt
+COPY deploy/image.py pyproject.toml README.md LICENSE ./
+COPY client/attendant_client ./attendant_client
 COPY attendant ./attendant
 COPY runtime ./runtime
+COPY library ./library
 COPY server ./server
-# Our own packages are built from here, by what was installed above: their names are never looked up anywhere.
-RUN /opt/build/bin/pip wheel --no-deps --no-index --no-build-isolation --wheel-dir /wheels ./client .
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS install-cpu
-WORKDIR /build
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-RUN python -m venv /opt/attendant
-ENV PATH=/opt/attendant/bin:$PATH
-# Exact versions with their hashes (`make locks`). `tokenizers` stands there without its own dependencies: the server
-# loads tokenizer files and never talks to a model hub. --build-arg LOCKS="server-cpu signing" for --require-signature.
+FROM build AS root-cpu
+# --build-arg LOCKS="server-cpu signing" for --require-signature; otel likewise, for --traces.
 ARG LOCKS=server-cpu
-COPY deploy/locks ./locks
-RUN for lock in $LOCKS; do pip install --no-deps --require-hashes --requirement locks/$lock.txt || exit 1; done
-COPY --from=wheels /wheels /wheels
-RUN pip install --no-deps --no-index /wheels/*.whl
+# hadolint ignore=SC2086
+RUN /opt/build/bin/python image.py $LOCKS --environment /opt/attendant --root /image --mounted bundle
 
-# CUDA's wheels are several gigabytes of another index's versions, and have no lock: those of constraints.txt.
-FROM install-cpu AS install-gpu
-COPY constraints.txt ./
-# hadolint ignore=DL3013
-RUN pip uninstall --yes onnxruntime && pip install --constraint constraints.txt "onnxruntime-gpu[cuda,cudnn]"
+FROM build AS root-gpu
+RUN /opt/build/bin/python image.py server-gpu --environment /opt/attendant --root /image --mounted bundle
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS base
+FROM build AS root-trainer
+COPY training ./training
+COPY export ./export
+RUN /opt/build/bin/python image.py server-cpu training --environment /opt/attendant --root /image --mounted work
+
+FROM scratch AS any
+ARG VERSION
 LABEL org.opencontainers.image.title="attendant" \
-      org.opencontainers.image.licenses="Apache-2.0"
-# In a container the interfaces are the container's own.
-ENV PATH=/opt/attendant/bin:$PATH \
-    PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
-    ATTENDANT_HOST=0.0.0.0 \
-    ATTENDANT_BUNDLES=/bundle
+      org.opencontainers.image.description="Attention sequence-to-sequence models, trained, exported to ONNX and served" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+ENV PATH=/opt/attendant/bin LANG=C.UTF-8 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # A number, so that Kubernetes can see that it is not root.
 USER 10001:10001
-# What is installed is `attendant.server`; this folder makes `python -m server` its name here, as in a checkout.
-WORKDIR /srv/attendant
-COPY server/__init__.py server/__main__.py ./server/
-EXPOSE 50051 9090
 STOPSIGNAL SIGTERM
+
+FROM any AS trainer
+COPY --from=root-trainer /image /
+ENV HOME=/tmp
+WORKDIR /work
+HEALTHCHECK NONE
+ENTRYPOINT ["attendant"]
+CMD ["--help"]
+
+FROM any AS server
+# In a container the interfaces are the container's own.
+ENV ATTENDANT_HOST=0.0.0.0 ATTENDANT_BUNDLES=/bundle
+EXPOSE 50051 9090
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["attendant", "health", "--target", "127.0.0.1:50051", "--timeout", "3"]
-ENTRYPOINT ["python", "-m", "server"]
+ENTRYPOINT ["attendant", "serve"]
 
-FROM base AS gpu
-COPY --from=install-gpu /opt/attendant /opt/attendant
-ENV ATTENDANT_PROVIDER=cuda
+FROM server AS server-gpu
+COPY --from=root-gpu /image /
+ENV ATTENDANT_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 # Last, so that a build without --target makes it.
-FROM base AS cpu
-COPY --from=install-cpu /opt/attendant /opt/attendant
+FROM server AS server-cpu
+COPY --from=root-cpu /image /

@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow reliability bench bench-peers docs lint types format protos constraints docker-lint clean audit locks
+.PHONY: help setup demo serve test test-slow reliability bench bench-peers docs lint types format protos constraints clean audit locks dist image docker-lint workflow-lint
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,9 +30,9 @@ $(VENV)/.installed-$(ACCELERATOR): pyproject.toml client/pyproject.toml constrai
 	@echo "setup: installing into $(VENV) ($(ACCELERATOR)); a few minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "setup: no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
-	@# The two onnxruntime wheels install the same module: the other one goes first.
-	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check onnxruntime onnxruntime-gpu 2>/dev/null
-	@$(PIP_INSTALL) --editable ./client --editable '.[$(ACCELERATOR),dev]'
+	@# The two onnxruntime wheels install the same module, and so does an earlier checkout's client: they go first.
+	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check onnxruntime onnxruntime-gpu attendant-client 2>/dev/null
+	@$(PIP_INSTALL) --editable '.[$(ACCELERATOR),dev]'
 	@rm -f $(VENV)/.installed-* && touch $@
 
 demo: setup ## Train a small real model, export it, serve it and ask it (about 6 minutes)
@@ -67,8 +67,14 @@ docs: setup ## The pages as a site, in build/docs; fails for a link that leads n
 	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
 	@echo "docs: build/docs/index.html"
 
-lint: setup ## ruff, with its fixes shown
+lint: setup docker-lint workflow-lint ## ruff, with its fixes shown; hadolint; the schema of GitHub's workflows
 	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .
+
+docker-lint: build/lint/.installed
+	@build/lint/bin/hadolint Dockerfile
+
+workflow-lint: build/lint/.installed
+	@build/lint/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 types: setup ## mypy, strict
 	@$(BIN)/mypy
@@ -83,21 +89,41 @@ protos: setup ## Regenerate the gRPC code from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iattendant/server/servicers/inference/v2=protos/inference \
 		--python_out=. --grpc_python_out=. --pyi_out=. attendant/server/servicers/inference/v2/open_inference.proto
 
+# CUDA's wheels stay as they are where they are not installed.
+CUDA_WHEELS := ^(cuda|nvidia)-|^triton==
+
 constraints: setup ## Write constraints.txt from what is installed
-	@{ sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
-		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/'; } \
+	@{ sed '/^[^#]/d' constraints.txt; { $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
+		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/'; \
+		grep -E '$(CUDA_WHEELS)' constraints.txt; } | sort --ignore-case --unique --field-separator== --key=1,1; } \
 		> constraints.new && mv constraints.new constraints.txt
 
-build/audit/.installed: deploy/locks/audit.txt
-	@test -x build/audit/bin/python || $(PYTHON) -m venv build/audit
-	@build/audit/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+# Tools have environments of their own, by their locks.
+build/%/.installed: deploy/locks/%.txt
+	@test -x build/$*/bin/python || $(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
 	@touch $@
+
+# What is built has the time of the commit, so that it is the same whenever it is built.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+VERSION := $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' client/attendant_client/version.py)
+DIST ?= dist
+dist: build/build/.installed ## Build wheels and source archives of both distributions, the same every time, into dist/
+	@build/build/bin/python deploy/dist.py $(DIST)
 
 audit: setup build/audit/.installed ## Names, hashes, licences and known vulnerabilities of what we install; SBOM
 	@$(BIN)/python deploy/audit.py --tools build/audit/bin/python --sbom build/sbom
 
 locks: build/audit/.installed ## Write deploy/locks anew: versions of constraints.txt, with their hashes
 	@build/audit/bin/python deploy/lock.py
+
+# With Docker, or where there is none, with buildah: make image BUILD="buildah build --isolation chroot"
+BUILD ?= docker build
+TARGET ?= server-cpu
+IMAGE ?= attendant:$(VERSION)-$(TARGET)
+image: ## Build an image: TARGET=server-cpu, server-gpu or trainer
+	@$(BUILD) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) --build-arg VERSION=$(VERSION) --target $(TARGET) --tag $(IMAGE) .
 
 clean: ## Remove the environment and the caches (never runs, bundles or data)
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info

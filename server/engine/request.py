@@ -80,6 +80,7 @@ class RequestStats(NamedTuple):
         total: from submission to the answer.
         steps: decoder steps it took part in.
         mean_batch_rows: mean rows of those steps, its own included.
+        submitted: when it came, on the engine's clock.
     """
 
     queue: float
@@ -89,6 +90,7 @@ class RequestStats(NamedTuple):
     total: float
     steps: int
     mean_batch_rows: float
+    submitted: float
 
 
 class Result(NamedTuple):

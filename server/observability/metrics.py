@@ -169,10 +169,12 @@ class Metrics:
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
         self._watched: dict[str, list[tuple[EngineRunner, int]]] = {}
 
-    def ended(self, *, model: str, method: str, code: str, seconds: float) -> None:
-        """A request has ended, somehow."""
+    def ended(
+        self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
+    ) -> None:
+        """A request has ended, somehow; `exemplar`: names its trace."""
         self._requests_of(model, method, code).inc()
-        self._seconds_of(model, method).observe(seconds)
+        self._seconds_of(model, method).observe(seconds, exemplar)
 
     def set_ready(self, model: str, ready: bool) -> None:
         self.gauges["ready"].labels(model).set(int(ready))
@@ -273,16 +275,23 @@ class ModelMetrics:
         if prediction.expected_seconds:
             self._observe["prediction_ratio"](prediction.seconds / prediction.expected_seconds)
 
-    def answered(self, source_ids: Sequence[int], num_source_tokens: int, stats: RequestStats) -> None:
+    def answered(
+        self,
+        source_ids: Sequence[int],
+        num_source_tokens: int,
+        stats: RequestStats,
+        exemplar: dict[str, str] | None = None,
+    ) -> None:
         """A request was answered.
 
         Args:
             source_ids: as the encoder took them; their end symbol does not count as a token.
+            exemplar: names its trace.
         """
-        self._observe["queue_seconds"](stats.queue)
-        self._observe["encode_seconds"](stats.encode)
-        self._observe["decode_seconds"](stats.decode)
-        self._observe["time_to_first_token_seconds"](stats.first_token)
+        self._observe["queue_seconds"](stats.queue, exemplar)
+        self._observe["encode_seconds"](stats.encode, exemplar)
+        self._observe["decode_seconds"](stats.decode, exemplar)
+        self._observe["time_to_first_token_seconds"](stats.first_token, exemplar)
         if stats.steps > 1:
             self._observe["inter_token_seconds"]((stats.total - stats.first_token) / (stats.steps - 1))
         self._observe["request_source_tokens"](num_source_tokens)

@@ -18,6 +18,11 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 DRAINED, ENGINE_DIED = 0, 1
 
+STARTUP, LIVENESS = "startup", "liveness"
+"""What a supervisor asks for beside readiness, which is the empty name's: whether all has been loaded and checked once,
+and whether the event loop turns."""
+
+WATCHED = frozenset({"", SERVICE_NAME, STARTUP, LIVENESS})
 ANY_UNKNOWN = "unknown"
 
 
@@ -25,7 +30,7 @@ class Health(health.aio.HealthServicer):
     """The library's, which keeps every name that was ever watched: those of services that are not here are one."""
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
-        if request.service not in {"", SERVICE_NAME}:
+        if request.service not in WATCHED:
             request = health_pb2.HealthCheckRequest(service=ANY_UNKNOWN)
         await super().Watch(request, context)
 
@@ -34,7 +39,8 @@ class Lifecycle:
     """Health, the reasons to end, and the exit status that they mean.
 
     Attributes:
-        health: the servicer of grpc.health.v1: the whole server, under the empty name, and our service.
+        health: the servicer of grpc.health.v1: whether the server is ready, under the empty name and our service's; and
+            STARTUP and LIVENESS.
         serving: started, and not about to end.
     """
 
@@ -42,6 +48,7 @@ class Lifecycle:
         self.health = Health()
         self.exit_status = DRAINED
         self.serving = False
+        self._has_served = False
         self._unavailable: set[str] = set()
         self._tellings: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
@@ -56,9 +63,10 @@ class Lifecycle:
     async def tell(self, serving: bool) -> None:
         """Whether the server serves at all: it does where every model also has an engine."""
         self.serving = serving
-        status = SERVING if self.is_serving else NOT_SERVING
-        for service in ("", SERVICE_NAME):
-            await self.health.set(service, status)
+        self._has_served |= serving
+        said = {"": self.is_serving, SERVICE_NAME: self.is_serving, STARTUP: self._has_served, LIVENESS: True}
+        for service, holds in said.items():
+            await self.health.set(service, SERVING if holds else NOT_SERVING)
 
     @property
     def is_serving(self) -> bool:

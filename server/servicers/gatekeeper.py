@@ -17,6 +17,7 @@ from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import Wrapper, wrapped
+from attendant.server.observability.tracing import tracer
 from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.request_context import RequestContext
@@ -104,6 +105,8 @@ class _Guarded:
             await self._refuse(request, context, error)
 
     async def _let_in(self, request: Any, context: Any) -> None:
+        if (traced := tracer()) is not None:
+            traced.note_parent(context.invocation_metadata())
         try:
             client = self._client_of(context)
             CLIENT.set(client)

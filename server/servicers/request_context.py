@@ -14,6 +14,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.observability.texts import loggable
+from attendant.server.observability.tracing import TRACE, RequestTrace, tracer
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest
 
@@ -54,9 +55,10 @@ class RequestContext:
     Attributes:
         client: whoever asks, by the one name that limits and fair queueing know.
         request_id: its caller's, or one that is made up; under which the log, the answer and an error speak of it.
+        trace: None while traces are off.
     """
 
-    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "client", "request_id")
+    __slots__ = ("_began", "_catalogue", "_method", "_metrics", "_model", "client", "request_id", "trace")
 
     def __init__(self, method: str, catalogue: Catalogue, metrics: Metrics, request_id: str, model: str) -> None:
         """`request_id` and `model` as the caller gave them: both may be empty."""
@@ -67,6 +69,8 @@ class RequestContext:
         self._model = model
         self._began = time.monotonic()
         self.client = CLIENT.get()
+        traced = tracer()
+        self.trace: RequestTrace | None = None if traced is None else traced.begin(method, self.request_id)
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
         """Counts and logs the request.
@@ -86,7 +90,11 @@ class RequestContext:
             facts = self._facts(label) | {"reason": error.reason}
             log.error("internal error", exc_info=None if error is raised else raised, extra=facts)
         code = error.code if error is not None else "OK" if raised is None else cancelled_as
-        self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds)
+        exemplar = None
+        if self.trace is not None:
+            self.trace.end(model=label, code=code)
+            exemplar = self.trace.exemplar
+        self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds, exemplar=exemplar)
         if error is not None and code in REFUSALS:
             self._metrics.rejected.labels(label, error.reason).inc()
         if log.isEnabledFor(_level):
@@ -111,6 +119,7 @@ async def answering(request: RequestContext, rpc: Any) -> AsyncIterator[None]:
         grpc.aio.AbortError: in place of an exception; gRPC's own.
         asyncio.CancelledError: the RPC was cancelled, and gRPC ends its task.
     """
+    TRACE.set(request.trace)
     try:
         yield
     except BaseException as raised:

@@ -15,6 +15,7 @@ from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import ServedModel
+from attendant.server.observability.tracing import TRACE
 from attendant.server.servicers.decoding import read_options
 from attendant_client.fields import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -82,7 +83,11 @@ class ParsedRequest:
         """
         if isinstance(outcome, AttendantError):
             raise outcome
-        self.model.metrics.answered(self.asked.source_ids, self.asked.num_source_tokens, outcome.stats)
+        asked, exemplar = self.asked, None
+        if (trace := TRACE.get()) is not None:
+            trace.phases(outcome.stats)
+            exemplar = trace.exemplar
+        self.model.metrics.answered(asked.source_ids, asked.num_source_tokens, outcome.stats, exemplar)
         return outcome
 
     def generated(self, outcome: Outcome) -> Result:

@@ -4,6 +4,7 @@ from typing import Any
 
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.errors import Unavailable
+from attendant.server.observability.tracing import TRACE
 from attendant.server.servicers.conversion import generate_fields
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.requests import ParsedRequest
@@ -22,6 +23,7 @@ def result_fields(
     response = None
     if isinstance(outcome, Result):
         assert parsed is not None, "what was submitted had been read"
+        TRACE.set(context.trace)
         try:
             response = generate_fields(parsed, parsed.generated(outcome))
         except Exception as error:

@@ -107,6 +107,20 @@ async def test_with_a_log_in_json_standard_output_is_json_too(
         assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
 
 
+async def test_a_connection_that_has_lasted_long_enough_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with app(monkeypatch, fake_stepper(), "--connection-seconds", "0.5") as (task, channel):
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != SERVING:
+            pass
+        watch.cancel()
+        assert (await stub.Generate(LONG)).hypotheses
+        await asyncio.wait_for(channel.wait_for_state_change(grpc.ChannelConnectivity.READY), PATIENCE_SECONDS)
+        assert (await stub.Generate(LONG)).hypotheses
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(task, PATIENCE_SECONDS) == 0
+
+
 async def test_a_signal_while_bundles_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = threading.Event()
 

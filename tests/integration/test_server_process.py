@@ -57,7 +57,7 @@ def test_the_line_that_says_it_serves(running: Running, bundle_path: Path) -> No
     assert f": tiny (version {version}, fp32, cpu); playground on http://127.0.0.1:" in running.line
     with grpc.insecure_channel(running.target) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        for service in ("", "attendant.v1.Seq2Seq"):
+        for service in ("", "attendant.v1.Seq2Seq", "startup", "liveness"):
             response = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
             assert response.status == health_pb2.HealthCheckResponse.SERVING
 

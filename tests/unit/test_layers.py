@@ -33,7 +33,10 @@ ALLOWED = {
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
 OURS = {"attendant", "attendant_client", "demo", "tests", "benchmarks", *TOPS}
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
-ONLY_IN = {"onnxruntime": {"attendant.runtime.onnx.session"}}
+ONLY_IN = {
+    "onnxruntime": {"attendant.runtime.onnx.session"},
+    "opentelemetry": {"attendant.server.observability.spans"},
+}
 
 
 def name_of(path: Path) -> str:

@@ -57,7 +57,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def remedy(extra: str) -> str:
     """What to install, and where."""
-    return f"in a checkout of Attendant: pip install ./client '.[{extra}]'"
+    return f"in a checkout of Attendant: pip install '.[{extra}]'"
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:

@@ -40,7 +40,7 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
 def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
     done = run(name, "something", without=["attendant"])
     assert (done.returncode, done.stdout) == (2, "")
-    remedy = f"is not installed; in a checkout of Attendant: pip install ./client '.[{FURTHER[name].extra}]'\n"
+    remedy = f"is not installed; in a checkout of Attendant: pip install '.[{FURTHER[name].extra}]'\n"
     assert re.fullmatch(rf"attendant {name}: attendant\S* {re.escape(remedy)}", done.stderr)
 
 

@@ -70,7 +70,7 @@ class Desk:
 
 def result(seconds: float, steps: int = 10) -> Result:
     hypothesis = Hypothesis((4,), (), -1.0, -1.0, FinishReason.EOS)
-    return Result((hypothesis,), RequestStats(0.0, 0.0, seconds, 0.0, seconds, steps, 1.0))
+    return Result((hypothesis,), RequestStats(0.0, 0.0, seconds, 0.0, seconds, steps, 1.0, 0.0))
 
 
 def test_what_is_expected_of_a_request_goes_with_it() -> None:

@@ -16,7 +16,9 @@ from attendant.server.engine.bulk_room import BulkRoom
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
-STATS = RequestStats(queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5)
+STATS = RequestStats(
+    queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5, submitted=0.0
+)
 STEP = StepStats(
     priority=Priority.INTERACTIVE,
     num_rows=6,

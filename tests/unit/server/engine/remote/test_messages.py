@@ -11,7 +11,9 @@ from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Commands, 
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
-STATS = RequestStats(queue=0.1, encode=0.2, decode=0.3, first_token=0.4, total=0.5, steps=7, mean_batch_rows=2.5)
+STATS = RequestStats(
+    queue=0.1, encode=0.2, decode=0.3, first_token=0.4, total=0.5, steps=7, mean_batch_rows=2.5, submitted=0.0
+)
 STEP = StepStats(
     priority=Priority.BULK,
     num_rows=3,

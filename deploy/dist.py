@@ -1,0 +1,74 @@
+"""Builds wheels and source archives of both distributions, byte for byte the same from the same commit.
+
+Run by `make dist`, in the environment of deploy/locks/build.txt, with SOURCE_DATE_EPOCH as the time of all files. Each
+wheel is built of its source archive, which is therefore complete.
+"""
+
+import argparse
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Builds the distributions.")
+    parser.add_argument("output", type=Path, help="folder that they are put into")
+    output = parser.parse_args().output.resolve()
+    epoch = int(os.environ["SOURCE_DATE_EPOCH"])
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = copy_of_checkout(Path(folder) / "checkout")
+        for project in (checkout, checkout / "client"):
+            archive = output / hook("build_sdist", project, output)
+            make_reproducible(archive, epoch)
+            with tarfile.open(archive) as opened:
+                opened.extractall(folder, filter="data")
+            wheel = hook("build_wheel", Path(folder) / archive.name.removesuffix(".tar.gz"), output)
+            print(f"dist: {archive.name}, {wheel}")
+    return 0
+
+
+def copy_of_checkout(path: Path) -> Path:
+    """The tracked files as they stand, links as links; what earlier builds left behind is not among them."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    for name in os.fsdecode(listed).split("\0")[:-1]:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, path / name, follow_symlinks=False)
+    return path
+
+
+def hook(name: str, project: Path, output: Path) -> str:
+    """Has setuptools build; returns the name of the file in `output`."""
+    program = f"import sys, setuptools.build_meta as b; sys.stderr.write(b.{name}(sys.argv[1]))"
+    command = [sys.executable, "-c", program, str(output)]
+    run = subprocess.run(command, cwd=project, check=False, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"dist: {project.name}: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return run.stderr.splitlines()[-1]
+
+
+def make_reproducible(archive: Path, epoch: int) -> None:
+    """Writes a .tar.gz anew: sorted, with one time and nobody's name."""
+    packed = io.BytesIO()
+    with tarfile.open(archive) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
+        for member in sorted(old.getmembers(), key=lambda one: one.name):
+            content = old.extractfile(member) if member.isfile() else None
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime = epoch
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            new.addfile(member, content)
+    archive.write_bytes(gzip.compress(packed.getvalue(), mtime=epoch))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

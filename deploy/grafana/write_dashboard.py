@@ -1,0 +1,236 @@
+"""Writes deploy/grafana/attendant.json, the dashboard: python deploy/grafana/write_dashboard.py.
+
+Grafana's own library makes it, so that it has the form that Grafana reads (10.1 and newer).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import LegendDisplayMode, StackingMode
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableOption, VariableRefresh
+
+PATH = Path(__file__).with_name("attendant.json")
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+MODEL: Final = '{model=~"$model"}'
+NOT_OK: Final = '{model=~"$model", code!="OK"}'
+OF_SERVERS: Final = "and on (instance) attendant_ready"
+GPU: Final = "DCGM_FI_DEV"
+
+SHARE, SECONDS, PER_SECOND, NUMBER, BYTES, WATTS = "percentunit", "s", "cps", "short", "bytes", "watt"
+
+Query = tuple[str, str]
+"""PromQL, and the legend."""
+Panel = tuple[str, str, Sequence[Query]]
+"""Title, unit, queries."""
+
+
+def rate(metric: str, *by: str, where: str = MODEL) -> str:
+    return f"sum by ({', '.join(by)}) (rate({metric}{where}[$__rate_interval]))"
+
+
+def mean(histogram: str) -> str:
+    return f"{rate(f'{histogram}_sum')} / {rate(f'{histogram}_count')}"
+
+
+def quantile(of: float, histogram: str, *by: str) -> str:
+    return f"histogram_quantile({of}, {rate(f'{histogram}_bucket', 'le', *by)})"
+
+
+def quantiles(histogram: str, name: str = "") -> list[Query]:
+    return [(quantile(of, histogram), f"{name} p{100 * of:.0f}".strip()) for of in (0.5, 0.99)]
+
+
+def now(gauge: str, *by: str) -> str:
+    return f"sum by ({', '.join(by)}) ({gauge}{MODEL})"
+
+
+ROWS: dict[str, Sequence[Panel]] = {
+    "Load and errors": [
+        ("Requests", PER_SECOND, [(rate("attendant_requests_total", "method", "code"), "{{method}} {{code}}")]),
+        (
+            "Not answered, of all",
+            SHARE,
+            [
+                (
+                    f"{rate('attendant_requests_total', 'code', where=NOT_OK)} "
+                    f"/ on () group_left {rate('attendant_requests_total')}",
+                    "{{code}}",
+                )
+            ],
+        ),
+        # Those that no method has seen have no model.
+        (
+            "Refused",
+            PER_SECOND,
+            [(rate("attendant_rejected_total", "reason", where='{model=~"$model|"}'), "{{reason}}")],
+        ),
+        (
+            "Waiting and running",
+            NUMBER,
+            [
+                (now("attendant_requests_waiting"), "waiting"),
+                (now("attendant_requests_running"), "running"),
+                (now("attendant_bulk_requests"), "bulk"),
+            ],
+        ),
+    ],
+    "Latency": [
+        (
+            "Calls",
+            SECONDS,
+            [
+                (quantile(0.5, "attendant_request_seconds", "method"), "{{method}} p50"),
+                (quantile(0.99, "attendant_request_seconds", "method"), "{{method}} p99"),
+            ],
+        ),
+        (
+            "Mean by phase",
+            SECONDS,
+            [(mean(f"attendant_{phase}_seconds"), phase) for phase in ("queue", "encode", "decode")],
+        ),
+        (
+            "By phase, 99th percentile",
+            SECONDS,
+            [(quantile(0.99, f"attendant_{phase}_seconds"), phase) for phase in ("queue", "encode", "decode")],
+        ),
+        (
+            "First token, and between two",
+            SECONDS,
+            [
+                *quantiles("attendant_time_to_first_token_seconds", "first"),
+                (mean("attendant_inter_token_seconds"), "between two"),
+            ],
+        ),
+        (
+            "Slower than the objective, of all",
+            SHARE,
+            [(f"model:attendant_requests_slow:ratio_rate5m{MODEL}", "{{model}}")],
+        ),
+        ("Engine, seconds per second", SHARE, [(rate("attendant_step_seconds_sum", "phase"), "{{phase}}")]),
+    ],
+    "Occupancy": [
+        ("Rows in use", SHARE, [(f"model:attendant_occupancy:ratio{MODEL}", "{{model}}")]),
+        ("Rows per step", NUMBER, [(mean("attendant_step_rows"), "mean")]),
+        ("Padding waste", SHARE, [(f"1 - {mean('attendant_batch_efficiency_ratio')}", "of the attention")]),
+        (
+            "Seconds over those expected",
+            NUMBER,
+            [
+                (quantile(0.5, "attendant_prediction_ratio"), "p50"),
+                (quantile(0.9, "attendant_prediction_ratio"), "p90"),
+            ],
+        ),
+    ],
+    "Tokens": [
+        (
+            "Tokens",
+            PER_SECOND,
+            [(rate("attendant_source_tokens_total"), "source"), (rate("attendant_target_tokens_total"), "target")],
+        ),
+        (
+            "Tokens per request",
+            NUMBER,
+            [
+                *quantiles("attendant_request_source_tokens", "source"),
+                *quantiles("attendant_request_target_tokens", "target"),
+            ],
+        ),
+    ],
+    "Quality": [
+        ("Drift", NUMBER, [(f"max by (model, signal) (attendant_drift_index{MODEL})", "{{model}} {{signal}}")]),
+        ("Target over source", NUMBER, [(mean("attendant_length_ratio"), "mean")]),
+        (
+            "Cut and unknown",
+            SHARE,
+            [
+                (
+                    f"{rate('attendant_hit_max_length_total')} / {rate('attendant_length_ratio_count')}",
+                    "answers cut at the maximum length",
+                ),
+                (
+                    f"{rate('attendant_unknown_tokens_total')} / {rate('attendant_source_tokens_total')}",
+                    "source tokens unknown",
+                ),
+            ],
+        ),
+        (
+            "Attention",
+            SHARE,
+            [
+                (mean("attendant_attention_entropy_ratio"), "entropy"),
+                (mean("attendant_coverage_deficit_ratio"), "left out"),
+            ],
+        ),
+    ],
+    "Servers": [
+        (
+            "Processors",
+            NUMBER,
+            [(f"rate(process_cpu_seconds_total[$__rate_interval]) {OF_SERVERS}", "{{instance}}, without workers")],
+        ),
+        ("Memory", BYTES, [(f"process_resident_memory_bytes {OF_SERVERS}", "{{instance}}, without workers")]),
+        (
+            "Ready, and engines started again",
+            NUMBER,
+            [
+                (f"min by (model) (attendant_ready{MODEL})", "{{model}} ready"),
+                (f"sum by (model) (increase(attendant_engine_restarts_total{MODEL}[1h]))", "{{model}} restarts in 1 h"),
+            ],
+        ),
+    ],
+    "GPU (dcgm-exporter)": [
+        ("GPU use", SHARE, [(f"{GPU}_GPU_UTIL / 100", "{{Hostname}} {{gpu}}")]),
+        ("GPU memory", BYTES, [(f"{GPU}_FB_USED * 1024 * 1024", "{{Hostname}} {{gpu}}")]),
+        ("GPU power", WATTS, [(f"{GPU}_POWER_USAGE", "{{Hostname}} {{gpu}}")]),
+    ],
+}
+STACKED = {"Mean by phase", "Engine, seconds per second"}
+
+
+def panel(title: str, unit: str, queries: Sequence[Query]) -> timeseries.Panel:
+    """A panel; where its histograms are of requests, points lead to their traces."""
+    made = timeseries.Panel().title(title).unit(unit).min(0).datasource(SOURCE).span(6).height(7)
+    made.legend(common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True))
+    if title in STACKED:
+        made.stacking(common.StackingConfig().mode(StackingMode.NORMAL)).fill_opacity(20)
+    for number, (expression, legend) in enumerate(queries):
+        query = prometheus.Dataquery().expr(expression).legend_format(legend).range().ref_id("ABCDEF"[number])
+        made.with_target(query.exemplar("_seconds_bucket" in expression))
+    return made
+
+
+def page() -> str:
+    """The dashboard's JSON."""
+    built = (
+        dashboard.Dashboard("Attendant")
+        .uid("attendant")
+        .tags(["attendant"])
+        .refresh("30s")
+        .time("now-1h", "now")
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+        .with_variable(
+            dashboard.QueryVariable("model")
+            .label("Model")
+            .datasource(SOURCE)
+            .query("label_values(attendant_bundle_info, model)")
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+            .current(VariableOption(text="All", value="$__all", selected=True))
+        )
+    )
+    for title, panels in ROWS.items():
+        built.with_row(dashboard.Row(title))
+        for one in panels:
+            built.with_panel(panel(*one))
+    return json.dumps(built.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(page(), encoding="utf-8")

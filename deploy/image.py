@@ -1,0 +1,140 @@
+"""Installs what an image holds, and assembles its root folder: that, the Python that runs it, and the shared libraries.
+
+Run while an image is built (Dockerfile), by the Python of deploy/locks/build.txt. No shell and no package manager come
+along; Debian's libraries keep their licences and their entries for scanners. Files are the same for the same input:
+their time is SOURCE_DATE_EPOCH, and the compiled modules hold no times at all.
+"""
+
+import argparse
+import compileall
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+USER = 10001
+# Tests, what is for compilers and type checkers, and what a shell reads.
+NOT_RUN = ("__pycache__", "test", "tests", "*.a", "*.h", "*.pyi", "activate*", "Activate.ps1")
+NOT_RUN_OF_PYTHON = ("idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "config-3*", "*-packages")
+NOT_RUN_OF_PACKAGES = ("onnxruntime/transformers", "onnxruntime/tools")
+"""Converts and optimizes other people's models."""
+
+SETTINGS = ("os-release", "debian_version", "ld.so.conf", "ld.so.conf.d", "ssl/certs/ca-certificates.crt")
+"""Of /etc, where they are there."""
+
+ACCOUNTS = {
+    "passwd": f"root:x:0:0:root:/:/nologin\nattendant:x:{USER}:{USER}::/:/nologin\n",
+    "group": f"root:x:0:\nattendant:x:{USER}:\n",
+    "nsswitch.conf": "hosts: files dns\n",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Assembles an image's root folder.")
+    parser.add_argument("locks", nargs="+", metavar="LOCK", help="of deploy/locks, by its name")
+    parser.add_argument("--environment", type=Path, required=True, help="virtual environment that the image runs")
+    parser.add_argument("--root", type=Path, required=True, help="folder to make")
+    parser.add_argument("--mounted", required=True, help="empty folder in it for whatever is mounted there")
+    options = parser.parse_args()
+    root: Path = options.root
+    install(options.locks, options.environment)
+    put_python(options.environment, root)
+    put_libraries(root)
+    for name in SETTINGS:
+        put(Path("/etc") / name, root)
+    for name, text in ACCOUNTS.items():
+        within(root, Path("/etc") / name).write_text(text)
+    (root / "tmp").mkdir(mode=0o1777)
+    (root / options.mounted).mkdir()
+    subprocess.run(["ldconfig", "-r", root, "-X"], check=True)
+    # What ldconfig remembers of this run has times.
+    shutil.rmtree(root / "var/cache", ignore_errors=True)
+    compile_modules(root)
+    epoch = int(os.environ["SOURCE_DATE_EPOCH"])
+    for path in [root, *root.rglob("*")]:
+        os.utime(path, (epoch, epoch), follow_symlinks=False)
+    return 0
+
+
+def install(locks: Sequence[str], environment: Path) -> None:
+    """What the locks name, by its hashes, and ourselves. No other name is looked up, to build a package either."""
+    with tempfile.TemporaryDirectory() as wheels:
+        pip = [sys.executable, "-m", "pip"]
+        build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
+        for lock in locks:
+            subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
+        subprocess.run([*build, "--no-index", "."], check=True)
+        installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
+        subprocess.run([*installed, *sorted(Path(wheels).glob("*.whl"))], check=True)
+
+
+def put_python(environment: Path, root: Path) -> None:
+    """The environment, the interpreter that it links to by all names on the way, and the standard library."""
+    shutil.copytree(environment, within(root, environment), symlinks=True, ignore=shutil.ignore_patterns(*NOT_RUN))
+    for packages in within(root, environment).glob("lib/python3*/site-packages"):
+        for name in NOT_RUN_OF_PACKAGES:
+            shutil.rmtree(packages / name, ignore_errors=True)
+    link = environment / "bin/python3"
+    while link.is_symlink():
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        put(link, root)
+    ignored = shutil.ignore_patterns(*NOT_RUN, *NOT_RUN_OF_PYTHON)
+    library = Path(sysconfig.get_paths()["stdlib"])
+    shutil.copytree(library, within(root, library), symlinks=True, ignore=ignored)
+
+
+def put_libraries(root: Path) -> None:
+    """The shared libraries of the base that anything in `root` is linked with, and what their packages must say."""
+    programs = [path for path in root.rglob("*") if path.is_file() and (".so" in path.name or os.access(path, os.X_OK))]
+    found = set()
+    for program in sorted(programs):
+        listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        found |= {Path(one) for one in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", listed, re.MULTILINE)}
+    own = {path for path in found if path.is_relative_to(root)}
+    owners = set()
+    for library in sorted(found - own):
+        shutil.copy2(library.resolve(), within(root, library))
+        owners.update(packages_of(library.resolve()))
+    for package in sorted(owners):
+        put(Path("/usr/share/doc") / package / "copyright", root)
+        entry = subprocess.run(["dpkg", "--status", package], capture_output=True, text=True, check=True).stdout
+        within(root, Path("/var/lib/dpkg/status.d") / package).write_text(entry)
+
+
+def packages_of(path: Path) -> Iterator[str]:
+    """Debian's package that a file is of; none for one that was built otherwise."""
+    for name in (path, Path("/") / path.relative_to("/usr") if path.is_relative_to("/usr") else path):
+        run = subprocess.run(["dpkg", "--search", name], capture_output=True, text=True, check=False)
+        yield from re.findall(r"^([^:\s]+)(?::\w+)?: ", run.stdout, re.MULTILINE)
+
+
+def compile_modules(root: Path) -> None:
+    """Modules that are not compiled anew at each start, where nothing can be written; the same bytes each time."""
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    for folder in sorted({path.parent for path in root.rglob("*.py")}):
+        compileall.compile_dir(folder, maxlevels=0, stripdir=root, prependdir="/", quiet=2, invalidation_mode=mode)
+
+
+def put(path: Path, root: Path) -> None:
+    """A file, link or folder, where it is in the base."""
+    if path.is_dir():
+        shutil.copytree(path, within(root, path), symlinks=True)
+    elif path.exists():
+        shutil.copy2(path, within(root, path), follow_symlinks=False)
+
+
+def within(root: Path, path: Path) -> Path:
+    """The path's place in the image, whose folder is there."""
+    place = root / path.relative_to("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""OpenTelemetry's spans of requests. Where they are sent, and how many, its own variables say: OTEL_*."""
+
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from importlib.metadata import version
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from attendant.server.engine.request import RequestStats
+from attendant.server.observability.tracing import Exemplar
+
+NANOSECONDS = 10**9
+FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+"""Codes that are the server's failures, by OpenTelemetry's conventions for RPCs; others are their callers'."""
+
+W3C = TraceContextTextMapPropagator()
+PARENT: ContextVar[Context | None] = ContextVar("parent", default=None)
+"""Of the call that is being handled."""
+
+
+def otlp_provider() -> TracerProvider:
+    """Sends spans by OTLP over gRPC, in batches, from a thread; what can't be sent in time is dropped."""
+    ours = Resource({"service.name": "attendant", "service.version": version("attendant")})
+    provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def tracer_of(provider: TracerProvider) -> "SpanTracer":
+    return SpanTracer(provider.get_tracer("attendant.server"))
+
+
+class SpanTracer:
+    """Makes a span for each request; see `Tracer`."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def note_parent(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        PARENT.set(W3C.extract({key: value for key, value in metadata if isinstance(value, str)}))
+
+    def begin(self, method: str, request_id: str) -> "SpanTrace":
+        return SpanTrace(self._tracer, method, request_id)
+
+
+class SpanTrace:
+    """A request's span; see `RequestTrace`."""
+
+    def __init__(self, tracer: trace.Tracer, method: str, request_id: str) -> None:
+        self._tracer = tracer
+        self._span = tracer.start_span(
+            method,
+            PARENT.get() or Context(),
+            trace.SpanKind.SERVER,
+            {"rpc.method": method, "attendant.request_id": request_id},
+        )
+        context = self._span.get_span_context()
+        self.exemplar: Exemplar | None = None
+        if context.trace_flags.sampled:
+            self.exemplar = {"trace_id": trace.format_trace_id(context.trace_id)}
+
+    def phases(self, stats: RequestStats) -> None:
+        """Engines tell times of their own clock, after the fact; so the children are made of them."""
+        if not self._span.is_recording():
+            return
+        parent = trace.set_span_in_context(self._span, Context())
+        # The engine's clock, which is this machine's monotonic one, as time of day.
+        began = time.time_ns() - time.monotonic_ns() + round(stats.submitted * NANOSECONDS)
+        facts = {"attendant.steps": stats.steps, "attendant.mean_batch_rows": stats.mean_batch_rows}
+        for phase, seconds in (("queue", stats.queue), ("encode", stats.encode), ("decode", stats.decode)):
+            ended = began + round(seconds * NANOSECONDS)
+            child = self._tracer.start_span(
+                phase, parent, attributes=facts if phase == "decode" else None, start_time=began
+            )
+            child.end(ended)
+            began = ended
+
+    def end(self, *, model: str, code: str) -> None:
+        self._span.set_attributes({"attendant.model": model, "attendant.code": code})
+        if code in FAILURES:
+            self._span.set_status(trace.StatusCode.ERROR)
+        self._span.end()

@@ -1,0 +1,209 @@
+"""Requests as traces: their spans and exemplars, by OpenTelemetry's own SDK, and over the wire to a collector."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from attendant.runtime.errors import UserError
+from attendant.server.observability.spans import tracer_of
+from attendant.server.observability.tracing import trace_requests, tracing
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.http_serving import http_served
+from tests.server_process import ROOT, server
+from tests.serving import Served, fake_stepper, served
+
+TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED, NOT_SAMPLED = (f"00-{TRACE_ID}-{PARENT_ID}-{flags}" for flags in ("01", "00"))
+PHASES = ["queue", "encode", "decode"]
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[Served]:
+    async with served(fake_stepper()) as started:
+        yield started
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace_requests(tracer_of(provider))
+    yield exporter
+    trace_requests(None)
+
+
+def families(spans: InMemorySpanExporter) -> list[tuple[ReadableSpan, list[ReadableSpan]]]:
+    """The requests' spans, each with its children in order."""
+    finished = spans.get_finished_spans()
+    return [
+        (root, sorted((one for one in finished if one.parent == root.context), key=lambda one: one.start_time or 0))
+        for root in finished
+        if root.kind is SpanKind.SERVER
+    ]
+
+
+async def test_a_request_is_a_span_of_its_callers_trace(serving: Served, spans: InMemorySpanExporter) -> None:
+    request = messages.GenerateRequest(text="abc", request_id="mine")
+    answer = await serving.stub.Generate(request, metadata=[("traceparent", SAMPLED)])
+    ((root, children),) = families(spans)
+    assert root.name == "Generate"
+    assert root.parent is not None
+    assert (root.context.trace_id, root.parent.span_id) == (int(TRACE_ID, 16), int(PARENT_ID, 16))
+    assert root.attributes is not None
+    assert {"attendant.request_id": "mine", "attendant.code": "OK"}.items() <= root.attributes.items()
+    assert root.status.status_code is StatusCode.UNSET
+    assert [child.name for child in children] == PHASES
+    times = [(child.start_time or 0, child.end_time or 0) for child in children]
+    seconds = [(ended - began) / 1e9 for began, ended in times]
+    assert seconds == pytest.approx([getattr(answer.timings, phase) for phase in PHASES], abs=1e-8)
+    # One after the other, within the request.
+    edges = [root.start_time, times[0][0], times[0][1], times[1][0], times[1][1], times[2][0], times[2][1]]
+    assert edges == sorted(edges)
+    assert times[2][1] <= (root.end_time or 0)
+
+
+async def test_over_http_too(serving: Served, spans: InMemorySpanExporter) -> None:
+    async with http_served(serving) as web:
+        answer = await web.post("/v1/generate", {"text": "abc"}, traceparent=SAMPLED)
+    assert answer.status == 200
+    ((root, children),) = families(spans)
+    assert root.context.trace_id == int(TRACE_ID, 16)
+    assert [child.name for child in children] == PHASES
+
+
+async def test_each_request_of_a_stream_or_a_list_has_its_own(serving: Served, spans: InMemorySpanExporter) -> None:
+    requests = [messages.GenerateRequest(text=text, request_id=text) for text in ("abc", "de", "f")]
+    metadata = [("traceparent", SAMPLED)]
+    assert [answer async for answer in serving.stub.GenerateBatch(iter(requests), metadata=metadata)]
+    await serving.stub.GenerateMany(messages.GenerateManyRequest(requests=requests), metadata=metadata)
+    found = families(spans)
+    assert sorted((root.name, root.attributes["attendant.request_id"]) for root, _ in found if root.attributes) == [
+        *(("GenerateBatch", text) for text in ("abc", "de", "f")),
+        *(("GenerateMany", text) for text in ("abc", "de", "f")),
+    ]
+    for root, children in found:
+        assert root.context.trace_id == int(TRACE_ID, 16)
+        assert [child.name for child in children] == PHASES
+
+
+async def test_a_refusal_is_the_callers_fault(serving: Served, spans: InMemorySpanExporter) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await serving.stub.Generate(messages.GenerateRequest(text=""))
+    ((root, children),) = families(spans)
+    assert not children
+    assert root.parent is None
+    assert root.attributes is not None
+    assert root.attributes["attendant.code"] == "INVALID_ARGUMENT"
+    assert root.status.status_code is StatusCode.UNSET
+
+
+async def test_buckets_name_a_trace(serving: Served, spans: InMemorySpanExporter) -> None:
+    await serving.stub.Generate(messages.GenerateRequest(text="abc"), metadata=[("traceparent", SAMPLED)])
+    lines = generate_latest(serving.metrics.registry).decode().splitlines()
+    linked = {line.partition("_bucket")[0] for line in lines if f'# {{trace_id="{TRACE_ID}"}}' in line}
+    names = "request", "queue", "encode", "decode", "time_to_first_token"
+    assert linked == {f"attendant_{name}_seconds" for name in names}
+
+
+async def test_what_the_caller_does_not_sample_is_not_traced(serving: Served, spans: InMemorySpanExporter) -> None:
+    other = NOT_SAMPLED.replace("4bf9", "ffff")
+    await serving.stub.Generate(messages.GenerateRequest(text="abc"), metadata=[("traceparent", other)])
+    assert not spans.get_finished_spans()
+    assert b"ffff2f3577" not in generate_latest(serving.metrics.registry)
+
+
+def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "attendant.server.observability.spans")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(UserError, match="--traces needs the extra `otel`"), tracing("on"):
+        pass
+
+
+def test_off_the_library_is_not_even_imported(environment: dict[str, str]) -> None:
+    program = "import sys, attendant.server.app; sys.exit('opentelemetry' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT).returncode == 0
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """Receives traces as a collector does.
+
+    Attributes:
+        spans: with the resource that each came from.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[dict[str, str], trace_pb2.Span]] = []
+
+    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
+        for resource_spans in request.resource_spans:
+            of = {one.key: one.value.string_value for one in resource_spans.resource.attributes}
+            self.spans += [(of, span) for scope in resource_spans.scope_spans for span in scope.spans]
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+def test_a_collector_gets_them_by_the_end_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector()
+    receiver = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, receiver)
+    port = receiver.add_insecure_port("127.0.0.1:0")
+    receiver.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    try:
+        with (
+            server(str(ROOT / "models" / "g2p-en"), "--traces", "on") as started,
+            grpc.insecure_channel(started.target) as to,
+        ):
+            stub = seq2seq_pb2_grpc.Seq2SeqStub(to)
+            stub.Generate(messages.GenerateRequest(text="onnx"), timeout=20, metadata=[("traceparent", SAMPLED)])
+            started.process.send_signal(signal.SIGTERM)
+            assert started.process.wait(30) == 0
+    finally:
+        receiver.stop(None).wait()
+    assert sorted(span.name for _, span in collector.spans) == sorted(["Generate", *PHASES])
+    for resource, span in collector.spans:
+        assert resource["service.name"] == "attendant"
+        assert span.trace_id.hex() == TRACE_ID
+
+
+def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    class Hanging(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
+            asked.set()
+            over.wait()
+            return trace_service_pb2.ExportTraceServiceResponse()
+
+    receiver = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Hanging(), receiver)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.add_insecure_port('127.0.0.1:0')}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    receiver.start()
+    try:
+        with (
+            server(str(ROOT / "models" / "g2p-en"), "--traces", "on") as started,
+            grpc.insecure_channel(started.target) as to,
+        ):
+            seq2seq_pb2_grpc.Seq2SeqStub(to).Generate(messages.GenerateRequest(text="onnx"), timeout=20)
+            started.process.send_signal(signal.SIGTERM)
+            assert started.process.wait(30) == 0
+            assert asked.is_set()
+    finally:
+        over.set()
+        receiver.stop(None)

@@ -1,0 +1,31 @@
+"""What is released, made once per session by the commands that make a release."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with both wheels and both source archives."""
+    return built(tmp_path_factory.mktemp("dist"))
+
+
+def built(folder: Path, umask: int = 0o022, **environment: str) -> Path:
+    """By `make dist`."""
+    run = subprocess.run(
+        ["make", "dist", f"DIST={folder}", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        umask=umask,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return folder

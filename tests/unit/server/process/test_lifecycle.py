@@ -1,0 +1,30 @@
+"""What health says in a server's life: the three questions of a supervisor have different answers."""
+
+import asyncio
+
+from grpc_health.v1 import health_pb2
+
+from attendant.server.process.lifecycle import LIVENESS, SERVING, STARTUP, Lifecycle
+
+
+async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
+    """Whether it is alive, has started, and is ready."""
+    requests = [health_pb2.HealthCheckRequest(service=name) for name in (LIVENESS, STARTUP, "")]
+    answers = [await lifecycle.health.Check(request, None) for request in requests]
+    alive, started, ready = (answer.status == SERVING for answer in answers)
+    return alive, started, ready
+
+
+async def test_alive_started_and_ready_are_three_things() -> None:
+    lifecycle = Lifecycle()
+    await lifecycle.tell(serving=False)
+    assert await said(lifecycle) == (True, False, False), "bundles are being loaded"
+    await lifecycle.tell(serving=True)
+    assert await said(lifecycle) == (True, True, True)
+    lifecycle.engine_available("model", False)
+    await asyncio.sleep(0)
+    assert await said(lifecycle) == (True, True, False), "an engine is being started again"
+    lifecycle.engine_available("model", True)
+    await asyncio.sleep(0)
+    await lifecycle.tell(serving=False)
+    assert await said(lifecycle) == (True, True, False), "it drains: nobody should kill it"

@@ -1,0 +1,245 @@
+"""What deploy/ and compose.yaml say of the server is what its code says; and it is well-formed, as far as schemas know.
+
+Nothing of it runs here: there is neither Docker nor Kubernetes.
+"""
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import check_jsonschema
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from attendant.server.config import BUNDLES_VARIABLE, OPTIONS, PREFIX, ServerConfig, parse_config
+from attendant.server.process.lifecycle import LIVENESS, STARTUP
+from attendant_client.command import parser as client_parser
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+GRAFANA = DEPLOY / "grafana"
+VALUES = KUBERNETES / "components" / "hpa" / "prometheus-adapter.yaml"
+"""Of another project's chart: not a manifest."""
+
+DEFAULTS = ServerConfig(bundles=(Path("bundle"),))
+END_SECONDS = 5
+"""After the drain: docs/reliability.md."""
+
+KUBECTL = shutil.which("kubectl")
+KUSTOMIZATIONS = sorted(KUBERNETES.rglob("kustomization.yaml"))
+KINDS_WITHOUT_SCHEMA = {"InferenceService", "ScaledObject", "ServiceMonitor", "ServingRuntime"}
+"""Other projects' own kinds: the library has Kubernetes' alone."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text()))
+
+
+def named_by(kustomization: Path) -> list[Path]:
+    content = load(kustomization)
+    names = [*content.get("resources", ()), *content.get("components", ())]
+    names += [patch["path"] for patch in content.get("patches", ())]
+    return [(kustomization.parent / name).resolve() for name in names]
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(KUBERNETES).parent))
+def test_kustomizations_name_what_there_is(path: Path) -> None:
+    for named in named_by(path):
+        assert (named / "kustomization.yaml" if named.suffix == "" else named).is_file(), named
+
+
+def test_no_manifest_is_left_out() -> None:
+    named = {one for path in KUSTOMIZATIONS for one in named_by(path)}
+    assert {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"} == {
+        VALUES,
+        *(one for one in named if one.suffix == ".yaml"),
+    }
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    if manifest["kind"] not in KINDS_WITHOUT_SCHEMA:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("folder", ["base", "components", "workload"])
+def test_manifests_are_kubernetes_own(folder: str) -> None:
+    for path in (KUBERNETES / folder).rglob("*.yaml"):
+        if path.name != "kustomization.yaml" and path != VALUES:
+            check_manifest(load(path))
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl")
+@pytest.mark.parametrize("folder", ["overlays/cpu", "overlays/gpu", "overlays/canary", "kserve"])
+def test_overlays_are_kubernetes_own(folder: str) -> None:
+    assert KUBECTL is not None
+    built = subprocess.run([KUBECTL, "kustomize", KUBERNETES / folder], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    manifests = list(yaml.safe_load_all(built.stdout))
+    assert manifests
+    for manifest in manifests:
+        check_manifest(manifest)
+
+
+def test_the_pages_command_makes_a_rule_of_the_operators() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"```sh\n(.*?) \| kubectl apply -f -\n```", page, re.DOTALL)
+    made = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rule = yaml.safe_load(made)
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["spec"] == load(DEPLOY / "prometheus" / "attendant.rules.yml")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A way in which a file starts the server.
+
+    Attributes:
+        ports: that it opens to others.
+        grace_seconds: from the signal to the end, at most; None: another file's affair.
+    """
+
+    origin: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    ports: frozenset[int]
+    grace_seconds: float | None = None
+
+    @property
+    def config(self) -> ServerConfig:
+        ours = {name: value for name, value in self.environment.items() if name.startswith(PREFIX)}
+        return parse_config(self.arguments, {BUNDLES_VARIABLE: "bundle", **ours})
+
+
+def starts() -> Iterator[Start]:
+    for path in sorted(KUBERNETES.rglob("*.yaml")):
+        manifest, origin = load(path), str(path.relative_to(ROOT))
+        spec = manifest.get("spec", {})
+        pod = spec.get("template", {}).get("spec", spec)
+        for container in pod.get("containers", ()):
+            environment = {one["name"]: one["value"] for one in container.get("env", ())}
+            ports = frozenset(one["containerPort"] for one in container.get("ports", ()))
+            grace = pod.get("terminationGracePeriodSeconds")
+            if grace is not None:
+                grace -= container["lifecycle"]["preStop"]["sleep"]["seconds"]
+            yield Start(origin, container.get("args", ()), environment, ports, grace)
+    service = load(ROOT / "compose.yaml")["services"]["attendant"]
+    ports = frozenset(int(one.rsplit(":", 1)[1]) for one in service["ports"])
+    grace = float(service["stop_grace_period"].removesuffix("s"))
+    yield Start("compose.yaml", service.get("command", ()), service["environment"], ports, grace)
+    for path in sorted(DEPLOY.rglob("*.service")):
+        unit = path.read_text()
+        ((command,),) = (re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", unit, re.MULTILINE),)
+        words = shlex.split(command.replace("\\\n", " "))
+        arguments = words[
+            1 + max(words.index(name) for name in ("serve", "server", "attendant.server") if name in words) :
+        ]
+        environment = dict(one.split("=", 1) for one in re.findall(r'^Environment="?(\w+=[^"\n]*)', unit, re.MULTILINE))
+        (grace,) = re.findall(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
+        yield Start(str(path.relative_to(ROOT)), arguments, environment, frozenset(), float(grace))
+    image = (ROOT / "Dockerfile").read_text()
+    environment = dict(re.findall(rf"\b({PREFIX}\w+)=(\S+)", image))
+    yield Start(
+        "Dockerfile", (), environment, frozenset(map(int, re.findall(r"\d+", re.findall("EXPOSE(.*)", image)[0])))
+    )
+
+
+@pytest.mark.parametrize("start", list(starts()), ids=lambda start: start.origin)
+def test_the_server_takes_the_options_and_ports_it_is_started_with(start: Start) -> None:
+    assert start.ports <= {start.config.port, start.config.metrics_port}
+    if start.grace_seconds is not None:
+        assert start.grace_seconds >= start.config.drain_seconds + END_SECONDS
+
+
+def test_every_variable_is_one_of_ours() -> None:
+    client = set(re.findall(rf"{PREFIX}\w+", Path(client_parser.__file__).read_text()))
+    known = {option.variable for option in OPTIONS} | {BUNDLES_VARIABLE} | client | {f"{PREFIX}PORT"}
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()] + [ROOT / "compose.yaml", ROOT / "Dockerfile"]
+    used = {name for path in files for name in re.findall(rf"\b{PREFIX}[A-Z_]+\b", path.read_text(errors="replace"))}
+    assert used
+    assert used <= known
+
+
+def values_of(found: Any, key: str) -> Iterator[Any]:
+    """What a key has, wherever in a document."""
+    if isinstance(found, dict):
+        if key in found:
+            yield found[key]
+        for value in found.values():
+            yield from values_of(value, key)
+    elif isinstance(found, list):
+        for value in found:
+            yield from values_of(value, key)
+
+
+def test_probes_ask_what_health_answers() -> None:
+    for path in (KUBERNETES / "workload" / "deployment.yaml", KUBERNETES / "kserve" / "servingruntime.yaml"):
+        manifest = load(path)
+        asked = {}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            ((given),) = values_of(manifest, probe)
+            assert given["grpc"]["port"] == DEFAULTS.port
+            asked[probe] = given["grpc"].get("service", "")
+        assert asked == {"startupProbe": STARTUP, "readinessProbe": "", "livenessProbe": LIVENESS}
+        (startup,) = values_of(manifest, "startupProbe")
+        assert startup["periodSeconds"] * startup["failureThreshold"] > DEFAULTS.load_seconds
+
+
+def test_everybody_finds_the_same_ports() -> None:
+    ports = {"grpc": DEFAULTS.port, "http": DEFAULTS.metrics_port}
+    service = load(KUBERNETES / "base" / "service.yaml")
+    assert {one["name"]: one["port"] for one in service["spec"]["ports"]} == ports
+    container = next(values_of(load(KUBERNETES / "workload" / "deployment.yaml"), "containers"))[0]
+    assert {one["name"]: one["containerPort"] for one in container["ports"]} == ports
+    jobs = {job["job_name"]: job for job in load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]}
+    assert [one["port"] for one in jobs["attendant"]["dns_sd_configs"]] == [DEFAULTS.metrics_port]
+    assert jobs["attendant"]["dns_sd_configs"][0]["names"] == [service["metadata"]["name"]]
+    assert set(load(ROOT / "compose.yaml")["services"]) == {"attendant", "prometheus", "grafana"}
+
+
+def test_pods_run_as_the_images_user() -> None:
+    (user,) = re.findall(r"^USER (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    found = {one for path in KUBERNETES.rglob("*.yaml") for one in values_of(load(path), "runAsUser")}
+    assert found == {int(user)}
+
+
+def test_compose_mounts_what_there_is() -> None:
+    compose = load(ROOT / "compose.yaml")
+    for service in compose["services"].values():
+        for volume in service["volumes"]:
+            source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).split(":")[0]
+            assert (ROOT / source).exists() if source.startswith(".") else source in compose["volumes"], volume
+    stages = set(re.findall(r"^FROM .* AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    target = compose["services"]["attendant"]["build"]["target"]
+    assert re.sub(r"\$\{\w+:-(.*?)\}", r"\1", target) in stages
+
+
+def test_compose_is_composes_own() -> None:
+    vendored = Path(check_jsonschema.__file__).parent / "builtin_schemas" / "vendor" / "compose-spec.json"
+    jsonschema.validate(load(ROOT / "compose.yaml"), json.loads(vendored.read_text()))
+
+
+def test_grafana_is_given_the_dashboard_and_its_data() -> None:
+    (source,) = load(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = load(GRAFANA / "provisioning" / "dashboards" / "attendant.yml")["providers"]
+    grafana = load(ROOT / "compose.yaml")["services"]["grafana"]
+    mounted = [volume.split(":")[1] for volume in grafana["volumes"]]
+    assert f"{provider['options']['path']}/attendant.json" in mounted
+
+
+def test_the_dashboard_is_current() -> None:
+    """Mended by `python deploy/grafana/write_dashboard.py`."""
+    written = runpy.run_path(str(GRAFANA / "write_dashboard.py"))["page"]()
+    assert (GRAFANA / "attendant.json").read_text() == written
+    titles = [panel["title"] for panel in json.loads(written)["panels"] if panel["type"] != "row"]
+    assert len(titles) == len(set(titles))
