@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from attendant.server.bench.load import Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout
@@ -14,7 +15,6 @@ from benchmarks.harness.results import Part
 from benchmarks.job import Job
 from benchmarks.program import program
 from benchmarks.pronunciation.words import BUNDLE, words
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import NUM_PAYLOADS, write_payloads
 from benchmarks.serving.servers import Server, attendant_server, running
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Columns, System, Visits, curves, measure, part_of, remarks
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.generator import Load
 from benchmarks.serving.servers import Server, attendant_server, running
 
 CLIENTS = (1, 8, 32, 64, 256)

@@ -1,10 +1,10 @@
 """Answers that are streamed: when their first token is there."""
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Columns, Measurement, measure, part_of, running_system
 from benchmarks.harness.results import Cell, Part
 from benchmarks.serving.closed_loop import MAX_ROUNDS
-from benchmarks.serving.generator import Load
 from benchmarks.serving.servers import attendant_server, running
 
 NUM_CLIENTS = 64
