@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from attendant.server.bench.load import LIST_SIZE, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout
@@ -12,12 +13,10 @@ from benchmarks.harness.results import Part
 from benchmarks.job import Job
 from benchmarks.program import program
 from benchmarks.pronunciation.words import BUNDLE, words
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import NUM_PAYLOADS, write_payloads
 from benchmarks.serving.servers import Server, attendant_server, under
 
 NUM_CLIENTS = 64
-LIST_SIZE = 256
 ASKED = {"": f"{NUM_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
 
 

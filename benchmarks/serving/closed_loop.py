@@ -1,14 +1,16 @@
 """Closed loops: so many clients, each of which asks again as soon as it was answered."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Columns, curves, measure, part_of, remarks
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.generator import Load
 from benchmarks.serving.servers import Server, attendant_server, under
 
 CLIENTS = (1, 8, 32, 64, 256)
+STREAMING_CLIENTS = 64
 MAX_ROUNDS = 3
 
 
@@ -51,3 +53,25 @@ def closed_loops(
     }
     best_by = f"speed_{clients[-1]}"
     return part_of(found, columns, what="server", points=points, best_by=best_by, pictures=[picture])
+
+
+def first_token(context: Context) -> Part:
+    """Time to the first token.
+
+    64 clients in a closed loop, greedy: each answer in one message, or streamed. Until the first message of an answer,
+    and until its last one.
+    """
+    unary = Load(kind="closed", num_clients=STREAMING_CLIENTS, seconds=context.visit_seconds)
+    loads = {"_unary": unary, "_streamed": replace(unary, kind="stream")}
+    system = under(attendant_server(context), loads)
+    found = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
+    columns: Columns = {
+        "answers": lambda one: one.point.removeprefix("_"),
+        "first token p50 ms": "first_p50",
+        "first token p99 ms": "first_p99",
+        "whole answer p50 ms": "p50",
+        "whole answer p99 ms": "p99",
+        "requests/s": "speed",
+        "server CPU ms/request": "cpu_ms",
+    }
+    return part_of(found, columns, what="server", points=loads)

@@ -4,13 +4,13 @@ import statistics
 import time
 from dataclasses import replace
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, job_of, own_decoder, workers
 from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 from benchmarks.serving.closed_loop import MAX_ROUNDS
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import equal_payloads
 from benchmarks.serving.servers import attendant_server, empty_service, mean_between, running
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.measurement import System, Unavailable, Visit, Visits
 from benchmarks.harness.process import KEEP_MEMORY, Process
-from benchmarks.serving.generator import Answered, Load
 from benchmarks.serving.payloads import METHODS, UNARY, equal_payloads
 
 START_SECONDS = 180.0

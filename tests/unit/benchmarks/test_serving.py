@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.bench.load import Load
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import LENGTHS, generate_request, real_work, write_payloads
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.request_time import request_parts
