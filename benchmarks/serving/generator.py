@@ -1,160 +1,22 @@
 """The load generator, a process of its own: python -m benchmarks.serving.generator TARGET METHOD PAYLOADS.
 
-Requests are made before, answers are not read, only counted: it takes as little of the machine as it can. Each line of
-standard input is a load in JSON, each line of standard output what came of it.
+Each line of standard input is a load in JSON, each line of standard output what came of it.
 """
 
 import asyncio
 import base64
 import itertools
-import random
 import sys
-import time
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import grpc
-
-from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant.server.bench.load import Load, asked
 from benchmarks.job import answer_questions
-
-LIST_SIZE = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What to ask of a server.
-
-    Attributes:
-        kind: "closed": so many clients, each asks again when it was answered; "list": likewise, LIST_SIZE requests in a
-            call; "stream": likewise, each answer streamed; "open": Poisson arrivals at `rate`, whatever the answers do;
-            "bulk": one stream with so many requests in flight.
-        num_clients: of a closed load; requests in flight of bulk work.
-        rate: arrivals per second of an open load.
-        seconds: after which nothing new is asked; what is in flight is waited for.
-        num_requests: after which likewise nothing new is asked; 0: no such limit.
-        timeout_seconds: the deadline of each unary call; 0: none.
-    """
-
-    kind: str
-    seconds: float
-    num_clients: int = 1
-    rate: float = 0.0
-    num_requests: int = 0
-    seed: int = 1
-    timeout_seconds: float = 0.0
-
-
-@dataclass(kw_only=True)
-class Answered:
-    """What came of a load.
-
-    Attributes:
-        latencies: in seconds; of an open load from the planned moment of each request.
-        firsts: until the first message of each streamed answer.
-        seconds: from the first request to the last answer.
-        failures: of requests that ended with an error, in the server's words; they have no latency.
-        failure_seconds: after which each of them did.
-    """
-
-    latencies: list[float] = field(default_factory=list)
-    firsts: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    failures: list[str] = field(default_factory=list)
-    failure_seconds: list[float] = field(default_factory=list)
-
-
-async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
-    """Asks a server; without serializers both sides are bytes."""
-    found = Answered()
-    began, numbers = time.perf_counter(), itertools.count(1)
-
-    def is_open() -> bool:
-        in_time = time.perf_counter() < began + load.seconds
-        return in_time and (not load.num_requests or next(numbers) <= load.num_requests)
-
-    async def ask(moment: float) -> None:
-        called = time.perf_counter()
-        try:
-            if load.kind == "stream":
-                found.firsts.append(await first_event(answers(next(payloads))) - moment)
-            elif load.kind == "list":
-                await unary(list_of(next(payloads) for _ in range(LIST_SIZE)))
-            else:
-                await unary(next(payloads), timeout=load.timeout_seconds or None)
-        except grpc.aio.AioRpcError as error:
-            found.failures.append(f"{error.code().name}: {error.details()}")
-            found.failure_seconds.append(time.perf_counter() - called)
-        else:
-            latency = time.perf_counter() - moment
-            found.latencies += [latency] * (LIST_SIZE if load.kind == "list" else 1)
-
-    async def client() -> None:
-        while is_open():
-            await ask(time.perf_counter())
-
-    async def arrivals() -> None:
-        generator, due, asked = random.Random(load.seed), began, []
-        while (due := due + generator.expovariate(load.rate)) < began + load.seconds:
-            if (ahead := due - time.perf_counter()) > 0:
-                await asyncio.sleep(ahead)
-            asked.append(asyncio.create_task(ask(due)))
-        await asyncio.gather(*asked)
-
-    async def bulk() -> None:
-        room, sent = asyncio.Semaphore(load.num_clients), []
-
-        async def requests() -> AsyncIterator[bytes]:
-            while is_open():
-                await room.acquire()
-                sent.append(time.perf_counter())
-                yield next(payloads)
-
-        # Answers come in the order of completion: the latencies are only right in their sum.
-        async for _ in stream(requests()):
-            found.latencies.append(time.perf_counter() - sent[len(found.latencies)])
-            room.release()
-
-    unary: Any = channel.unary_unary(method)
-    answers: Any = channel.unary_stream(method)
-    stream: Any = channel.stream_stream(method)
-    if load.kind == "open":
-        await arrivals()
-    elif load.kind == "bulk":
-        await bulk()
-    else:
-        await asyncio.gather(*(client() for _ in range(load.num_clients)))
-    found.seconds = time.perf_counter() - began
-    return found
-
-
-async def first_event(call: Any) -> float:
-    """Reads a stream to its end; when its first message came."""
-    events = aiter(call)
-    await anext(events)
-    came = time.perf_counter()
-    async for _ in events:
-        pass
-    return came
-
-
-def list_of(requests: Iterable[bytes]) -> bytes:
-    """A GenerateManyRequest of them, in bytes."""
-    return messages.GenerateManyRequest(requests=map(messages.GenerateRequest.FromString, requests)).SerializeToString()
 
 
 def main(target: str, method: str, path: str) -> None:
     payloads = itertools.cycle(map(base64.b64decode, Path(path).read_text(encoding="ascii").splitlines()))
-
-    async def ask(load: Load) -> Answered:
-        # What a server refuses is to be seen, not asked again.
-        async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 30)
-            return await answered(channel, method, payloads, load)
-
-    answer_questions(lambda load: asdict(asyncio.run(ask(Load(**load)))))
+    answer_questions(lambda load: asdict(asyncio.run(asked(target, method, payloads, Load(**load)))))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.measurement import (
     Columns,
@@ -17,7 +18,6 @@ from benchmarks.harness.measurement import (
     running_system,
 )
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import real_payloads
 from benchmarks.serving.servers import Running, Server, attendant_server, mean_between, running
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.results import Cell, Part, Picture
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import equal_payloads, real_payloads
 from benchmarks.serving.servers import attendant_server, mean_between, running
 

@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
+from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.job import Job, sentences
 from benchmarks.mt import MAX_BEAM_SIZE
-from benchmarks.serving.generator import Load
 from benchmarks.serving.payloads import NUM_PAYLOADS, generate_request, write_payloads
 from benchmarks.serving.servers import Server, attendant_server, empty_service, running
 from benchmarks.workload import QUICK

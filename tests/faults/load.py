@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness.process import Process
-from benchmarks.serving.generator import Answered, Load
 from benchmarks.serving.payloads import UNARY
 
 

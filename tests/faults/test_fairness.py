@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from attendant.server.bench.load import Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from benchmarks.serving.generator import Load
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import Caller, caller, milliseconds

@@ -38,6 +38,7 @@ FURTHER = {
     "sign": Further("sign a bundle", _EXPORT, "export"),
     "reference": Further("give a bundle what its answers are compared with, for drift", _EXPORT, "export"),
     "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
+    "bench": Further("measure how fast a bundle is served on this host", "attendant.server.bench.command", "cpu"),
 }
 
 

@@ -1,0 +1,66 @@
+"""`attendant bench`, from the command line to the picture; on one processor, to be brief."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = (
+    "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    "from attendant_client.command import main; sys.exit(main(['bench', *sys.argv[1:]]))"
+)
+
+
+def started(environment: dict[str, str], arguments: Sequence[str]) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Path, tmp_path: Path) -> None:
+    data, output = tmp_path / "texts", tmp_path / "found"
+    data.write_text("abc\nface\njig\n")
+    arguments = [str(tiny_bundle_path), "--data", str(data), "--seconds", "6", "--output", str(output)]
+    said, errors = started(environment, arguments).communicate(timeout=200)
+    assert errors == ""
+    assert "1 CPUs; sent: 3 of the 3 lines" in said and "attendant serve" in said
+    figures = json.loads((output / "bench.json").read_text())
+    assert figures["best"] == {"workers": 1, "threads": 1}
+    assert [one["clients"] for one in figures["closed"]] == [1, 4, 32] and len(figures["open"]) == 4
+    for one in figures["closed"] + figures["open"]:
+        assert 0 < one["p50_ms"] <= one["p99_ms"] and one["answered_per_second"] > 0 and one["resident_mib"] > 10
+    assert (output / "bench.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "attendant bench: the bundle nowhere is refused"),
+        (["{bundle}", "--beam-size", "99"], "attendant bench: --beam-size is 99, must be 1 to "),
+        (["{bundle}", "--seconds", "1"], "attendant bench: --seconds is 1, must be 3 or more on this host of 1 CPUs"),
+    ],
+)
+def test_a_mistake_is_a_line(
+    environment: dict[str, str], tiny_bundle_path: Path, arguments: list[str], said: str
+) -> None:
+    process = started(environment, [one.format(bundle=tiny_bundle_path) for one in arguments])
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert errors.startswith(said) and "Traceback" not in errors
+
+
+def test_ctrl_c_ends_the_server_too(environment: dict[str, str], tiny_bundle_path: Path, tmp_path: Path) -> None:
+    process = started(environment, [str(tiny_bundle_path), "--output", str(tmp_path)])
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()  # of the first visit
+    servers = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "\nattendant bench: interrupted\n")
+    assert servers and not psutil.wait_procs(servers, timeout=20)[1]
