@@ -11,7 +11,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 
 NAME = "attendant"
-SERVICERS = ["attendant_client.v1.seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server"]
+SERVICERS = ["attendant.cluster.proxy.add_seq2seq"]
 NO_LINE_PER_CALL = {"enable_access_log": False}
 
 

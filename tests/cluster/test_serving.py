@@ -1,7 +1,7 @@
 """Bundles on Ray Serve: several nodes, which come, go and die under calls without a pause."""
 
 import asyncio
-import re
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, InvalidArgument, NotFound
+from attendant_client.channel import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.cluster.conftest import ROOT, Nodes, command, free_ports
@@ -64,16 +65,14 @@ async def calls(target: str, *, retries: bool = False, callers: int = CALLERS) -
     """Callers that ask without a pause until the block has ended; a call that fails raises.
 
     Args:
-        retries: try again as docs/cluster.md says.
+        retries: try again as the Python client does.
 
     Yields:
         How many answers each replica has given.
     """
     answers = Counter[str]()
     ending = asyncio.Event()
-    page = (ROOT / "docs" / "cluster.md").read_text()
-    (policy,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    options = (("grpc.service_config", policy), ("grpc.enable_retries", int(retries)))
+    options = (("grpc.service_config", json.dumps(SERVICE_CONFIG)), ("grpc.enable_retries", int(retries)))
     async with grpc.aio.insecure_channel(target, options=options) as channel:
         generate = seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate  # type: ignore[no-untyped-call]
 

@@ -28,7 +28,13 @@ ALLOWED = {
     "attendant.server.engine": {"attendant.server.engine", "attendant.server.errors", "attendant.runtime"},
     "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},
     "attendant.library": {"attendant.library", "attendant.server.engine", "attendant.runtime", "attendant_client"},
-    "attendant.cluster": {"attendant.cluster", "attendant.library", "attendant.server", "attendant.runtime"},
+    "attendant.cluster": {
+        "attendant.cluster",
+        "attendant.library",
+        "attendant.server",
+        "attendant.runtime",
+        "attendant_client.v1",
+    },
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
