@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers lint types format protos constraints docker-lint clean audit locks
+.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers docs lint types format protos constraints docker-lint clean audit locks
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,11 @@ bench: setup ## Measure decoding and serving on this machine, which should do no
 
 bench-peers: setup ## The same work beside what one would take instead (a quarter of an hour, and its installation)
 	@$(BIN)/python -m benchmarks peers
+
+docs: setup ## The pages as a site, in build/docs; fails for a link that leads nowhere
+	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
+	@echo "docs: build/docs/index.html"
 
 lint: setup ## ruff, with its fixes shown
 	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .

@@ -2,8 +2,11 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
@@ -57,7 +60,16 @@ def test_every_metric_is_documented() -> None:
     assert not {name for name in names if name not in documented}
 
 
-def test_the_page_of_recipes_is_current() -> None:
-    """Mended by `python docs/write_recipes.py`."""
-    written = runpy.run_path(str(DOCS / "write_recipes.py"))["page"]()
-    assert (DOCS / "recipes.md").read_text() == written
+@pytest.mark.parametrize("name", ["recipes", "serving"])
+def test_the_page_is_current(name: str) -> None:
+    """Mended by `python docs/write_recipes.py` and the like."""
+    written = runpy.run_path(str(DOCS / f"write_{name}.py"))["page"]()
+    assert (DOCS / f"{name}.md").read_text() == written
+
+
+def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:
+    """`make docs`."""
+    line = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", "-d", str(tmp_path / "read"), "."]
+    done = subprocess.run([*line, str(tmp_path / "site")], cwd=DOCS.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site/docs/index.html").is_file()

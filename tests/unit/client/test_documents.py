@@ -2,31 +2,14 @@
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from attendant_client import errors
 from attendant_client.channel import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as pb
-from tests.unit.client.fake_server import Served
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize("document", ["docs/client.md", "client/README.md"])
-def test_the_program_runs(document: str, server: Served) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-    assert "localhost:50051" in program
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
-    command = [sys.executable, "-c", program.replace("localhost:50051", server.target)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "FACE" in done.stdout or "HELLO" in done.stdout
 
 
 def test_the_service_config_is_the_clients() -> None:

@@ -1,0 +1,202 @@
+"""What the pages show to be typed is typed, and works.
+
+A fenced block of `sh`, `console` (commands after `$`, then what they print) or `python` is run in a folder that has
+what the pages speak of. One that can't be run says so in an HTML comment on the line before it,
+`<!-- not run: why -->`, or names the test that runs it, `<!-- run by: path -->`.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.server_process import ROOT, Running, server
+
+PAGES = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "client/README.md", "models/README.md")
+] + sorted((ROOT / "docs").glob("*.md"))
+TRAINING = ROOT / "docs/training.md"
+RUN = ("sh", "console", "python")
+SHOWN = ("text", "json", "toml", "yaml", "ini", "js", "go", "java", "promql", "nginx", "{toctree}")
+FENCE = re.compile(
+    r"(?m)^(?:(?P<mark>[^\n]*)\n+)?(?P<indent> *)```(?P<language>\S*)\n(?P<body>.*?)^(?P=indent)```$", re.S
+)
+SERVER = re.compile(r"(?m)^(\.venv/bin/)?python -m server .*$")
+
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        mark: the line before it.
+        place: its page and line, for messages.
+    """
+
+    language: str
+    body: str
+    mark: str
+    place: str
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in FENCE.finditer(text):
+        indent = len(found["indent"])
+        body = "".join(line[indent:] for line in found["body"].splitlines(keepends=True))
+        line = text.count("\n", 0, found.start("language")) + 1
+        yield Block(found["language"], body, found["mark"] or "", f"{name_of(page)}:{line}")
+
+
+def is_run(block: Block) -> bool:
+    """Whether this test runs it."""
+    if block.language not in RUN or block.mark.lstrip().startswith("<!-- not run: "):
+        return False
+    elsewhere = re.match(r" *<!-- run by: (\S+) -->", block.mark)
+    if elsewhere:
+        assert (ROOT / elsewhere[1]).is_file(), block.place
+    return elsewhere is None
+
+
+def needs_training(block: Block) -> bool:
+    """Whether it speaks of the reader's own data, run or bundle."""
+    return block.place.startswith(name_of(TRAINING)) or re.search(r"\bmine\b", block.body) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_each_block_says_what_it_is(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("```") == 2 * len(found := list(blocks(page))), "a fence that is not closed, or not found"
+    assert not [block.place for block in found if block.language not in (*RUN, *SHOWN)]
+    assert not re.search(r"(?m)^    (\$ |make |python -m |pip |docker |attendant )", text), "commands without a fence"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with server("models/g2p-en") as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who types what a page shows.
+
+    Attributes:
+        folder: where; as a checkout, with what the pages speak of.
+        served: answers where a page says localhost.
+        typed: what was typed already; where two pages show the same, that is enough.
+    """
+
+    folder: Path
+    served: Running
+    typed: set[str] = field(default_factory=set)
+
+    def types(self, block: Block) -> None:
+        """Runs a block; each command must succeed, and print what a `console` block shows."""
+        if block.body in self.typed:
+            return
+        self.typed.add(block.body)
+        body = block.body.replace("localhost:50051", self.served.target)
+        body = body.replace("localhost:9090", f"localhost:{self.served.metrics_port}")
+        if block.language == "python":
+            self._run([sys.executable, "-c", body], block)
+        elif block.language == "console":
+            for command, _, shown in (one.partition("\n") for one in re.split(r"(?m)^\$ ", body)[1:]):
+                assert self._run(self._shell(command), block) == shown, block.place
+        else:
+            self._run(self._shell(SERVER.sub("", body)), block)
+            for line in SERVER.finditer(body):
+                self._serves(line[0], block)
+
+    def _run(self, line: list[str], block: Block) -> str:
+        done = subprocess.run(
+            line, cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, f"{block.place}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def _serves(self, line: str, block: Block) -> None:
+        """Starts a server, which must serve, and ends it."""
+        with subprocess.Popen(
+            self._shell(f"exec {line}"), cwd=self.folder, env=self._environment(), stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert "serving on" in process.stdout.readline(), block.place
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, block.place
+
+    def _shell(self, command: str) -> list[str]:
+        return ["bash", "-euo", "pipefail", "-c", command]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ATTENDANT_")}
+        return kept | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "ATTENDANT_TARGET": self.served.target,
+            "ATTENDANT_PORT": "0",
+            "ATTENDANT_METRICS_PORT": "0",
+        }
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory, served: Running) -> Reader:
+    """Has a checkout."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("training", "export", "server", "client", "models", "protos", "recipes"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "words.txt").write_text("face\nbadge\n")
+    return Reader(folder, served)
+
+
+@pytest.fixture(scope="module")
+def trained(reader: Reader) -> Reader:
+    """Has trained and exported as docs/training.md says, from toy pairs and with a smaller model."""
+    folder = reader.folder
+    (folder / "recipes").unlink()
+    (folder / "recipes").mkdir()
+    found = list(blocks(TRAINING))
+    (recipe,) = (block.body for block in found if block.language == "toml")
+    # Batches so small that three epochs are enough steps for answers that rounding does not change.
+    smaller = recipe.replace("size = 256", "size = 64").replace("epochs = 10", "epochs = 3")
+    (folder / "recipes/mine.toml").write_text(smaller + "[batches]\nmax_tokens = 256\n")
+    sources = [f"{a} {b} {c}" for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]
+    (folder / "pairs.tsv").write_text("".join(f"{source}\t{source}\n" for source in sources))
+    for block in filter(is_run, found):
+        reader.types(block)
+    for name in ("wide", "seed1", "seed2", "seed3", "lstm", "gru"):
+        shutil.copytree(folder / "runs/mine", folder / "runs" / name, symlinks=True)
+    rows = [line.split("\t") for line in (folder / "test.tsv").read_text().splitlines()]
+    for name, column in (("test.en", 0), ("test.fr", 1)):
+        (folder / name).write_text("".join(row[column] + "\n" for row in rows))
+    return reader
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_shows_runs(page: Path, reader: Reader) -> None:
+    for block in filter(is_run, blocks(page)):
+        if not needs_training(block):
+            reader.types(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page != TRAINING], ids=name_of)
+def test_what_a_page_shows_of_a_training_runs(page: Path, trained: Reader) -> None:
+    for block in filter(is_run, blocks(page)):
+        if needs_training(block):
+            trained.types(block)
