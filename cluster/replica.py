@@ -6,6 +6,7 @@ a message. What a replica loads, checks and answers is the server's.
 
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,9 +96,10 @@ class Replica:
         self._servicer = Seq2SeqServicer(self._catalogue, self._metrics, answer_room)
         self._processes = WorkerProcesses(config)
         self._access = open_access(config)
+        self._until_the_end = ExitStack()
+        self._until_the_end.enter_context(self._access.following_files())
         self._retirement = Retirement()
         self._has_failed = False
-
         self._hold = serve.multiplexed(max_num_models_per_replica=models_held)(self._loader())
         for name in list(bundles)[:models_held]:
             await self._hold(name)

@@ -59,7 +59,13 @@ def application(config: ServerConfig, scale: Scale) -> serve.Application:
         if manifest.name in bundles:
             raise UserError(f"two bundles hold a model named {manifest.name}: {bundles[manifest.name][0]} and {path}")
         bundles[manifest.name] = path.resolve(), manifest.version
-    config = replace(config, threads=config.threads or 1)
+    # Replicas are started in folders of their own.
+    config = replace(
+        config,
+        threads=config.threads or 1,
+        tokens=config.tokens and config.tokens.resolve(),
+        require_signature=tuple(path.resolve() for path in config.require_signature),
+    )
     deployment = serve.deployment(
         Replica,
         name=NAME,

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from attendant_client import AttendantClient, InvalidArgument, NotFound
+from attendant_client import AttendantClient, InvalidArgument, NotFound, Unauthenticated
 from attendant_client.channel import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -21,6 +21,7 @@ from tests.repositories import put_version
 BUNDLE, OTHER = str(ROOT / "models" / "g2p-en"), str(ROOT / "tests" / "bundle_formats" / "1")
 CALLERS = 8
 PATIENCE_SECONDS = 120
+TOKEN = "search-token-0123456789"
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -138,6 +139,17 @@ async def test_an_update_costs_no_call(serving: Callable[..., str], tmp_path: Pa
         await asyncio.to_thread(serving, str(tmp_path / "g2p-en" / "2"))
         answers.clear()
         await until(lambda: answers and before.isdisjoint(answers))
+
+
+async def test_a_call_needs_a_token(serving: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    target = serving(BUNDLE, tokens=tmp_path / "tokens")
+    async with AttendantClient(target) as stranger, AttendantClient(target, token=TOKEN) as known:
+        with pytest.raises(Unauthenticated):
+            await stranger.generate("badge")
+        with pytest.raises(Unauthenticated):
+            [delta async for delta in stranger.stream("badge")]
+        assert (await known.generate("badge")).best.text == "B AE JH"
 
 
 async def test_models_take_turns_in_a_replica(serving: Callable[..., str]) -> None:
