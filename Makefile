@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow reliability bench bench-peers docs lint types format protos constraints clean audit locks dist image docker-lint workflow-lint
+.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers docs lint types format protos constraints clean audit locks dist image docker-lint workflow-lint
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,15 @@ test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliabilit
 
 test-slow: setup ## What needs long, the network, apt or a GPU
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'slow or cuda'
+
+build/cluster/.installed: pyproject.toml client/pyproject.toml constraints.txt
+	@test -x build/cluster/bin/python || $(PYTHON) -m venv build/cluster
+	@build/cluster/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ./client --editable '.[cpu,cluster]' psutil pytest pytest-asyncio pytest-timeout
+	@touch $@
+
+test-cluster: build/cluster/.installed ## Ray: a cluster of three nodes on this machine, in an environment of its own
+	@build/cluster/bin/python -m pytest tests/cluster
 
 reliability: setup ## Attack a server over loopback at full size, into benchmarks/results/reliability.md
 	@$(BIN)/python -m pytest -m reliability tests/faults

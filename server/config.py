@@ -11,7 +11,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -353,13 +353,18 @@ def config_parser() -> argparse.ArgumentParser:
         help="folders made by `python -m export`, or repositories of them, NAME/VERSION/, which are followed while the "
         f"server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
-    for option in OPTIONS:
+    add_options(parser, OPTIONS)
+    return parser
+
+
+def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:
+    """Lets a command line say these; see `config_of`."""
+    for option in options:
         about = f"{option.about} (default: {option.default_text}) [env {option.variable}]"
         takes: dict[str, Any] = (
             {"metavar": option.kind.unit} if option.kind.unit else {"action": "store_const", "const": "on"}
         )
         parser.add_argument(option.flag, dest=option.name, help=about, **takes)
-    return parser
 
 
 def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> ServerConfig:
@@ -369,7 +374,7 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
         UserError: the first option whose value is not what it must be.
     """
     given = vars(parsed)
-    values = {option.name: option.value(given[option.name], environment) for option in OPTIONS}
+    values = {option.name: option.value(given.get(option.name), environment) for option in OPTIONS}
     bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOPS = ("runtime", "training", "export", "server", "library")
+TOPS = ("runtime", "training", "export", "server", "library", "cluster")
 
 # package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
@@ -28,6 +28,13 @@ ALLOWED = {
     "attendant.server.engine": {"attendant.server.engine", "attendant.server.errors", "attendant.runtime"},
     "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},
     "attendant.library": {"attendant.library", "attendant.server.engine", "attendant.runtime", "attendant_client"},
+    "attendant.cluster": {
+        "attendant.cluster",
+        "attendant.library",
+        "attendant.server",
+        "attendant.runtime",
+        "attendant_client.v1",
+    },
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
@@ -36,6 +43,7 @@ ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
     "onnxruntime": {"attendant.runtime.onnx.session"},
     "opentelemetry": {"attendant.server.observability.spans"},
+    "ray": {f"attendant.cluster.{name}" for name in ("__main__", "decoding", "replica", "serving")},
 }
 
 

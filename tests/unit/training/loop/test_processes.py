@@ -1,7 +1,9 @@
 """Two processes train as one does, and only the first of them writes and speaks."""
 
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +44,44 @@ def launch_two(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
+    """Runs what each of the two machines of deploy/torchrun runs, here; returns what they say."""
+    lines = (ROOT / "deploy" / "torchrun" / "job.yaml").read_text().partition("command:\n")[2].splitlines()
+    words = [
+        line.strip().removeprefix("- ") for line in itertools.takewhile(lambda line: line.strip()[0] == "-", lines)
+    ]
+    assert words[0] == "torchrun" and "--nnodes=2" in words
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ours = {
+        "--master_addr=training-0.training": "--master_addr=127.0.0.1",
+        "--master_port=29500": f"--master_port={port}",
+        "recipes/mine.toml": str(recipe),
+        "--output=runs/mine": f"--output={output}",
+    }
+    assert ours.keys() <= set(words)
+    words = [ours.get(word, word) for word in words[1:]]
+    machines = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run"),
+                *(word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in words),
+                *map(str, arguments),
+            ],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    said = [machine.communicate(timeout=200) for machine in machines]
+    assert all(machine.returncode == 0 for machine in machines), said
+    return "".join(out for out, _ in said)
+
+
 def losses(output: Path) -> list[float]:
     lines = (output / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
@@ -61,9 +101,8 @@ def test_alone_it_is_itself() -> None:
 def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
     overrides = [part for option in (*OPTIONS, "model.dropout=1e-9") for part in ("--set", option)]
     assert command(tiny_recipe, "--output", tmp_path / "1", *overrides)[0] == 0
-    done = launch_two(tiny_recipe, "--output", tmp_path / "2", *overrides)
-    assert done.returncode == 0, done.stderr
-    assert "2 processes" in done.stdout and done.stdout.count("trained 6 steps") == 1
+    said = launch_machines(tiny_recipe, tmp_path / "2", *overrides)
+    assert "2 processes" in said and said.count("trained 6 steps") == 1
     one, two = losses(tmp_path / "1"), losses(tmp_path / "2")
     # Each step once, as one process wrote it.
     assert len(one) == 8
@@ -78,6 +117,19 @@ def test_two_processes_are_as_one(tmp_path: Path, tiny_recipe: Path, command: Co
         more = ("--set", "training.max_epochs=3", "--resume")
         assert command(tiny_recipe, "--output", tmp_path / str(number), *overrides, *more)[0] == 0
     assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
+    """Interrupted after an epoch, two processes end bit for bit as if they had not been; with dropout of their own."""
+    overrides = [part for option in OPTIONS for part in ("--set", option)]
+    launch_machines(tiny_recipe, tmp_path / "whole", *overrides)
+    launch_machines(tiny_recipe, tmp_path / "parts", *overrides, "--set", "training.max_epochs=1")
+    launch_machines(tiny_recipe, tmp_path / "parts", *overrides)
+    whole, parts = (load_run(tmp_path / name, "last") for name in ("whole", "parts"))
+    assert whole.state.step == parts.state.step == 6
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(parts.model.state_dict()[name], weight), name
 
 
 def test_a_mistake_is_said_once(tmp_path: Path, tiny_recipe: Path) -> None:

@@ -1,0 +1,165 @@
+"""python -m attendant.cluster serve|decode: see --help. In a checkout also python -m cluster."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attendant.runtime.command import Command, exit_command
+from attendant.runtime.errors import UserError
+from attendant.server.config import OPTIONS, add_options, config_of
+
+DEFAULT = "(default: %(default)s)"
+
+NOT_OF_REPLICAS = {
+    "host",
+    "metrics_port",
+    "no_http",
+    "http_origins",
+    "max_connections",
+    "max_calls_per_connection",
+    "max_streams",
+    "repository_seconds",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+    "admin_tokens",
+    "health",
+    "reflection",
+    "client_requests_per_second",
+    "client_bytes_per_second",
+    "log_level",
+    "log_format",
+    "log_texts",
+    "log_requests",
+}
+"""The server's options on what Ray does in its place."""
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+_count.__name__ = "whole number from 1"
+
+
+def serve_parser() -> argparse.ArgumentParser:
+    """Of `serve`: options of the server that concern a replica, and how many replicas there are."""
+    parser = argparse.ArgumentParser(
+        description="Serves bundles on the Ray cluster that this machine belongs to, and returns when the replicas are "
+        "ready. Said again with other bundles or options, it exchanges the replicas without a failed call. "
+        "`serve shutdown` of Ray ends it."
+    )
+    parser.add_argument(
+        "bundles", metavar="BUNDLE", nargs="+", help="folders made by `python -m export`, at the same path on all nodes"
+    )
+    replicas = parser.add_argument_group("replicas")
+    counts: dict[str, Any] = {"type": _count, "metavar": "NUMBER"}
+    replicas.add_argument("--min-replicas", default=1, help=f"at least so many {DEFAULT}", **counts)
+    replicas.add_argument("--max-replicas", default=1, help=f"at most so many {DEFAULT}", **counts)
+    replicas.add_argument(
+        "--ongoing-requests",
+        default=32,
+        help=f"requests per replica, waiting ones included, that the number of replicas is chosen for {DEFAULT}",
+        **counts,
+    )
+    replicas.add_argument(
+        "--upscale-seconds", type=float, default=30.0, help=f"how long it waits before it adds replicas {DEFAULT}"
+    )
+    replicas.add_argument(
+        "--downscale-seconds", type=float, default=600.0, help=f"how long it waits before it ends some {DEFAULT}"
+    )
+    replicas.add_argument("--models-held", help="models that a replica holds at once (default: all)", **counts)
+    add_options(
+        parser.add_argument_group("options of the server, for each replica"),
+        [option for option in OPTIONS if option.name not in NOT_OF_REPLICAS],
+    )
+    return parser
+
+
+def decode_parser() -> argparse.ArgumentParser:
+    """Of `decode`."""
+    parser = argparse.ArgumentParser(
+        description="Decodes files, one source per line, on the Ray cluster that this machine belongs to. Each has a "
+        "file of the same name in the output folder: a JSON object per line, in order. Said again, it goes on with the "
+        "files that are missing there."
+    )
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="at the same path on all nodes")
+    parser.add_argument("inputs", type=Path, nargs="+", metavar="FILE", help="in a file system that all nodes share")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="likewise; made if need be")
+    parser.add_argument("--actors", type=_count, default=1, metavar="NUMBER", help=f"so many decode at once {DEFAULT}")
+    parser.add_argument("--threads", type=_count, default=1, metavar="NUMBER", help=f"CPU threads of each {DEFAULT}")
+    parser.add_argument("--precision", help="which of the bundle's graphs (default: the one that it names)")
+    parser.add_argument("--beam-size", type=_count, metavar="ROWS", help="(default: the bundle's)")
+    parser.add_argument("--max-length", type=_count, metavar="TOKENS", help="(default: the bundle's)")
+    return parser
+
+
+def _serve(parsed: argparse.Namespace) -> None:
+    from attendant.cluster.serving import Scale, deploy  # noqa: PLC0415  # it needs Ray, and --help does not
+
+    if parsed.min_replicas > parsed.max_replicas:
+        raise UserError(
+            f"--min-replicas is {parsed.min_replicas}, must be at most --max-replicas, {parsed.max_replicas}"
+        )
+    scale = Scale(
+        min_replicas=parsed.min_replicas,
+        max_replicas=parsed.max_replicas,
+        ongoing_requests=parsed.ongoing_requests,
+        upscale_seconds=parsed.upscale_seconds,
+        downscale_seconds=parsed.downscale_seconds,
+        models_held=parsed.models_held,
+    )
+    deploy(config_of(parsed, os.environ), scale)
+
+
+def _decode(parsed: argparse.Namespace) -> None:
+    from attendant.cluster.decoding import Work, decode  # noqa: PLC0415
+
+    given = {"beam_size": parsed.beam_size, "max_length": parsed.max_length}
+    work = Work(
+        bundle=parsed.bundle.resolve(),
+        output=parsed.output.resolve(),
+        precision=parsed.precision,
+        options={name: value for name, value in given.items() if value is not None},
+    )
+    decode(work, [path.resolve() for path in parsed.inputs], actors=parsed.actors, threads=parsed.threads)
+
+
+COMMANDS = {"serve": (serve_parser, _serve), "decode": (decode_parser, _decode)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Raises UserError: no such command, no Ray, no cluster, or what the command raises."""
+    if not arguments or arguments[0] not in COMMANDS:
+        raise UserError(f"say what to do: {' or '.join(COMMANDS)}, each with --help")
+    parser, run = COMMANDS[arguments[0]]
+    Command(parser(), lambda parsed: in_cluster(lambda: run(parsed)))(arguments[1:])
+
+
+def in_cluster(run: Any) -> None:
+    """Runs within the cluster that this machine belongs to.
+
+    Raises:
+        UserError: there is no Ray, or no cluster.
+    """
+    try:
+        import ray  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise UserError("there is no Ray here: pip install './client' '.[cpu,cluster]'") from None
+    try:
+        ray.init(address="auto", log_to_driver=False)
+    except ConnectionError:
+        raise UserError("this machine belongs to no Ray cluster; `ray start --head` begins one") from None
+    try:
+        run()
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    exit_command("cluster", lambda: main(sys.argv[1:]))

@@ -1,0 +1,210 @@
+"""A replica of Ray Serve: the server's servicer before engines of its own.
+
+Ray's proxies take the place of the server's front: they read the calls, choose a replica, and hand over each request as
+a message. What a replica loads, checks and answers is the server's.
+"""
+
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from prometheus_client import CollectorRegistry
+from ray import serve
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.requests.violations import Violation
+from attendant.server.access.access import open_access
+from attendant.server.access.clients import CLIENT
+from attendant.server.app import start_model
+from attendant.server.config import ServerConfig
+from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.errors import InvalidArgument, Unauthenticated
+from attendant.server.models import Catalogue, Routes
+from attendant.server.observability.metrics import Metrics
+from attendant.server.opening import in_daemon_thread, open_within_limits
+from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.repository.retirement import Retirement
+from attendant.server.servicers.seq2seq import Seq2SeqServicer
+from attendant.server.servicers.status import abort
+
+
+class Call:
+    """A call, as the servicer knows gRPC's own: around what Ray tells of it."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+        self.auth_context = told.auth_context
+        self.invocation_metadata = told.invocation_metadata
+        self.peer = told.peer
+
+    def time_remaining(self) -> None:
+        """Ray does not say, but cancels a call whose deadline has passed."""
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, metadata: Sequence[tuple[str, str | bytes]] = ()
+    ) -> NoReturn:
+        self._told.set_code(code)
+        self._told.set_details(details)
+        self._told.set_trailing_metadata(list(metadata))
+        raise grpc.aio.AbortError
+
+
+class HeldModels(Catalogue):
+    """Those of several models that are loaded here."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        """`names`: of all that requests may choose from."""
+        super().__init__()
+        self._names = names
+
+    def routes(self, name: str) -> Routes:
+        if not name and len(self._names) > 1:
+            raise InvalidArgument(Violation("model", "empty", f"one of {', '.join(sorted(self._names))}"))
+        return super().routes(name)
+
+
+class Held:
+    """Stands for a model in Ray's multiplexer, for as long as that holds it."""
+
+
+class Replica:
+    """What Ray calls by the names of the proto's methods, with a message, or an iterator of them, and its context."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, bundles: Mapping[str, tuple[Path, str]], config: ServerConfig, models_held: int
+    ) -> None:
+        """Loads as many models as it may hold; the others when they are asked for, in the place of one that was not.
+
+        Args:
+            bundles: a model's name -> where its bundle is on this machine, and the version that this has to be.
+
+        Raises:
+            UserError: a bundle or a file of credentials that can't be had.
+        """
+        self._bundles = bundles
+        self._config = config
+        self._models_held = models_held
+        self._metrics = Metrics(CollectorRegistry())
+        self._catalogue = HeldModels(bundles)
+        self._catalogue.open()
+        answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
+        self._servicer = Seq2SeqServicer(self._catalogue, self._metrics, answer_room)
+        self._processes = WorkerProcesses(config)
+        self._access = open_access(config)
+        self._until_the_end = ExitStack()
+        self._until_the_end.enter_context(self._access.following_files())
+        self._retirement = Retirement()
+        self._has_failed = False
+        self._hold = serve.multiplexed(max_num_models_per_replica=models_held)(self._loader())
+        for name in list(bundles)[:models_held]:
+            await self._hold(name)
+
+    async def check_health(self) -> None:
+        """Ray asks, and has another replica take the place of one that raises."""
+        if self._has_failed:
+            raise RuntimeError("an engine has failed for good")
+
+    async def Generate(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+        return await self._answer(self._servicer.Generate, request, grpc_context)
+
+    async def GenerateMany(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+        return await self._answer(self._servicer.GenerateMany, request, grpc_context, request.requests)
+
+    async def Score(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+        return await self._answer(self._servicer.Score, request, grpc_context)
+
+    async def GetModel(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+        return await self._answer(self._servicer.GetModel, request, grpc_context)
+
+    async def ListModels(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
+        return await self._answer(self._servicer.ListModels, request, grpc_context, [])
+
+    async def GenerateStream(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        call = await self._let_in(grpc_context)
+        await self._provide(request)
+        async for message in self._servicer.GenerateStream(request, call):
+            yield message
+
+    async def GenerateBatch(self, requests: AsyncIterator[Any], grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        async def of_held_models() -> AsyncIterator[Any]:
+            async for request in requests:
+                await self._provide(request)
+                yield request
+
+        call = await self._let_in(grpc_context)
+        async for message in self._servicer.GenerateBatch(of_held_models(), call):
+            yield message
+
+    async def _answer(
+        self, method: Callable[[Any, Any], Any], request: Any, told: Any, naming: Sequence[Any] | None = None
+    ) -> Any:
+        """What a method answers. Of an error, Ray takes code and details from the context beside any answer.
+
+        Args:
+            naming: the messages that name models; None: the request itself.
+        """
+        try:
+            call = await self._let_in(told)
+            for message in [request] if naming is None else naming:
+                await self._provide(message)
+            return await method(request, call)
+        except grpc.aio.AbortError:
+            return Empty()
+
+    async def _let_in(self, told: Any) -> Any:
+        """The call, for the servicer.
+
+        Raises:
+            grpc.aio.AbortError: a token is asked for, and the call has none that is known.
+        """
+        call = Call(told)
+        try:
+            CLIENT.set(self._access.client_of(call))
+        except Unauthenticated as error:
+            await abort(call, error)
+        return call
+
+    async def _provide(self, request: Any) -> None:
+        """Sees to it that the model that a request names is loaded, until something else is awaited."""
+        if not request.model:
+            request.model = serve.get_multiplexed_model_id() or (min(self._bundles) if len(self._bundles) == 1 else "")
+        if request.model in self._bundles:
+            await self._hold(request.model)
+
+    def _loader(self) -> Callable[[str], Awaitable[Held]]:
+        """For Ray's multiplexer, which tells methods and functions apart by what they are called with."""
+
+        async def load(name: str) -> Held:
+            path, version = self._bundles[name]
+            bundle = await in_daemon_thread(partial(open_within_limits, path, self._config))
+            if bundle.manifest.version != version:
+                raise UserError(f"the bundle {path} is version {bundle.manifest.version} here, must be {version}")
+            model = await start_model(
+                bundle,
+                version,
+                self._config,
+                self._processes,
+                self._metrics,
+                num_models=self._models_held,
+                on_available=lambda _: None,
+                on_death=self._fail,
+            )
+            self._catalogue.put(Routes(stable=model))
+            held = Held()
+            weakref.finalize(held, self._unload, name).atexit = False
+            return held
+
+        return load
+
+    def _unload(self, name: str) -> None:
+        model = self._catalogue.routes(name).stable
+        self._catalogue.drop(name)
+        self._retirement.add(model)
+
+    def _fail(self) -> None:
+        self._has_failed = True
