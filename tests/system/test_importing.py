@@ -59,6 +59,11 @@ model:
       attention: {attention}, init_hidden: bridge, input_feeding: {feeding}}}
 """
 
+PARTS = """\
+ab ac al an ar be bri ca cal ch co con cy de der di ed en er es ex fi for gh gra he ic in ing ion is it ive la le li lo
+ly ma me ment mi mo ne ni no ol on or ou over pa per ph po pre pro qu ra re ri ro sa se sh si tion ty un ver wh y"""
+"""Of which words are made that look like English ones."""
+
 G2P_EN = """\
 import os, sys, zipfile
 # What it would fetch when it is imported: a dictionary and a tagger, which its model does not need.
@@ -109,27 +114,19 @@ def reversals(folder: Path) -> list[str]:
 
 
 def answers(bundle: Path, texts: Sequence[str], beam_size: int, length_penalty: float = 0.0) -> list[str]:
-    with attendant.load(bundle) as model:
-        found = model.generate(texts, beam_size=beam_size, length_penalty=length_penalty, max_length=MAX_LENGTH)
-        return [answer.best.text for answer in found]
+    model = attendant.load(bundle)
+    found = model.generate(texts, beam_size=beam_size, length_penalty=length_penalty, max_length=MAX_LENGTH)
+    return [answer.best.text for answer in found]
 
 
 def test_g2p_en(tmp_path: Path) -> None:
     python = python_of("g2p-en")
     (checkpoint,) = python.parents[1].glob("lib/python*/site-packages/g2p_en/checkpoint20.npz")
     letters = random.Random(1)
-    # Of two and three letters each, as they follow each other in English.
-    parts = (
-        "ab ac al an ar be bri ca cal ch co con cy de der di ed en er es ex fi for gh gra he ic in ing ion is it ive"
-    )
-    parts += (
-        " la le li lo ly ma me ment mi mo ne ni no ol on or ou over pa per ph po pre pro qu ra re ri ro sa se sh si"
-    )
-    words = ["".join(letters.choices(parts.split(), k=letters.randint(1, 5))) for _ in range(3000)]
+    words = ["".join(letters.choices(PARTS.split(), k=letters.randint(1, 5))) for _ in range(3000)]
     main(["import", "g2p_en", str(checkpoint), "--output", str(tmp_path / "bundle"), "--name", "g2p"])
     theirs = run(python, "-c", G2P_EN, stdin="\n".join(words), NLTK_DATA=str(tmp_path / "nltk")).splitlines()
-    with attendant.load(tmp_path / "bundle") as model:
-        ours = [answer.best.text for answer in model.generate(words)]
+    ours = [answer.best.text for answer in attendant.load(tmp_path / "bundle").generate(words)]
     assert ours == theirs
 
 
