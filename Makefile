@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow reliability bench bench-peers lint types format protos constraints docker-lint clean audit locks
+.PHONY: help setup demo serve test test-slow reliability bench bench-peers lint types format protos check-protos constraints docker-lint clean audit locks
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ protos: setup ## Regenerate the gRPC code from protos/
 		--python_out=client --grpc_python_out=client --pyi_out=client attendant_client/v1/seq2seq.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iattendant/server/servicers/inference/v2=protos/inference \
 		--python_out=. --grpc_python_out=. --pyi_out=. attendant/server/servicers/inference/v2/open_inference.proto
+
+check-protos: setup ## Lint the API and compare it with the last release's
+	@$(BIN)/python protos/check.py
 
 constraints: setup ## Write constraints.txt from what is installed
 	@{ sed '/^[^#]/d' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
