@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers docs lint types format protos constraints clean audit locks dist image docker-lint workflow-lint
+.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers docs lint types format protos check-protos constraints clean audit locks dist image docker-lint workflow-lint
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -100,6 +100,8 @@ protos: setup ## Regenerate the gRPC code from protos/
 
 # CUDA's wheels stay as they are where they are not installed.
 CUDA_WHEELS := ^(cuda|nvidia)-|^triton==
+check-protos: setup ## Lint the API and compare it with the last release's
+	@$(BIN)/python protos/check.py
 
 constraints: setup ## Write constraints.txt from what is installed
 	@{ sed '/^[^#]/d' constraints.txt; { $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \

@@ -1,4 +1,4 @@
-"""python -m export RUN|BUNDLE --output BUNDLE; python -m export verify|inspect|sign|reference BUNDLE: see --help."""
+"""python -m export RUN|BUNDLE --output BUNDLE; python -m export import|verify|inspect|sign|reference: see --help."""
 
 import argparse
 import signal
@@ -14,6 +14,7 @@ from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
 PRECISIONS = ("fp32", "int8", "fp16")
+TOOLKITS = ("g2p_en", "joeynmt", "opennmt-py")
 
 DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
@@ -22,6 +23,8 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
   python -m export RUN --output BUNDLE      export a run
   python -m export OLD --output BUNDLE --precision fp32,int8
                                             add precisions to a bundle
+  python -m export import joeynmt MODEL --output BUNDLE
+                                            import a model of JoeyNMT, OpenNMT-py or g2p_en
   python -m export verify BUNDLE            check a bundle's files and golden examples on this host
   python -m export inspect BUNDLE           say what a bundle is
   python -m export sign BUNDLE --key KEY    sign a bundle, for servers that require it
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> None:
-    if name in ("export", "reference"):
+    if name in ("export", "import", "reference"):
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.
     from attendant.export import commands  # noqa: PLC0415
@@ -77,19 +80,40 @@ def _export_parser() -> argparse.ArgumentParser:
     measuring.add_argument(
         "--skip-evaluation", action="store_true", help="don't measure; servers then take int8 only when told to"
     )
-    defaults = parser.add_argument_group(
-        "decoding defaults", "what unset options of a request take (default: the run's [evaluation], or the bundle's)"
-    )
-    defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
-    defaults.add_argument("--length-penalty", metavar="A", type=_in_range(0, 10), help="GNMT's alpha, 0 to 10")
-    defaults.add_argument(
-        "--patience",
-        metavar="P",
-        type=_in_range(0.01, 10),
-        help="a beam ends when P times its size have ended, 0.01 to 10",
-    )
+    _add_decoding(parser, "the run's [evaluation], or the bundle's")
     parser.add_argument("--name", help="what requests call the model (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    return parser
+
+
+def _import_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export import",
+        description="Turns a recurrent model of another toolkit into a bundle, verified as a run of ours is. Nothing "
+        "that stands in the checkpoint is executed.",
+    )
+    parser.add_argument("toolkit", metavar="TOOLKIT", type=str.lower, choices=TOOLKITS, help=" or ".join(TOOLKITS))
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        type=Path,
+        help="g2p_en: checkpoint20.npz; joeynmt: a model folder or a .ckpt in it; opennmt-py: a .pt",
+    )
+    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    parser.add_argument(
+        "--data",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="held-out pairs: on their sources the graphs are verified too, and golden examples are of them (default: "
+        "random symbols)",
+    )
+    parser.add_argument(
+        "--segmented",
+        action="store_true",
+        help="the bundle takes and gives texts as the toolkit's subwords, with blanks between them",
+    )
+    _add_decoding(parser, "the checkpoint's, else greedy search")
+    parser.add_argument("--name", help="what requests call the model (default: the checkpoint's)")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
 
@@ -186,12 +210,27 @@ def _in_range(low: float, high: float) -> Callable[[str], float]:
     return parsed
 
 
+def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
+    defaults = parser.add_argument_group(
+        "decoding defaults", f"what unset options of a request take (default: {default})"
+    )
+    defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
+    defaults.add_argument("--length-penalty", metavar="A", type=_in_range(0, 10), help="GNMT's alpha, 0 to 10")
+    defaults.add_argument(
+        "--patience",
+        metavar="P",
+        type=_in_range(0.01, 10),
+        help="a beam ends when P times its size have ended, 0.01 to 10",
+    )
+
+
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], help="of the run (default: best)")
 
 
 PARSERS: Final[Mapping[str, Callable[[], argparse.ArgumentParser]]] = {
     "export": _export_parser,
+    "import": _import_parser,
     "verify": _verify_parser,
     "inspect": _inspect_parser,
     "sign": _sign_parser,

@@ -12,6 +12,7 @@ from attendant.export.bundle_writer import write_bundle
 from attendant.export.inspection import describe
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
+from attendant.export.origins.from_checkpoint import exportable_checkpoint
 from attendant.export.origins.from_model import bundle_name, exportable_run
 from attendant.export.publication import published
 from attendant.export.recheck import recheck
@@ -24,7 +25,7 @@ from attendant.export.verification.quality import (
     too_costly,
 )
 from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE, reference_of
-from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME, DecodingDefaults, Evaluation, Manifest
 from attendant.runtime.bundle.signature import sign_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
@@ -50,8 +51,28 @@ def export(options: argparse.Namespace) -> None:
             measure=None if measurement is None else partial(measurement.take, say=say, advise=advice.append),
             say=say,
         )
-    print(f"{options.output}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples")
-    print("\n".join([*_summaries(bundle.manifest), *advice]))
+    print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest), *advice]))
+
+
+def _first_line_of(path: Path, bundle: Bundle) -> str:
+    return f"{path}: {bundle.manifest.name} {bundle.manifest.version}, {len(bundle.golden)} golden examples"
+
+
+def import_checkpoint(options: argparse.Namespace) -> None:
+    """Publishes a bundle of another toolkit's checkpoint and prints what it is."""
+    examples = [] if options.data is None else read_data(CorpusFiles.named(options.data)).examples
+    texts = [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
+    exportable = exportable_checkpoint(
+        options.toolkit,
+        options.checkpoint,
+        options.name,
+        segmented=options.segmented,
+        texts=texts,
+        data=options.data or "",
+    )
+    with status() as say:
+        bundle = write_bundle(_with_decoding(exportable, options), options.output, force=options.force, say=say)
+    print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest)]))
 
 
 def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
@@ -189,4 +210,11 @@ def _first_line(path: Path) -> str:
         raise UserError(f"--passphrase-file {path} can't be read: {error}") from error
 
 
-COMMANDS: Final = {"export": export, "verify": verify, "inspect": inspect, "sign": sign, "reference": reference}
+COMMANDS: Final = {
+    "export": export,
+    "import": import_checkpoint,
+    "verify": verify,
+    "inspect": inspect,
+    "sign": sign,
+    "reference": reference,
+}

@@ -13,25 +13,29 @@ DEPTHS = ((1, 1, True), (2, 2, True), (3, 1, True), (1, 2, True), (4, 3, True), 
 """Layers of the encoder and of the decoder, and whether they are residual."""
 
 READINGS = ("bidirectional", "forward", "reversed")
-FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward")
+FIRST_STATES = ("bridge", "mean", "zeros", "final", "backward", "top")
+PROJECTED_READOUTS = (("tanh", False), ("tanh", True), ("linear", True))
+"""Those of context and state alone, and whether they have a bias."""
 
 
 def architectures() -> dict[str, ModelConfig]:
     """Every valid combination of what meets inside a decoder step: cell, score, query, feeding, readout, projections.
 
-    Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them.
+    Depth, the encoder's reading and the first state, which touch the step from outside only, go round among them, and
+    so do the likes of the tanh readout.
     """
     outside = [
-        (depth, reading, first_state)
-        for depth, reading, first_state in itertools.product(DEPTHS, READINGS, FIRST_STATES)
+        (depth, reading, first_state, projected)
+        for depth, reading, first_state, projected in itertools.product(
+            DEPTHS, READINGS, FIRST_STATES, PROJECTED_READOUTS
+        )
         if reading == "bidirectional" or first_state != "backward"
     ]
     rest = itertools.cycle(_mixed(outside))
     found = {}
     for inner in _inner_choices():
-        depth, reading, first_state = next(rest)
         try:
-            name, config = _config(inner, depth, reading, first_state)
+            name, config = _config(inner, *next(rest))
         except ValidationError:
             continue
         found[name] = config
@@ -85,7 +89,7 @@ def _inner_choices() -> Iterator[dict[str, Any]]:
 
 
 def _config(
-    inner: dict[str, Any], depth: tuple[int, int, bool], reading: str, first_state: str
+    inner: dict[str, Any], depth: tuple[int, int, bool], reading: str, first_state: str, projected: tuple[str, bool]
 ) -> tuple[str, ModelConfig]:
     encoder_layers, decoder_layers, residual = depth
     bidirectional = reading == "bidirectional"
@@ -96,6 +100,8 @@ def _config(
         "reverse_source": reading == "reversed",
     }
     decoder = {**inner["decoder"], "num_layers": decoder_layers, "initial_state": first_state}
+    if decoder["readout"] == "tanh" and (inner["attention"]["score"] != "none" or decoder["source_vector"]):
+        decoder["readout"], decoder["readout_bias"] = projected
     config = ModelConfig(
         **{**inner, "encoder": encoder, "decoder": decoder},
         embedding_size=5,
@@ -104,6 +110,7 @@ def _config(
     )
     attention = config.attention
     flags = {
+        "bias": config.decoder.readout_bias,
         "feeding": config.decoder.input_feeding,
         "projected": attention.value_size is not None,
         "coverage": attention.coverage,

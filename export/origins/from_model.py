@@ -24,7 +24,7 @@ from attendant.runtime.bundle.manifest import (
     Provenance,
     SpecialIds,
 )
-from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, special_ids
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer, special_ids
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.onnx.stepper import OnnxStepper
@@ -77,10 +77,9 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         UserError: the name can't be a bundle's.
     """
     recipe = run.recipe
-    num_symbols = run.target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)
-    max_beam_size = max(1, min(MAX_BEAM_SIZE, num_symbols))
+    limits = limits_of(run.target_tokenizer, recipe.data.max_source_tokens, recipe.data.max_target_tokens)
     # The defaults are what the evaluation in the manifest was measured with.
-    beam_size = min(recipe.evaluation.beam_size, max_beam_size)
+    beam_size = min(recipe.evaluation.beam_size, limits.max_beam_size)
     measured = ("metric", "value", "protocol", "num_examples")
     return ExportableModel(
         name=bundle_name(name, run.path.resolve().name),
@@ -88,12 +87,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         source_tokenizer=run.source_tokenizer,
         target_tokenizer=run.target_tokenizer,
         append_eos=recipe.source.append_eos,
-        limits=Limits(
-            max_source_tokens=recipe.data.max_source_tokens,
-            max_target_tokens=recipe.data.max_target_tokens,
-            max_beam_size=max_beam_size,
-            max_num_hypotheses=max_beam_size,
-        ),
+        limits=limits,
         decoding=DecodingDefaults(
             beam_size=beam_size,
             length_penalty=recipe.evaluation.length_penalty,
@@ -103,7 +97,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         provenance=Provenance(
             commit=run.commit,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions={**run.versions, "onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]},
+            versions={**run.versions, **exporting_versions()},
             recipe=recipe.model_dump(mode="json"),
             data_digest=run.data_digest,
             checkpoint=run.checkpoint,
@@ -113,6 +107,22 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         validation=run.held_out_sources(NUM_REFERENCE, ("validation",)),
         validation_name=_validation_name(run),
     )
+
+
+def limits_of(target_tokenizer: Tokenizer, max_source_tokens: int, max_target_tokens: int) -> Limits:
+    """What a request may ask for."""
+    max_beam_size = max(1, min(MAX_BEAM_SIZE, target_tokenizer.vocabulary_size - len(SPECIAL_TOKENS)))
+    return Limits(
+        max_source_tokens=max_source_tokens,
+        max_target_tokens=max_target_tokens,
+        max_beam_size=max_beam_size,
+        max_num_hypotheses=max_beam_size,
+    )
+
+
+def exporting_versions() -> dict[str, str]:
+    """Of what makes a bundle of a model."""
+    return {"onnx": version("onnx"), "onnxruntime": RUNTIME_VERSION.split()[1]}
 
 
 def _validation_name(run: LoadedRun) -> str:

@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
@@ -46,24 +46,24 @@ async def answers_to(
     catalogue: Catalogue,
     begin: Callable[[str, str], RequestContext],
     timeout_seconds: float | None,
+    refuse: Callable[[AttendantError, str], Awaitable[NoReturn]],
 ) -> messages.GenerateManyResponse:
     """Decodes all, and answers in their order. Cancelling it frees the rows of all within a step.
 
     Args:
         begin: makes the context of a request that has this id and names this model.
         timeout_seconds: what is left until the deadline of the call.
-
-    Raises:
-        InvalidArgument, Undecodable: it is no list, or too long, or its answers could be.
-        Overloaded: not all of them can be let in.
-        Unavailable, InternalError: what concerns every request alike.
+        refuse: ends the call where it fails as a whole, under the id of its first request. InvalidArgument: it is no
+            list, or too long, or its answers could be. Overloaded: not all of them can be let in. Unavailable,
+            InternalError: what concerns every request alike.
     """
     began = time.monotonic()
     try:
         requests = _listed(asked)
     except AttendantError as error:
-        begin("", "").end(error)
-        raise
+        unlisted = begin("", "")
+        unlisted.end(error)
+        await refuse(error, unlisted.request_id)
     ids = [(one.request_id[:MAX_REQUEST_ID_CHARACTERS], one.model[:MAX_REQUEST_ID_CHARACTERS]) for one in requests]
     items = deque(_Item(request_id, begin(request_id, model)) for request_id, model in ids)
     try:
@@ -81,8 +81,8 @@ async def answers_to(
             if item.submitted is not None:
                 item.submitted.cancel()
             item.context.end(raised, "DEADLINE_EXCEEDED" if late else "CANCELLED")
-        if isinstance(raised, Exception) and not isinstance(raised, AttendantError):
-            raise InternalError from raised
+        if isinstance(raised, Exception):
+            await refuse(raised if isinstance(raised, AttendantError) else InternalError(), ids[0][0])
         raise
 
 

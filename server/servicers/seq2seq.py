@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.errors import AttendantError
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
@@ -70,10 +69,8 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateMany(  # noqa: N802
         self, request: messages.GenerateManyRequest, context: Context
     ) -> messages.GenerateManyResponse:
-        try:
-            return await answers_to(request, self._catalogue, self._begin["GenerateMany"], context.time_remaining())
-        except AttendantError as error:
-            await abort(context, error)
+        begin, refuse = self._begin["GenerateMany"], partial(abort, context)
+        return await answers_to(request, self._catalogue, begin, context.time_remaining(), refuse)
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request, context):

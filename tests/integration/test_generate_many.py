@@ -90,8 +90,16 @@ async def test_one_deadline_for_all() -> None:
 
 async def test_what_concerns_all_ends_the_call() -> None:
     async with served(fake_stepper(), ready=False) as server:
-        error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a")] * 3)))
+        error = await failure(server.stub.GenerateMany(Many(requests=[Generate(text="a", request_id="first")] * 3)))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert metadata_of(error)["attendant-request-id"] == "first"
+
+
+async def test_what_is_no_list_has_an_id_that_the_log_has_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(fake_stepper()) as server:
+        with caplog.at_level("DEBUG"):
+            error = await failure(server.stub.GenerateMany(Many()))
+        assert metadata_of(error)["attendant-request-id"] in [getattr(one, "request_id", "") for one in caplog.records]
 
 
 async def test_a_fault_of_ours_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

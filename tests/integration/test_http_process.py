@@ -17,8 +17,9 @@ MODEL = str(ROOT / "models" / "g2p-en")
 DOCUMENT = (ROOT / "docs" / "http.md").read_text()
 COMMANDS = [
     line
-    for block in re.findall(r"```sh\n(.*?)```", DOCUMENT, re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", DOCUMENT + (ROOT / "docs" / "clients.md").read_text(), re.DOTALL)
     for line in block.replace("\\\n", "").splitlines()
+    if line.startswith("curl ")
 ]
 TOKEN = "a-token-of-tests-0123456789"
 

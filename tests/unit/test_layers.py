@@ -22,6 +22,7 @@ ALLOWED = {
         "attendant.training.evaluation",
         "attendant.training.assessment",
         "attendant.training.data.config",
+        "attendant.training.data.tokenization",
         "attendant.runtime",
     },
     "attendant.server.errors": {"attendant.runtime"},

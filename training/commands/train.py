@@ -1,6 +1,7 @@
 """python -m training RECIPE.toml: trains, resumes, and measures on the test split."""
 
 import argparse
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,18 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     place = Run(arguments.output or Path("runs") / arguments.recipe.stem)
     processes = Processes()
+    was_there = place.path.exists()
     try:
         if processes.is_first:
-            if place.path.exists() and not arguments.resume:
+            if was_there and not arguments.resume:
                 raise UserError(f"{place.path} exists: --resume continues it, --output names another")
             fetch(recipe.data, announce=_say)
         _train(place, recipe, processes)
     except UserError:
         if processes.is_first:
+            if not (was_there or place.recipe_path.exists()):
+                # No run yet: at most the corpus, which was stored before something else was refused.
+                shutil.rmtree(place.path, ignore_errors=True)
             raise
         raise SystemExit(2) from None  # the first one says it
     finally:

@@ -5,7 +5,7 @@ tokens": those are searched for inside texts, and a literal `</s>` in a text is 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -62,7 +62,8 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """A tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError: the texts
     leave no symbol.
     """
-    library = _untrained(config)
+    steps = [normalizers.NFC()] * config.nfc + [normalizers.Lowercase()] * config.lowercase
+    library = _untrained(config.tokenizer, steps)
     if config.tokenizer == "bpe":
         _learn_merges(library, config, texts)
     else:
@@ -75,9 +76,23 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def _untrained(config: TokenizerConfig) -> LibraryTokenizer:
+def tokenizer_of(
+    kind: Literal["character", "word"], symbols: Iterable[str], steps: Sequence[normalizers.Normalizer] = ()
+) -> Tokenizer:
+    """A tokenizer with a vocabulary that is known.
+
+    Args:
+        symbols: without the special ones, by their ids from 4 on.
+        steps: what is done to a text first.
+    """
+    library = _untrained(kind, steps)
+    library.model = _vocabulary_of(symbols)
+    return Tokenizer(library)
+
+
+def _untrained(kind: TokenizerKind, steps: Sequence[normalizers.Normalizer]) -> LibraryTokenizer:
     unk = SPECIAL_TOKENS[UNK_ID]
-    match config.tokenizer:
+    match kind:
         case "character":
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))
             library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -95,9 +110,8 @@ def _untrained(config: TokenizerConfig) -> LibraryTokenizer:
                 ]
             )
             library.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    steps = [normalizers.NFC()] * config.nfc + [normalizers.Lowercase()] * config.lowercase
     if steps:
-        library.normalizer = normalizers.Sequence(steps)
+        library.normalizer = normalizers.Sequence(list(steps))
     return library
 
 
@@ -119,9 +133,12 @@ def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: It
     library.train_from_iterator(texts, trainer=trainer)
     counted = library.get_vocab(with_added_tokens=False)
     symbols = [symbol for symbol in sorted(counted, key=counted.__getitem__) if symbol not in SPECIAL_TOKENS]
-    entries = [*SPECIAL_TOKENS, *symbols][:size]
-    vocabulary = {symbol: index for index, symbol in enumerate(entries)}
-    library.model = models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID])
+    library.model = _vocabulary_of(symbols[: size - len(SPECIAL_TOKENS)])
+
+
+def _vocabulary_of(symbols: Iterable[str]) -> models.WordLevel:
+    entries = {symbol: index for index, symbol in enumerate([*SPECIAL_TOKENS, *symbols])}
+    return models.WordLevel(entries, unk_token=SPECIAL_TOKENS[UNK_ID])
 
 
 def _without_added_tokens(library: LibraryTokenizer) -> LibraryTokenizer:

@@ -15,8 +15,8 @@ from attendant.training.table import Table
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "concat"]
 QueryOrder = Literal["current", "previous"]
-InitialState = Literal["bridge", "backward", "mean", "final", "zeros"]
-ReadoutKind = Literal["tanh", "addition", "sum", "concatenation", "maxout"]
+InitialState = Literal["bridge", "backward", "mean", "top", "final", "zeros"]
+ReadoutKind = Literal["tanh", "linear", "addition", "sum", "concatenation", "maxout"]
 Initialization = Literal["glorot", "uniform", "normal"]
 StartSymbol = Literal["bos", "eos"]
 
@@ -76,9 +76,11 @@ class DecoderConfig(Table):
             prediction (Cho et al. 2014).
         initial_state: the first state: "bridge": a learned layer from the encoder's last states; "backward": one from
             the last state of its backward direction alone (Bahdanau et al. 2015, A.2.2); "mean": one from the mean of
-            its outputs; "final": the encoder's last states as they are, layer by layer, an LSTM's cells included
-            (Sutskever et al. 2014); "zeros".
+            its outputs; "top": one from the last state of the top layer, for all layers of the decoder, and an LSTM's
+            cells too (Kreutzer et al. 2019); "final": the encoder's last states as they are, layer by layer, an LSTM's
+            cells included (Sutskever et al. 2014); "zeros".
         readout: how context and state make the prediction, see training/model/readout.py.
+        readout_bias: a bias is added to the product of a "tanh" or "linear" readout.
         start_symbol: what the first step is fed.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
         copying: the next symbol may be one of the source's, chosen by attention (See et al. 2017), see
@@ -90,6 +92,7 @@ class DecoderConfig(Table):
     source_vector: bool = False
     initial_state: InitialState = "bridge"
     readout: ReadoutKind = "tanh"
+    readout_bias: bool = False
     start_symbol: StartSymbol = "bos"
     tied_embeddings: bool = False
     copying: bool = False
@@ -253,6 +256,11 @@ class ModelConfig(Table):
             yield (
                 "model.decoder.copying = true needs one vocabulary for both sides: set model.shared_embeddings = true, "
                 "or leave copying out"
+            )
+        if self.decoder.readout_bias and (self.decoder.readout not in ("tanh", "linear") or not self.context_size):
+            yield (
+                'model.decoder.readout_bias = true is of model.decoder.readout = "tanh" and "linear", which need a '
+                "context: leave it out"
             )
         if self.decoder.readout == "sum" and self.context_size != self.hidden_size:
             yield (

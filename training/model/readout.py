@@ -69,15 +69,23 @@ class ProjectedReadout(Readout):
         return lambda context, hidden, embedded: self.outputs(project(self.inputs(context, hidden, embedded)), hidden)
 
 
-class TanhReadout(ProjectedReadout):
-    """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5)."""
+class LinearReadout(ProjectedReadout):
+    """W_c [c; s] + b, as OpenNMT-py has it beside additive attention (Klein et al. 2017); b where `readout_bias` is."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.project = nn.Linear(config.context_size + config.hidden_size, config.hidden_size, bias=False)
+        size = config.context_size + config.hidden_size
+        self.project = nn.Linear(size, config.hidden_size, bias=config.decoder.readout_bias)
 
     def inputs(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
         return torch.cat([context, hidden], -1)
+
+    def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        return projected
+
+
+class TanhReadout(LinearReadout):
+    """The attentional vector tanh(W_c [c; s]) (Luong et al. 2015, eq. 5); with b inside where `readout_bias` is."""
 
     def outputs(self, projected: Tensor, hidden: Tensor) -> Tensor:
         return torch.tanh(projected)
@@ -118,6 +126,7 @@ class MaxoutReadout(ProjectedReadout):
 
 READOUTS: Final[dict[ReadoutKind, type[Readout]]] = {
     "tanh": TanhReadout,
+    "linear": LinearReadout,
     "addition": AdditionReadout,
     "sum": SumReadout,
     "concatenation": ConcatenationReadout,

@@ -33,6 +33,7 @@ FURTHER = {
     "average": Further("average a run's last checkpoints", _TRAINING, "training"),
     "label": Further("decode sources into pairs to train on", _TRAINING, "training"),
     "export": Further("turn a run into a verified bundle", _EXPORT, "export"),
+    "import": Further("turn a model of another toolkit into a bundle", _EXPORT, "export"),
     "verify": Further("check a bundle on this host", _EXPORT, "export"),
     "inspect": Further("say what a bundle is", _EXPORT, "export"),
     "sign": Further("sign a bundle", _EXPORT, "export"),

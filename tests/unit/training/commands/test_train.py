@@ -91,6 +91,15 @@ def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_r
     assert not (tmp_path / "run").exists()
 
 
+def test_what_is_refused_after_its_corpus_was_stored_leaves_no_folder(
+    tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
+    (tmp_path / "validation.tsv").write_text(f"{'a' * 2000}\ta\n")
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
+    assert status == 2 and "none of the 1 pairs has at most" in errors
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("subcommand", [[], ["fetch"], ["evaluate"]])
 def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     from attendant.training.__main__ import main

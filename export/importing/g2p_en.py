@@ -1,0 +1,82 @@
+"""g2p_en (Park and Kim 2019): pronunciations of English words, by one GRU on each side and without attention.
+
+Its checkpoint is `checkpoint20.npz` in the package's folder. The symbols stand in its code.
+"""
+
+import string
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import normalizers
+
+from attendant.export.importing.imported import Imported
+from attendant.export.importing.vocabulary import Vocabulary
+from attendant.export.importing.weights import Weights
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant.runtime.errors import UserError
+from attendant.training.data.tokenization import tokenizer_of
+from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
+
+VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
+STOPS_AND_FRICATIVES = ("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "P", "S", "SH", "T", "TH", "V", "Z", "ZH")
+SONORANTS = ("L", "M", "N", "NG", "R", "W", "Y")
+
+LETTERS = ("<pad>", "<unk>", "</s>", *string.ascii_lowercase)
+# A vowel with each stress; UW stands without one, too.
+SOUNDS = (
+    *SPECIAL_TOKENS,
+    *sorted([f"{vowel}{stress}" for vowel in VOWELS for stress in "012"] + [*STOPS_AND_FRICATIVES, *SONORANTS, "UW"]),
+)
+
+MAX_LETTERS = 64
+MAX_SOUNDS = 20
+"""Of a word: `G2p.predict` takes no more steps."""
+
+
+def read(path: Path, segmented: bool) -> Imported:  # a text's letters are its symbols anyway
+    """As imported.Reader."""
+    weights = Weights(path, {name: torch.from_numpy(array) for name, array in _arrays(path).items()})
+    letters = Vocabulary(path, LETTERS, ("<pad>", "<unk>", None, "</s>"))
+    sounds = Vocabulary(path, SOUNDS, SPECIAL_TOKENS)
+    tensors = {
+        "source_embedding.weight": letters.rows(weights.take("enc_emb")),
+        "target_embedding.weight": sounds.rows(weights.take("dec_emb")),
+        "output.weight": sounds.rows(weights.take("fc_w")),
+        "output.bias": sounds.rows(weights.take("fc_b")),
+    }
+    names = {"weight_ih": "w_ih", "weight_hh": "w_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
+    for ours, side in (("encoder.layers.0.forward_rnn", "enc"), ("decoder.cells.0.rnn", "dec")):
+        tensors |= {f"{ours}.{part}_l0": weights.take(f"{side}_{theirs}") for part, theirs in names.items()}
+    weights.refuse_others()
+    return Imported(
+        file=path,
+        config=ModelConfig(
+            cell="gru",
+            embedding_size=tensors["target_embedding.weight"].shape[1],
+            hidden_size=tensors["output.weight"].shape[1],
+            encoder=EncoderConfig(bidirectional=False),
+            attention=AttentionConfig(score="none"),
+            decoder=DecoderConfig(initial_state="final"),
+        ),
+        tensors=tensors,
+        # As `G2p` itself prepares a text before it is given to the model.
+        source_tokenizer=tokenizer_of(
+            "character", letters.symbols, [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+        ),
+        target_tokenizer=tokenizer_of("word", sounds.symbols),
+        append_eos=True,
+        max_source_tokens=MAX_LETTERS,
+        max_target_tokens=MAX_SOUNDS,
+    )
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
+        raise UserError(f"{path}: no archive of plain arrays (.npz)") from None

@@ -1,0 +1,175 @@
+"""JoeyNMT (Kreutzer et al. 2019): its recurrent models, of a model folder or one of its checkpoints.
+
+Read are config.yaml, the vocabularies that JoeyNMT leaves beside it, and the weights.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import yaml
+from tokenizers import Regex, normalizers
+from torch import Tensor
+
+from attendant.export.importing.imported import MAX_TOKENS, Imported
+from attendant.export.importing.settings import Settings
+from attendant.export.importing.vocabulary import Vocabulary
+from attendant.export.importing.weights import Weights, read_torch, table_of
+from attendant.runtime.bundle.manifest import DecodingDefaults
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
+from attendant.training.data.tokenization import tokenizer_of
+from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
+
+SPECIAL: Final = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+"""By our order, and what they are called unless the configuration says otherwise."""
+
+BLANK = "▁"
+"""The symbol of a blank, among characters."""
+
+MAX_LENGTH_RATIO = 1.5
+"""Target symbols for each of the source, where `testing.max_output_length` is not set (joeynmt/search.py)."""
+
+
+def read(path: Path, segmented: bool) -> Imported:
+    """As imported.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
+    file = path / "best.ckpt" if path.is_dir() else path
+    config = _configuration(file.parent / "config.yaml")
+    data = config.table("data")
+    special = data.table("special_symbols")
+    special.only("sep_token", None)
+    special.only("lang_tags", None)
+    names = [special.value(name, default) for name, default in SPECIAL.items()]
+    source = _vocabulary(file.parent / "src_vocab.txt", names)
+    target = _vocabulary(file.parent / "trg_vocab.txt", names)
+    model, tensors = _model(config.table("model"), Weights(file, _state(file)), source, target)
+    testing = config.table("testing")
+    max_target_tokens = testing.value("max_output_length", -1)
+    return Imported(
+        file=file,
+        config=model,
+        tensors=tensors,
+        source_tokenizer=_tokenizer(data.table("src"), source.symbols, segmented),
+        target_tokenizer=_tokenizer(data.table("trg"), target.symbols, segmented),
+        append_eos=True,
+        max_source_tokens=_or(data.table("src").value("max_length", -1), MAX_TOKENS),
+        max_target_tokens=_or(max_target_tokens, MAX_TOKENS),
+        decoding=DecodingDefaults(
+            beam_size=max(1, testing.value("beam_size", 1)),
+            length_penalty=max(0.0, testing.value("beam_alpha", testing.value("alpha", -1.0))),
+            max_length_ratio=None if max_target_tokens > 0 else MAX_LENGTH_RATIO,
+        ),
+    )
+
+
+def _or(limit: int, otherwise: int) -> int:
+    return limit if limit > 0 else otherwise
+
+
+def _configuration(path: Path) -> Settings:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
+    return Settings(path, found if isinstance(found, dict) else {})
+
+
+def _state(file: Path) -> dict[str, Any]:
+    return table_of(file, read_torch(file), "model_state")
+
+
+def _vocabulary(path: Path, special: Sequence[str]) -> Vocabulary:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    return Vocabulary(path, lines[:-1] if lines[-1] == "" else lines, special)
+
+
+def _tokenizer(side: Settings, symbols: Sequence[str], segmented: bool) -> Tokenizer:
+    """Of one side, as `data.src` or `data.trg` says."""
+    if segmented:
+        return tokenizer_of("word", symbols)
+    if side.values.get("level") == "bpe":
+        raise UserError(
+            f'{side.path}: {side.prefix}level = "bpe" can\'t be imported: add --segmented and give texts as subwords'
+        )
+    kind = side.one_of("level", {"word": "word", "char": "character"}, "word")
+    tokenizer_settings = side.table("tokenizer_cfg")
+    tokenizer_settings.one_of("pretokenizer", {"none": None}, "none")
+    steps = _NORMALIZATION if side.value("normalize", False) else []
+    steps = [*steps, normalizers.Lowercase()] if side.value("lowercase", False) else steps
+    if kind == "word":
+        return tokenizer_of("word", symbols, steps)
+    return tokenizer_of("character", [" " if symbol == BLANK else symbol for symbol in symbols], steps)
+
+
+_NORMALIZATION: Final[Sequence[normalizers.Normalizer]] = [
+    normalizers.NFKC(),
+    *(normalizers.Replace(*pair) for pair in (("’", "'"), ("“", '"'), ("”", '"'), ("\u200b", ""))),
+    normalizers.Replace(Regex("[ \u3000]+"), " "),
+    *(normalizers.Replace(f" {mark}", mark) for mark in "?!,.:"),
+    normalizers.Strip(),
+]
+"""joeynmt/helpers.py: unicode_normalize and remove_extra_spaces."""
+
+
+def _model(
+    config: Settings, weights: Weights, source: Vocabulary, target: Vocabulary
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    encoder, decoder = config.table("encoder"), config.table("decoder")
+    encoder.one_of("type", {"recurrent": None}, "recurrent")
+    decoder.one_of("type", {"recurrent": None}, "transformer")
+    encoder.one_of("bidirectional", {True: None}, True)
+    cells = {"lstm": "lstm", "gru": "gru"}
+    cell = decoder.one_of("rnn_type", cells, "gru")
+    encoder.one_of("rnn_type", {cell: None}, "gru")
+    decoder.one_of("activation", {"tanh": None}, "tanh")
+    num_layers = encoder.value("num_layers", 1), decoder.value("num_layers", 1)
+    first_state = decoder.one_of("init_hidden", {"bridge": "top", "zero": "zeros", "zeros": "zeros"}, "bridge")
+    score = decoder.one_of("attention", {"bahdanau": "concat", "luong": "general"}, "bahdanau")
+    embeds_target = encoder if config.value("tied_embeddings", False) else decoder
+    tensors = {
+        "source_embedding.weight": source.rows(_embedding(encoder, weights, "src_embed")),
+        "target_embedding.weight": target.rows(_embedding(embeds_target, weights, "trg_embed")),
+        "output.weight": target.rows(weights.take("decoder.output_layer.weight")),
+        "decoder.attention.score.project_keys.weight": weights.take("decoder.attention.key_layer.weight"),
+        "decoder.readout.project.bias": weights.take("decoder.att_vector_layer.bias"),
+    }
+    tensors["output.bias"] = torch.zeros(len(tensors["output.weight"]))
+    hidden_size = tensors["decoder.readout.project.bias"].shape[0]
+    # It has the state first and then the context.
+    of_state, of_context = weights.take("decoder.att_vector_layer.weight").tensor_split([hidden_size], 1)
+    tensors["decoder.readout.project.weight"] = torch.cat([of_context, of_state], 1)
+    if score == "concat":
+        tensors["decoder.attention.score.project_query.weight"] = weights.take("decoder.attention.query_layer.weight")
+        tensors["decoder.attention.score.weight"] = weights.take("decoder.attention.energy_layer.weight")[0]
+    if first_state == "top":
+        for part in ("weight", "bias"):
+            tensors[f"bridge.layers.0.{part}"] = weights.take(f"decoder.bridge_layer.{part}")
+    tensors |= weights.encoder("encoder.rnn", num_layers=num_layers[0], bidirectional=True)
+    tensors |= weights.decoder(f"decoder.rnn.{{}}_l{layer}" for layer in range(num_layers[1]))
+    weights.refuse_others()
+    model = ModelConfig(
+        cell=cell,
+        embedding_size=tensors["target_embedding.weight"].shape[1],
+        hidden_size=hidden_size,
+        residual=max(num_layers) <= 2,
+        encoder=EncoderConfig(num_layers=num_layers[0], hidden_size=encoder.value("hidden_size", 1)),
+        attention=AttentionConfig(score=score),
+        decoder=DecoderConfig(
+            num_layers=num_layers[1],
+            input_feeding=decoder.value("input_feeding", True),
+            initial_state=first_state,
+            readout="tanh",
+            readout_bias=True,
+        ),
+    )
+    return model, tensors
+
+
+def _embedding(side: Settings, weights: Weights, name: str) -> Tensor:
+    found = weights.take(f"{name}.lut.weight")
+    return found * math.sqrt(found.shape[1]) if side.table("embeddings").value("scale", False) else found

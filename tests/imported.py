@@ -1,0 +1,22 @@
+"""An imported model, asked in text."""
+
+import torch
+from torch import Tensor
+
+from attendant.export.importing.imported import Imported
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.training.model import Seq2Seq
+
+
+def logits_of(imported: Imported, source: str, target: str) -> Tensor:
+    """The logits [T, V] of every symbol of a target, and of what follows it."""
+    tokenizers = imported.source_tokenizer, imported.target_tokenizer
+    model = Seq2Seq(imported.config, *(one.vocabulary_size for one in tokenizers)).eval()
+    model.load_state_dict(imported.tensors)
+    source_ids, target_ids = (one.encode(text) for one, text in zip(tokenizers, (source, target), strict=True))
+    if imported.append_eos:
+        source_ids.append(EOS_ID)
+    previous_ids = torch.tensor([[model.start_id, *target_ids]])
+    with torch.no_grad():
+        found: Tensor = model(torch.tensor([source_ids]), torch.tensor([len(source_ids)]), previous_ids)[0]
+    return found

@@ -1,0 +1,204 @@
+"""Checkpoints of OpenNMT-py: a model made here by its names and its equations computes the same as the imported one."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attendant.export.importing.opennmt import read
+from attendant.runtime.errors import UserError
+from tests.imported import logits_of
+
+SYMBOLS = ["<unk>", "<blank>", "<s>", "</s>", "a", "b", "c", "d", "e"]
+UNK, PAD, BOS, EOS = range(4)
+SIZE, EMBEDDING = 6, 5
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "lstm-general": {"layers": 2},
+    "gru-dot-without-feeding": {"rnn_type": "GRU", "global_attention": "dot", "input_feed": 0, "encoder_type": "rnn"},
+    "gru-mlp": {"rnn_type": "GRU", "global_attention": "mlp", "layers": 3},
+    "lstm-mlp-without-feeding": {"global_attention": "mlp", "input_feed": 0},
+    "lstm-without-attention": {"global_attention": "none", "input_feed": 0, "encoder_type": "rnn", "layers": 2},
+    "gru-general-from-end": {"rnn_type": "GRU", "start": "</s>"},
+}
+
+
+class Side(nn.Module):
+    """An encoder or decoder: its embeddings are where OpenNMT-py has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = nn.ModuleDict({"make_embedding": nn.ModuleDict({"emb_luts": nn.ModuleList()})})
+        table["make_embedding"]["emb_luts"].append(nn.Embedding(len(SYMBOLS), EMBEDDING))
+        self.embeddings = table
+
+    def embed(self, ids: list[int]) -> Tensor:
+        return self.embeddings["make_embedding"]["emb_luts"][0](torch.tensor([ids]))
+
+
+class Onmt(nn.Module):
+    """Its recurrent model (onmt/decoders/decoder.py), in which batches have one sentence."""
+
+    def __init__(
+        self,
+        rnn_type: str = "LSTM",
+        global_attention: str = "general",
+        input_feed: int = 1,
+        encoder_type: str = "brnn",
+        layers: int = 1,
+    ) -> None:
+        super().__init__()
+        self.score, self.feeds, self.both, self.is_lstm = (
+            global_attention,
+            bool(input_feed),
+            encoder_type == "brnn",
+            rnn_type == "LSTM",
+        )
+        rnn, cell = (nn.LSTM, nn.LSTMCell) if self.is_lstm else (nn.GRU, nn.GRUCell)
+        self.encoder, self.decoder, self.generator = Side(), Side(), nn.Linear(SIZE, len(SYMBOLS))
+        size = SIZE // 2 if self.both else SIZE
+        self.encoder.rnn = rnn(EMBEDDING, size, layers, batch_first=True, bidirectional=self.both)
+        if self.feeds:
+            self.decoder.rnn = nn.ModuleDict({"layers": nn.ModuleList()})
+            for layer in range(layers):
+                self.decoder.rnn["layers"].append(cell(SIZE if layer else EMBEDDING + SIZE, SIZE))
+        else:
+            self.decoder.rnn = rnn(EMBEDDING, SIZE, layers, batch_first=True)
+        attention = nn.ModuleDict()
+        if global_attention == "general":
+            attention["linear_in"] = nn.Linear(SIZE, SIZE, bias=False)
+        if global_attention == "mlp":
+            attention["linear_context"] = nn.Linear(SIZE, SIZE, bias=False)
+            attention["linear_query"] = nn.Linear(SIZE, SIZE)
+            attention["v"] = nn.Linear(SIZE, 1, bias=False)
+        if global_attention != "none":
+            attention["linear_out"] = nn.Linear(2 * SIZE, SIZE, bias=global_attention == "mlp")
+            self.decoder.attn = attention
+
+    def forward(self, source: list[int], target: list[int]) -> Tensor:
+        memory, finals = self.encoder.rnn(self.encoder.embed(source))
+        finals = finals if self.is_lstm else (finals,)
+        if self.both:
+            finals = tuple(torch.cat([part[0::2], part[1::2]], 2) for part in finals)
+        embedded = self.decoder.embed(target)
+        if not self.feeds:
+            outputs, _ = self.decoder.rnn(embedded, finals if self.is_lstm else finals[0])
+            return self.generator(outputs[0] if self.score == "none" else self._attend(outputs[0], memory[0]))
+        states = [tuple(part[layer] for part in finals) for layer in range(len(finals[0]))]
+        fed, found = torch.zeros(1, SIZE), []
+        for symbol in embedded.unbind(1):
+            output = torch.cat([symbol, fed], 1)
+            for layer, cell in enumerate(self.decoder.rnn["layers"]):
+                new = cell(output, states[layer] if self.is_lstm else states[layer][0])
+                states[layer] = new if self.is_lstm else (new,)
+                output = states[layer][0]
+            fed = self._attend(output, memory[0])
+            found.append(fed)
+        return self.generator(torch.cat(found))
+
+    def _attend(self, query: Tensor, memory: Tensor) -> Tensor:
+        """onmt/modules/global_attention.py, of queries [T, H] and memory [S, H]."""
+        attention = self.decoder.attn
+        if self.score == "mlp":
+            inner = attention["linear_query"](query).unsqueeze(1) + attention["linear_context"](memory)
+            scores = attention["v"](torch.tanh(inner)).squeeze(2)
+        else:
+            scores = (attention["linear_in"](query) if self.score == "general" else query) @ memory.T
+        out = attention["linear_out"](torch.cat([torch.softmax(scores, -1) @ memory, query], 1))
+        return out if self.score == "mlp" else torch.tanh(out)
+
+
+def write(folder: Path, model: Onmt, start: str = "<s>", layers: int = 1, **options: Any) -> Path:
+    """A checkpoint as OpenNMT-py leaves it."""
+    said = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "global_attention": "general"}
+    sizes = {"enc_layers": layers, "dec_layers": layers, "enc_hid_size": SIZE, "dec_hid_size": SIZE}
+    state = model.state_dict()
+    content = {
+        "model": {name: tensor for name, tensor in state.items() if not name.startswith("generator.")},
+        "generator": model.generator.state_dict(),
+        "vocab": {"src": SYMBOLS, "tgt": SYMBOLS, "data_task": "seq2seq", "decoder_start_token": start},
+        "opt": Namespace(**(said | sizes | options)),
+        "optim": {},
+    }
+    torch.save(content, folder / "model_step_10.pt")
+    return folder / "model_step_10.pt"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_computes_the_same(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    options = dict(ARCHITECTURES[name])
+    start = options.pop("start", "<s>")
+    model = Onmt(**options).eval()
+    imported = read(write(tmp_path, model, start, **options), False)
+    first = BOS if start == "<s>" else EOS
+    with torch.no_grad():
+        theirs = torch.log_softmax(model([4, 6, UNK, 5], [first, 8, 5, UNK])[:, [UNK, EOS, *range(4, 9)]], -1)
+        ours = logits_of(imported, "a c ? b", "e b ?")
+    torch.testing.assert_close(torch.log_softmax(ours[:, [1, *range(3, 9)]], -1), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"decoder_type": "transformer"}, "decoder_type = 'transformer': can't be imported, only 'rnn' can"),
+        ({"rnn_type": "SRU"}, "rnn_type = 'SRU': can't be imported"),
+        ({"global_attention_function": "sparsemax"}, "global_attention_function = 'sparsemax': can't be imported"),
+        ({"position_encoding": True}, "position_encoding = True: can't be imported"),
+        ({"global_attention": "none"}, "input_feed = 1 can't be imported with global_attention"),
+        ({"transforms": ["filtertoolong", "sentencepiece"]}, "transforms sentencepiece can't be imported: add --seg"),
+    ],
+)
+def test_what_cannot_be_represented_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        read(write(tmp_path, Onmt(), **options), False)
+
+
+def test_weights_that_the_model_would_not_have(tmp_path: Path) -> None:
+    model = Onmt()
+    model.encoder.bridge = nn.ModuleList([nn.Linear(3, 3)])
+    with pytest.raises(UserError, match=r"weights of what can't be imported: encoder.bridge.0.bias"):
+        read(write(tmp_path, model), False)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch executed",)
+
+
+def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"opt": Malicious()}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"it is made of posix\.system, which would have to be executed"):
+        read(tmp_path / "model.pt", False)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"])
+def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="no checkpoint that torch has saved"):
+        read(path, False)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "said"),
+    [
+        ([*SYMBOLS[:-1], "a"], "'a' stands in the vocabulary twice"),
+        ([*SYMBOLS[:-1], "<pad>"], "'<pad>' is an ordinary symbol there, and a special one here"),
+        (("a",), "its vocab.src is no list of symbols"),
+    ],
+)
+def test_vocabularies_that_cannot_be_ours(symbols: Any, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path, Onmt())
+    with torch.serialization.safe_globals([Namespace]):
+        content = torch.load(path)
+    content["vocab"]["src"] = symbols
+    torch.save(content, path)
+    with pytest.raises(UserError, match=said):
+        read(path, False)
