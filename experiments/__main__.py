@@ -1,7 +1,6 @@
 """python -m experiments: trains what a plan names, and makes tables and pictures of it."""
 
 import argparse
-import sys
 
 from attendant.runtime.command import exit_command
 from experiments.plan import plan_names
