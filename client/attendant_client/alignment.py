@@ -27,7 +27,17 @@ def links(answer: Generation | Score, *, hypothesis: int = 0) -> tuple[Link, ...
     if found.attention is None:
         raise ValueError("the answer has no attention weights; ask for them with attention=True")
     end = len(answer.source_tokens) - 1 if answer.source_tokens[-1] == EOS else None
-    rows = found.attention[: len(tokens)]
+    return hard_links(found.attention, len(tokens), end)
+
+
+def hard_links(weights: Sequence[Sequence[float]], num_tokens: int, end: int | None = None) -> tuple[Link, ...]:
+    """The links of attention weights [T, S].
+
+    Args:
+        num_tokens: of the target; a row of its end, where there is one, has no link.
+        end: the column of the source's end; None: it has none.
+    """
+    rows = weights[:num_tokens]
     return tuple((source, target) for target, row in enumerate(rows) if (source := _largest(row)) != end)
 
 
