@@ -32,8 +32,13 @@ def parser() -> argparse.ArgumentParser:
     memory = commands.add_parser(
         "memory", help="trains small recurrent networks to remember, and shows their gradients"
     )
-    memory.set_defaults(run=lambda _: (learn_all(), show_memory()), given=None)
+    memory.set_defaults(run=_memory, given=None)
     return found
+
+
+def _memory(_: None) -> None:
+    learn_all()
+    show_memory()
 
 
 def main() -> None:

@@ -53,9 +53,8 @@ def measure_costs(name: str) -> None:
         for variant in plan.variants:
             run = run_of(name, variant, plan.seeds[0])
             if run.evaluations():
-                print(f"{variant.name}: exporting", flush=True)
                 loaded = load_run(run.path)
-                step = stepping(loaded, Path(folder) / variant.name)
+                step = stepping(loaded, RUNS / f"{name}-bundles" / variant.name)
                 visits[variant.name] = training_of(loaded.recipe, loaded.model, experiment.corpus), step
         rounds = [{variant: (train(), step()) for variant, (train, step) in visits.items()} for _ in range(NUM_ROUNDS)]
     costs = {
@@ -104,8 +103,14 @@ def training_of(recipe: Recipe, model: Seq2Seq, corpus: Corpus) -> Callable[[], 
 
 
 def stepping(loaded: LoadedRun, folder: Path) -> Callable[[], float]:
-    """What steps NUM_ROWS rows of NUM_ROWS words in ONNX Runtime, fp32, and returns milliseconds of a step."""
-    write_bundle(exportable_run(loaded), folder, precisions=("fp32",), plan=QUICK)
+    """What steps NUM_ROWS rows of NUM_ROWS words in ONNX Runtime, fp32, and returns milliseconds of a step.
+
+    The bundle stays in `folder`, and is made where there is none.
+    """
+    if not folder.exists():
+        print(f"exporting {folder}", flush=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_bundle(exportable_run(loaded), folder, precisions=("fp32",), plan=QUICK)
     stepper = OnnxStepper(open_bundle(folder), "fp32", "cpu", num_threads=1)
     sources = [[5 + place % 20] * SOURCE_LENGTH for place in range(NUM_ROWS)]
 

@@ -55,7 +55,9 @@ def attended(model: TextModel, words: Sequence[AlignedWord]) -> list[Floats]:
 
 def links_of(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
     """The hard links of attention; a column behind the letters is the source's end."""
-    return [hard_links(one, len(word.sounds), len(word.word)) for one, word in zip(weights, words, strict=True)]
+    return [
+        hard_links(one.tolist(), len(word.sounds), len(word.word)) for one, word in zip(weights, words, strict=True)
+    ]
 
 
 def diagonal_links(words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:

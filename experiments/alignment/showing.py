@@ -48,9 +48,9 @@ def _differences(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) 
         attention = {sound: letter for letter, sound in found}
         for sound, name in enumerate(word.sounds):
             possible = sorted(letter for letter, one in word.possible if one == sound)
-            if attention.get(sound) not in (possible or [None]):
-                letters = [*([attention[sound]] if sound in attention else [])]
-                yield [word.word, name, _marked(word.word, letters), _marked(word.word, possible)]
+            looked = [attention[sound]] if sound in attention else []
+            if looked != possible and not set(looked) & set(possible):
+                yield [word.word, name, _marked(word.word, looked), _marked(word.word, possible)]
 
 
 def _marked(word: str, letters: Sequence[int]) -> str:

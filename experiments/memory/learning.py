@@ -71,7 +71,7 @@ def learn(kind: Kind, optimizer_name: str, *, clips: bool, seed: int) -> dict[st
         inputs, symbols = sequences(BATCH_SIZE, DELAY, generator)
         logits = network(inputs)
         optimizer.zero_grad()
-        F.cross_entropy(logits, symbols).backward()
+        F.cross_entropy(logits, symbols).backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM if clips else torch.inf))
         largest = max(largest, norm)
         optimizer.step()

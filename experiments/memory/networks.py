@@ -78,12 +78,12 @@ class Network(nn.Module):
             [torch.stack([_squares(next(gradients), like=part) for part in parts]).sum(0) for parts in kept]
         )
         norms = squares.sqrt().flip(0)[:-1]
-        relative: Tensor = (norms / norms[0]).T
-        return relative
+        return (norms / norms[0]).T
 
     def eigenvalues(self) -> Tensor:
         """[H] complex, of a tanh network's recurrent matrix."""
-        return torch.linalg.eigvals(self.recurrent.weight_hh_l0.detach())
+        values: Tensor = torch.linalg.eigvals(self.recurrent.weight_hh_l0.detach())
+        return values
 
 
 def _squares(gradient: Tensor | None, *, like: Tensor) -> Tensor:
