@@ -36,11 +36,12 @@ def _outcome(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _draw_gradients(results: Sequence[dict[str, Any]]) -> None:
-    """Medians over the seeds."""
+    """Medians over the seeds; at the end of those alone that have solved the task."""
     with picture("memory-gradients", 7.5, 3.2, columns=2) as axes:
-        for axis, when, title in zip(axes, ("before", "after"), ("at first", "after learning"), strict=True):
+        for axis, when, title in zip(axes, ("before", "after"), ("at first", "once it is solved"), strict=True):
             for number, kind in enumerate(KINDS):
-                norms = np.median([one[when]["norms"] for one in _of(results, kind.name, "adam", True)], 0)
+                runs = _of(results, kind.name, "adam", True)
+                norms = np.median([one[when]["norms"] for one in runs if when == "before" or one["solved_at"]], 0)
                 style = LINE_STYLES[number % len(LINE_STYLES)]
                 axis.plot(norms, color=series_color(number), linestyle=style, label=kind.name)
             axis.axvline(DELAY, color=FAINT, linewidth=0.8)
