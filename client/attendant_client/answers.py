@@ -1,5 +1,6 @@
 """What the server answers, as plain frozen values. Log-probabilities are natural logarithms."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -134,6 +135,16 @@ class Score:
     target_tokens: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     attention: tuple[tuple[float, ...], ...] | None
+
+    @property
+    def perplexity(self) -> float:
+        """Per token: exp(-log_prob / number of summands)."""
+        return math.exp(-self.log_prob / len(self.token_log_probs))
+
+    def word_perplexity(self, target: str) -> float:
+        """Per word of the target's text: what white space separates, and the end where it counts."""
+        counts_end = len(self.token_log_probs) > len(self.target_tokens)
+        return math.exp(-self.log_prob / (len(target.split()) + counts_end))
 
     def _repr_html_(self) -> str:
         """In notebooks: the summands, and where the decoder looked, if that was asked for."""

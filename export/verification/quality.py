@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision
@@ -18,7 +18,7 @@ from attendant.training.assessment.session import EvaluationData, read_data, rea
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
-from attendant.training.evaluation.metrics import LOWER_IS_BETTER, is_better
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityName, is_better
 from attendant.training.run.loading import LoadedRun
 
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
@@ -56,10 +56,13 @@ class Measurement:
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
             entries += self._values(precision, stepper, self.config, say, {one.metric: one.value for one in entries})
-        if self.config.beam_size == 1:
+        # A search has nothing to do with perplexity.
+        searched = tuple(metric for metric in self.config.metrics if metric not in get_args(PerplexityName))
+        if self.config.beam_size == 1 or not searched:
             return tuple(entries)
-        greedy = self._values("fp32", steppers["fp32"], self.config.model_copy(update={"beam_size": 1}), say, {})
-        metric = self.config.metrics[0]
+        config = self.config.model_copy(update={"beam_size": 1, "metrics": searched})
+        greedy = self._values("fp32", steppers["fp32"], config, say, {})
+        metric = searched[0]
         beam, alone = (next(one for one in found if one.metric == metric) for found in (entries, greedy))
         if is_better(metric, alone.value, beam.value):
             advise(
@@ -153,11 +156,14 @@ def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> Evaluati
 
 
 def losses(evaluation: Sequence[Evaluation]) -> dict[str, float]:
-    """Metric -> by how much int8 is worse than fp32, of those measured in both; negative where it is better."""
+    """Metric -> by how much int8 is worse than fp32, of those measured in both; negative where it is better.
+
+    Perplexities are not among them: what is served is outputs.
+    """
     return {
         one.metric: one.difference if one.metric in LOWER_IS_BETTER else -one.difference
         for one in evaluation
-        if one.precision == "int8" and one.difference is not None
+        if one.precision == "int8" and one.difference is not None and one.metric not in get_args(PerplexityName)
     }
 
 

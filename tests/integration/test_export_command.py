@@ -62,7 +62,7 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert manifest.limits.max_source_tokens == 16
     assert manifest.provenance.recipe["data"]["fetch"] == "reverse"
     assert manifest.provenance.checkpoint.startswith("sha256:")
-    assert {one.metric for one in manifest.evaluation} == {"exact_match"}
+    assert {one.metric for one in manifest.evaluation} == {"exact_match", "perplexity", "word_perplexity"}
     assert (manifest.certificates[0].grid.batch_sizes[-1], manifest.certificates[0].grid.source_lengths[-1]) == (64, 80)
     assert {example.beam_size for example in opened.golden} == {1, 4}
     assert manifest.reference is not None and manifest.reference.num_examples >= 100
@@ -200,7 +200,9 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     manifest = open_bundle(output).manifest
     decoding = manifest.decoding
     assert (decoding.beam_size, decoding.length_penalty, decoding.patience) == (4, 0.6, 2.0)
-    measured = [one for one in manifest.evaluation if one.num_examples == 2]
+    on_file = [one for one in manifest.evaluation if one.num_examples == 2]
+    assert [one.precision for one in on_file if one.metric == "perplexity"] == ["fp32", "int8"]
+    measured = [one for one in on_file if one.metric == "exact_match"]
     assert [(one.metric, one.precision) for one in measured] == [
         ("exact_match", precision) for precision in ("fp32", "int8", "fp32")
     ]

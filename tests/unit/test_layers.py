@@ -39,7 +39,7 @@ ALLOWED = {
     "attendant_client": {"attendant_client"},
 }
 # A checkout makes the folders importable by their bare names too: a module under two names would be two modules.
-OURS = {"attendant", "attendant_client", "demo", "tests", "benchmarks", *TOPS}
+OURS = {"attendant", "attendant_client", "demo", "tests", "benchmarks", "experiments", *TOPS}
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
     "onnxruntime": {"attendant.runtime.onnx.session"},

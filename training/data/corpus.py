@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
+from attendant.runtime.perplexity import count_words
 from attendant.training.data.config import DataConfig
 from attendant.training.data.distillation import TaughtPositions
 from attendant.training.data.pairs import Pair, num_words
@@ -85,6 +86,7 @@ class PairEncoder:
 
     Attributes:
         num_too_long, num_unequal: left out so far.
+        num_target_words: of what stayed, as perplexity counts them.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class PairEncoder:
         self._target_tokenizer = target_tokenizer
         self._config = config
         self._append_eos = append_eos
-        self.num_too_long = self.num_unequal = 0
+        self.num_too_long = self.num_unequal = self.num_target_words = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
         """The ids of source and target, pair by pair; no more than a chunk of them is in memory. Raises UserError: at
@@ -103,12 +105,14 @@ class PairEncoder:
         num_pairs = num_kept = 0
         for chunk in in_chunks(pairs):
             num_pairs += len(chunk)
-            sources = [pair.source for pair in chunk]
-            source_ids = encode_source(self._source_tokenizer, sources, append_eos=self._append_eos)
+            source_ids = encode_source(
+                self._source_tokenizer, [pair.source for pair in chunk], append_eos=self._append_eos
+            )
             target_ids = self._target_tokenizer.encode_batch([pair.target for pair in chunk])
-            for text, source, target in zip(sources, source_ids, target_ids, strict=True):
-                if self._stays(text, len(source) - self._append_eos, len(target)):
+            for pair, source, target in zip(chunk, source_ids, target_ids, strict=True):
+                if self._stays(pair.source, len(source) - self._append_eos, len(target)):
                     num_kept += 1
+                    self.num_target_words += count_words(pair.target)
                     yield source, target
         if not num_kept:
             config = self._config

@@ -1,8 +1,8 @@
 """Everything that is measured of one decoding of a test set."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
@@ -10,7 +10,8 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
-from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
+from attendant.training.evaluation.metrics import MetricName, PerplexityName, Statistics, take_statistics
+from attendant.training.evaluation.perplexity import perplexity_statistics, score_references
 from attendant.training.table import Count, Table
 
 
@@ -27,7 +28,7 @@ class EvaluationConfig(Table):
             model is measured on longer texts than it was trained on.
     """
 
-    metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match",)
+    metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
     beam_size: Count = 1
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     patience: Annotated[float, Field(gt=0.0)] | None = None
@@ -110,17 +111,15 @@ def evaluate(
         num_resamples: of the bootstrap; 0: no intervals.
         length_edges: the metrics are taken by the source's length too, in bins that end there.
     """
-    outputs = [one.text for one in decoded]
-    references = [one.example.references for one in decoded]
     lengths = [] if length_edges is None else source_lengths(model, decoded, length_unit)
-    statistics = tuple(take_statistics(metric, outputs, references) for metric in metrics)
+    statistics = tuple(_statistics(model, decoded, metrics))
     measurements = tuple(
         Measurement(
             metric=taken.metric,
             value=round(taken.value, 4),
             interval=confidence_interval(taken, num_resamples),
             num_resamples=num_resamples,
-            protocol=f"{data_name}; {taken.rule}; {describe_search(options)}, at most {options.max_length} tokens",
+            protocol="; ".join((data_name, taken.rule, *_how(taken.metric, options))),
             num_examples=len(decoded),
             decoding={
                 "beam_size": options.beam_size,
@@ -136,6 +135,25 @@ def evaluate(
         for taken in statistics
     )
     return Evaluation(options=options, statistics=statistics, measurements=measurements)
+
+
+def _statistics(model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[MetricName]) -> Iterator[Statistics]:
+    outputs = [one.text for one in decoded]
+    references = [one.example.references for one in decoded]
+    scored = None
+    for metric in metrics:
+        match metric:
+            case "perplexity" | "word_perplexity":
+                scored = scored or score_references(model, [one.example for one in decoded])
+                yield perplexity_statistics(metric, scored)
+            case _:
+                yield take_statistics(metric, outputs, references)
+
+
+def _how(metric: MetricName, options: DecodingOptions) -> Iterator[str]:
+    """The search, for metrics that one has to do with."""
+    if metric not in get_args(PerplexityName):
+        yield f"{describe_search(options)}, at most {options.max_length} tokens"
 
 
 def describe_search(options: DecodingOptions) -> str:

@@ -19,11 +19,15 @@ from sacrebleu.metrics.base import Metric as SacrebleuMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-MetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
+TextMetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
+PerplexityName = Literal["perplexity", "word_perplexity"]
+"""Of the references' probabilities, not of outputs: see training/evaluation/perplexity.py."""
+
+MetricName = Literal[TextMetricName, PerplexityName]
 References = Sequence[Sequence[str]]
 Floats64 = NDArray[np.float64]
 
-LOWER_IS_BETTER = frozenset(("loss", "wer", "per"))
+LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "perplexity", "word_perplexity"))
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
 
 
@@ -58,7 +62,7 @@ class Statistics:
         return replace(self, rows=self.rows[indices])
 
 
-def take_statistics(metric: MetricName, outputs: Sequence[str], references: References) -> Statistics:
+def take_statistics(metric: TextMetricName, outputs: Sequence[str], references: References) -> Statistics:
     """A metric's statistics of outputs against the references of their examples, one entry each. Raises ValueError:
     there are no outputs.
     """
@@ -140,7 +144,7 @@ class _RougeTokenizer:
         return ROUGE_WORD.findall(text.lower())
 
 
-TAKERS: dict[MetricName, Callable[[Sequence[str], References], Taken]] = {
+TAKERS: dict[TextMetricName, Callable[[Sequence[str], References], Taken]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,

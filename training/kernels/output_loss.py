@@ -37,7 +37,7 @@ def output_loss(
     label_smoothing: float,
     taught: Taught | None = None,
     copies: Copies | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
 
     Within autocast the products are in its type, and everything else in the weights'.
@@ -50,7 +50,8 @@ def output_loss(
         copies: what can be copied at each position; None: nothing.
 
     Returns:
-        the sum in nats, a scalar.
+        the sum in nats, a scalar; and that of the true symbols alone, without smoothing and teachers, of which there is
+        no gradient.
     """
     dtype = product_dtype(weight)
     if dtype == torch.float16:
@@ -58,11 +59,12 @@ def output_loss(
         # bias comes on top in float32: float16 has no finite number for what can't be generated.
         logits = F.linear(inputs, weight).float() + bias
         logits = logits if copies is None else mixed(logits, copies)
-        return smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+        loss = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+        return loss, F.cross_entropy(logits.detach(), target_ids, reduction="sum")
     wanted = target_masses(target_ids, label_smoothing, taught, like=bias)
     given = (inputs, weight, bias, *wanted, label_smoothing, dtype)
-    total: Tensor = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
-    return total
+    both: tuple[Tensor, Tensor] = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
+    return both
 
 
 class _OutputLoss(torch.autograd.Function):
@@ -81,11 +83,11 @@ class _OutputLoss(torch.autograd.Function):
         dtype: torch.dtype,
         symbols: Tensor | None,
         scores: Tensor | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         with without_autocast(inputs.device):
             low_weight = weight.to(dtype)
             shares = smoothing_shares(bias, label_smoothing) if label_smoothing > 0 else None
-            total = bias.new_zeros(())
+            total, true_total = bias.new_zeros(()), bias.new_zeros(())
             of_inputs, of_weight, of_bias = [], None, torch.zeros_like(bias)
             copies = None if symbols is None or scores is None else Copies(symbols, scores)
             of_scores = None if scores is None else torch.empty_like(scores)
@@ -100,22 +102,24 @@ class _OutputLoss(torch.autograd.Function):
                     logits = low.to(weight.dtype).add_(bias)  # where they are the same type, `low` is free for it
                     targets = _Targets(wanted[rows], masses[rows], rest[rows], shares)
                     if copies is None or of_scores is None:
-                        loss, gradients = _at_logits(logits, targets)
+                        loss, true_loss, gradients = _at_logits(logits, targets)
                     else:
                         here = Copies(*(each[rows] for each in copies))
-                        loss, gradients, of_scores[rows] = _at_mixture(logits, here, targets)
+                        loss, true_loss, gradients, of_scores[rows] = _at_mixture(logits, here, targets)
                     total += loss
+                    true_total += true_loss
                     of_bias += gradients.sum(0)
                     low.copy_(gradients)
                 of_inputs.append(torch.mm(low_logits, low_weight).to(inputs.dtype))
                 of_weight_here = torch.mm(low_logits.T, part).to(weight.dtype)
                 of_weight = of_weight_here if of_weight is None else of_weight.add_(of_weight_here)
         ctx.gradients = torch.cat(of_inputs), of_weight, of_bias, of_scores
-        return total
+        ctx.mark_non_differentiable(true_total)
+        return total, true_total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
         of_inputs, of_weight, of_bias, of_scores = (None if each is None else each.mul_(gradient) for each in gradients)
         return of_inputs, of_weight, of_bias, None, None, None, None, None, None, of_scores
@@ -136,20 +140,22 @@ class _Targets(NamedTuple):
     shares: Tensor | None
 
 
-def _at_logits(logits: Tensor, targets: _Targets) -> tuple[Tensor, Tensor]:
-    """The loss of some rows of logits [n, V], and its gradients [n, V]."""
+def _at_logits(logits: Tensor, targets: _Targets) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of some rows of logits [n, V], that of the true symbols alone, and the gradients [n, V] of the first."""
     symbols, masses, rest, shares = targets
     gradients = torch.softmax(logits, 1)
     # log sum exp(z), from the largest of both: logarithms of all probabilities would take exp() twice.
     log_normalizers = logits.amax(1, keepdim=True) - gradients.amax(1, keepdim=True).log_()
-    losses = log_normalizers.squeeze(1) - (masses * logits.gather(1, symbols)).sum(1)
+    wanted = logits.gather(1, symbols)  # the true symbol first
+    losses = log_normalizers.squeeze(1) - (masses * wanted).sum(1)
+    true_loss = log_normalizers.sum() - wanted[:, 0].sum()
     if shares is not None:
         losses -= rest * torch.mv(logits, shares)
         gradients.addr_(rest, shares, alpha=-1)
-    return losses.sum(), gradients.scatter_add_(1, symbols, -masses)
+    return losses.sum(), true_loss, gradients.scatter_add_(1, symbols, -masses)
 
 
-def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tensor, Tensor, Tensor]:
+def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `_at_logits` of the mixture u, with the gradients [n, S] of the scores.
 
     With L = log_softmax(z) and c = exp(score) / (exp L + exp(score)) at the source's symbols, du/dscore is c, du/dL is
@@ -160,13 +166,13 @@ def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tens
     generated = log_probs.gather(1, symbols)
     copied = torch.sigmoid(scores - generated)
     mixture = mixed_in(log_probs, generated, copies)
-    loss, gradients = _at_logits(mixture, targets)
+    loss, true_loss, gradients = _at_logits(mixture, targets)
     # Of a symbol that stands several times, its first place gets all.
     earlier = (symbols.unsqueeze(2) == symbols.unsqueeze(1)).tril(-1).any(2)
     of_scores = (gradients.gather(1, symbols) * copied).masked_fill_(earlier, 0)
     gradients.scatter_add_(1, symbols, -of_scores)
     gradients -= log_probs.exp_() * gradients.sum(1, keepdim=True)
-    return loss, gradients, of_scores
+    return loss, true_loss, gradients, of_scores
 
 
 def _even(number: int) -> int:

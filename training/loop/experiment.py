@@ -114,6 +114,7 @@ def prepare(
     validator = Validator(
         recipe=recipe,
         corpus=validation_corpus,
+        num_words=encoder.num_target_words,
         examples=sample_evenly(examples, recipe.validation.max_examples),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,

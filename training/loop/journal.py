@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from attendant.runtime.files import told_of, write_text
+from attendant.runtime.perplexity import perplexity
 from attendant.training.loop.progress import StepProgress, TrainingProgress
 from attendant.training.loop.update import Gradient
 from attendant.training.run.directory import Run
@@ -111,17 +112,25 @@ class StepLog:
             seconds_left: until the run's nearest limit; None: it has none.
         """
         self._loss += gradient.loss * num_tokens
+        self._cross_entropy += gradient.cross_entropy * num_tokens
         self._num_tokens += num_tokens
         self._seconds += seconds
         mean, speed = self._loss / self._num_tokens, self._num_tokens / max(self._seconds, 1e-9)
-        self._progress.step(StepProgress(*at, loss=mean, rate=speed, seconds_left=seconds_left))
+        wavering = perplexity(-self._cross_entropy, self._num_tokens)
+        self._progress.step(StepProgress(*at, loss=mean, perplexity=wavering, rate=speed, seconds_left=seconds_left))
         if state.step % self._every_steps == 0:
-            values = {"loss": mean, "learning_rate": rate, "tokens_per_second": speed, "seconds": state.seconds}
+            values = {
+                "loss": mean,
+                "perplexity": wavering,
+                "learning_rate": rate,
+                "tokens_per_second": speed,
+                "seconds": state.seconds,
+            }
             if math.isfinite(gradient.norm):
                 values["gradient_norm"] = gradient.norm
             self._journal.write("train", step=state.step, epoch=state.epoch, values=values)
             self._begin()
 
     def _begin(self) -> None:
-        self._loss = self._seconds = 0.0
+        self._loss = self._cross_entropy = self._seconds = 0.0
         self._num_tokens = 0

@@ -19,6 +19,7 @@ class StepProgress:
     Attributes:
         epoch, batch: counted from 1.
         loss: in nats per target token, over the last steps.
+        perplexity: per target token, likewise; label smoothing is in the loss alone.
         rate: in target tokens per second.
         seconds_left: until the run's nearest limit; None: it has none.
     """
@@ -27,6 +28,7 @@ class StepProgress:
     batch: int
     num_batches: int
     loss: float
+    perplexity: float
     rate: float
     seconds_left: float | None
 
@@ -52,8 +54,8 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         self._last, self._pause = self._clock(), min(MOST_PLAIN_SECONDS, 2 * self._pause)
         left = _left(at.seconds_left)
         self._write(
-            f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, {at.rate:,.0f} tokens/s"
-            + (left and f", {left}")
+            f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, "
+            f"perplexity {at.perplexity:.4g}, {at.rate:,.0f} tokens/s" + (left and f", {left}")
         )
 
     def say(self, line: str) -> None:
@@ -70,13 +72,13 @@ class LiveProgress(TrainingProgress):
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
+            TextColumn("loss {task.fields[loss]}  perplexity {task.fields[perplexity]}  {task.fields[rate]} tokens/s"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("starting", total=None, loss="-", rate="-", left="")
+        self._task = self._progress.add_task("starting", total=None, loss="-", perplexity="-", rate="-", left="")
 
     def __enter__(self) -> "LiveProgress":
         self._progress.start()
@@ -92,6 +94,7 @@ class LiveProgress(TrainingProgress):
             completed=at.batch,
             total=at.num_batches,
             loss=f"{at.loss:.3f}",
+            perplexity=f"{at.perplexity:.4g}",
             rate=f"{at.rate:,.0f}",
             left=_left(at.seconds_left),
         )

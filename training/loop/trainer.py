@@ -180,7 +180,8 @@ class Trainer:
 
     def _validated_values(self) -> dict[str, float]:
         """By name. The first process validates, the others wait."""
-        names: list[str] = list(dict.fromkeys(("loss", self._recipe.validation.metric)))
+        metric = self._recipe.validation.metric
+        names: list[str] = list(dict.fromkeys(("loss", "perplexity", "word_perplexity", metric)))
         values = dict.fromkeys(names, 0.0)
         if self._processes.is_first:
             published = self._average.model if self._average else self._model

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,11 +26,13 @@ class Gradient:
 
     Attributes:
         loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
+        cross_entropy: likewise, of the true symbols alone: without label smoothing, teachers and coverage.
         norm: of the gradient before it is clipped.
         overflowed: fp16's range was left, as it happens now and then; the update is left out and the scale lowered.
     """
 
     loss: float
+    cross_entropy: float
     norm: float
     overflowed: bool
 
@@ -48,14 +51,14 @@ class Objective(nn.Module):
         self._label_smoothing = label_smoothing
         self._coverage_loss = coverage_loss
 
-    def forward(self, batch: Batch, sampling: float = 0.0) -> Tensor:
+    def forward(self, batch: Batch, sampling: float = 0.0) -> tuple[Tensor, Tensor]:
         """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
 
         Args:
             sampling: the probability of an input of the decoder to be its own; see `sampled_inputs`.
 
         Returns:
-            their sum in nats, a scalar.
+            their sum in nats, a scalar; and the cross-entropy of the true symbols alone, of which there is no gradient.
         """
         forced = self.model.forced(
             batch.source_ids,
@@ -64,7 +67,7 @@ class Objective(nn.Module):
             batch.positions,
             keep_attention=self._coverage_loss > 0,
         )
-        loss = output_loss(
+        loss, true_loss = output_loss(
             forced.readouts,
             *self.model.output_layer(),
             batch.target_ids,
@@ -74,7 +77,7 @@ class Objective(nn.Module):
         )
         if self._coverage_loss > 0 and forced.weights is not None:
             loss = loss + self._coverage_loss * repeated_attention(forced.weights, batch.positions)
-        return loss
+        return loss, true_loss
 
 
 class Updater:
@@ -117,18 +120,18 @@ class Updater:
             sampling: see Objective.forward.
         """
         self._optimizer.zero_grad(set_to_none=True)
-        total = 0.0
+        totals = np.zeros(2)
         with fast_products(self._device):
             for place, batch in enumerate(batches, 1):
                 is_last = place == len(batches)
-                total += self._backward(batch.to(self._device), num_tokens, sampling, is_last=is_last)
+                totals += self._backward(batch.to(self._device), num_tokens, sampling, is_last=is_last)
         self.scaler.unscale_(self._optimizer)
         norm = self._clip()
-        loss = self._processes.sums([total])[0] / num_tokens
+        loss, cross_entropy = (total / num_tokens for total in self._processes.sums(totals.tolist()))
         # A scale that has come down to 1 protects from nothing any more: then the gradient itself is at fault.
         can_lower = self.scaler.is_enabled() and self.scaler.get_scale() > 1
         overflowed = can_lower and math.isfinite(loss) and not math.isfinite(norm)
-        return Gradient(loss, norm, overflowed)
+        return Gradient(loss, cross_entropy, norm, overflowed)
 
     def step(self, rate: float) -> None:
         """Moves the weights along the gradient, at this learning rate."""
@@ -146,13 +149,14 @@ class Updater:
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
         return norm
 
-    def _backward(self, batch: Batch, num_tokens: int, sampling: float, *, is_last: bool) -> float:
+    def _backward(self, batch: Batch, num_tokens: int, sampling: float, *, is_last: bool) -> tuple[float, float]:
+        """Returns the sums of `Objective`."""
         # The processes exchange gradients once, with the last batch's.
         waits = isinstance(self._objective, DistributedDataParallel) and not is_last
         with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
             with make_autocast(self._precision, self._device):
-                total = self._objective(batch, sampling)
+                total, true_total = self._objective(batch, sampling)
             # Their exchange takes the mean over the processes; the sum is wanted.
             loss = total / num_tokens * self._processes.size
             self.scaler.scale(loss).backward()
-        return float(total.item())
+        return float(total.item()), float(true_total.item())

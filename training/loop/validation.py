@@ -7,6 +7,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.perplexity import perplexity
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
@@ -24,21 +25,28 @@ class Validator:
 
     Attributes:
         corpus: the pairs whose loss is taken.
+        num_words: of their targets, as perplexity counts them.
         examples: what is decoded.
     """
 
     recipe: Recipe
     corpus: Corpus
+    num_words: int
     examples: Sequence[Example]
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
     def validate(self, model: Seq2Seq, device: torch.device) -> dict[str, float]:
-        """The loss (nats per target token, not smoothed) and the configured metric, by name.
+        """The loss (nats per target token, not smoothed), its perplexities and the configured metric, by name.
 
         Draws no random numbers: a training goes on as if it had not been looked at.
         """
-        values = {"loss": self._loss(model, device)}
+        total, num_tokens = self._total_loss(model, device)
+        values = {
+            "loss": total / num_tokens,
+            "perplexity": perplexity(-total, num_tokens),
+            "word_perplexity": perplexity(-total, self.num_words),
+        }
         metric, max_length = self.recipe.validation.metric, self.recipe.data.max_target_tokens
         if metric != "loss":
             text_model = TextModel(
@@ -55,7 +63,8 @@ class Validator:
         return values
 
     @torch.no_grad()
-    def _loss(self, model: Seq2Seq, device: torch.device) -> float:
+    def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
+        """The sum over all target tokens, and their number."""
         model.eval()
         total, num_tokens = 0.0, 0
         for indices in BatchPlan(self.corpus, self.recipe.batches, seed=0).epoch(0):
@@ -64,4 +73,4 @@ class Validator:
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
             num_tokens += batch.num_target_tokens
         model.train()
-        return total / num_tokens
+        return total, num_tokens

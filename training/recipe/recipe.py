@@ -15,7 +15,7 @@ from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.distillation import DistillationConfig
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
 from attendant.training.evaluation.evaluating import EvaluationConfig
-from attendant.training.evaluation.metrics import MetricName
+from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.kernels.device import WantedDevice
 from attendant.training.kernels.precision import WantedPrecision
 from attendant.training.model import ModelConfig
@@ -120,7 +120,7 @@ class ValidationConfig(Table):
         patience: stop after that many validations without a new best; None: never.
     """
 
-    metric: MetricName | Literal["loss"] = "loss"
+    metric: TextMetricName | Literal["loss"] = "loss"
     every_steps: Count | None = None
     max_examples: Count | None = None
     patience: Count | None = None

@@ -109,7 +109,7 @@ async def _streamed(client: AttendantClient, source: Source, given: RequestOptio
 def _print(item: Item, answer: Answer, options: Namespace) -> None:
     several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
     # What has been streamed stands there already, but for the other hypotheses and the attention.
-    if not options.stream or several or options.attention or not isinstance(answer, Generation):
+    if not options.stream or several or options.attention or options.links or not isinstance(answer, Generation):
         source = item.source if item.name and several else None
         print(generation_as_text(answer, options, source), flush=True)
 
@@ -125,6 +125,7 @@ def _asked(options: Namespace) -> RequestOptions:
     drawn = {name: values[name] for name in Sampling.__annotations__ if values[name] is not None}
     if drawn or options.sample:
         given["sampling"] = Sampling(**drawn)
+    given |= {"attention": True} if options.links else {}
     return cast(RequestOptions, {**given, "token_log_probs": options.json})
 
 

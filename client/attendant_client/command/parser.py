@@ -49,6 +49,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--skip: leaves out lines of standard input, and TEXT is given")
     if getattr(options, "stream", False) and (options.json or options.bundle is not None):
         parser.error("--stream: excludes --json and --bundle")
+    if getattr(options, "links", False) and options.json:
+        parser.error("--links: stand behind texts; --json with --attention has the weights")
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
@@ -165,6 +167,11 @@ def _generate(command: argparse.ArgumentParser) -> None:
             _option(group, name, kind, option)
     output = command.add_argument_group("output")
     output.add_argument("--attention", action="store_true", help="draw where the decoder looked (the best hypothesis)")
+    output.add_argument(
+        "--links",
+        action="store_true",
+        help="after a tab, the source token that each target token looked at most: 0-0 1-2",
+    )
     _option(output, "replace_unknowns", *options_of(OutputFields)["replace_unknowns"])
     output.add_argument("--json", action="store_true", help="one JSON object per source, everything in it")
     output.add_argument("--stream", action="store_true", help="write each answer as it becomes certain, one at a time")

@@ -7,15 +7,19 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
+from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
 from attendant_client.attention_map import UNICODE_SHADES, draw
 from attendant_client.errors import AttendantError, InvalidArgument
+
+NO_ATTENTION = "(this model has no attention)"
 
 
 def generation_as_text(
     answer: Generation | AttendantError | None, options: Namespace, source: str | None = None
 ) -> str:
     """The text; or where there are several, a line for each: rank, score, text, separated by tabs. No answer: blank.
+    With --links, those of each text stand behind it.
 
     Args:
         source: stands before the rank, so that it is seen whose hypotheses these are; None: there is no other.
@@ -23,6 +27,8 @@ def generation_as_text(
     if not isinstance(answer, Generation):
         return ""
     texts = [as_one_line(hypothesis.text) for hypothesis in answer.hypotheses]
+    if options.links:
+        texts = [f"{text}\t{_links(answer, place)}" for place, text in enumerate(texts)]
     if len(texts) > 1:
         scores = (hypothesis.score for hypothesis in answer.hypotheses)
         whose = "" if source is None else as_one_line(source).replace("\t", " ") + "\t"
@@ -44,14 +50,18 @@ def generation_as_json(number: int, source: str | None, answer: Generation | Att
 
 
 def score_as_text(score: Score, options: Namespace) -> str:
-    """The log-probability, then a line for each of its summands: token, log-probability, separated by a tab."""
+    """The log-probability and what perplexity that is, then a line for each summand: token, log-probability, separated
+    by a tab.
+    """
     tokens = (*score.target_tokens, EOS)[: len(score.token_log_probs)]
     summands = [f"{token}\t{log_prob:.4f}" for token, log_prob in zip(tokens, score.token_log_probs, strict=True)]
-    return "\n".join([f"{score.log_prob:.4f}", *summands, *_attention(score, options)])
+    per_word = "" if options.tokens else f", {score.word_perplexity(options.target_text):.4g} per word"
+    whole = f"{score.log_prob:.4f}\tperplexity {score.perplexity:.4g} per token{per_word}"
+    return "\n".join([whole, *summands, *_attention(score, options)])
 
 
 def score_as_json(score: Score) -> str:
-    return _json(asdict(score))
+    return _json({**asdict(score), "perplexity": score.perplexity})
 
 
 def model_as_text(model: ModelInfo) -> str:
@@ -81,12 +91,18 @@ def model_as_json(model: ModelInfo) -> str:
     return _json(fields)
 
 
+def _links(answer: Generation, hypothesis: int) -> str:
+    if answer.hypotheses[hypothesis].attention is None:
+        return NO_ATTENTION
+    return as_text(links(answer, hypothesis=hypothesis))
+
+
 def _attention(answer: Generation | Score, options: Namespace) -> list[str]:
     if not options.attention:
         return []
     weights = answer.hypotheses[0].attention if isinstance(answer, Generation) else answer.attention
     if weights is None:
-        return ["(this model has no attention)"]
+        return [NO_ATTENTION]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return ["", draw(answer, width=width, ascii_only=not _shades_can_be_written()), ""]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from attendant_client.command import main
@@ -86,6 +87,7 @@ def test_a_request_id_reaches_the_server(server: Served) -> None:
         (["-", "--request-id", "x"], "--request-id: is not for standard input"),
         (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
         (["a", "--stream", "--json"], "--stream: excludes --json"),
+        (["a", "--links", "--json"], "--links: stand behind texts"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -138,6 +140,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(
 def test_several_hypotheses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "ab", "--num-hypotheses", "2"]) == 0
     assert capsys.readouterr().out == "1\t-0.5000\tAB\n2\t-1.5000\tAB!\n"
+
+
+def test_links_stand_behind_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "ab", "--links"]) == 0
+    assert capsys.readouterr().out == "AB\t0-0 1-1\n"
+    assert main(["generate", "ab", "--links", "--stream"]) == 0
+    assert capsys.readouterr().out == "AB\nAB\t0-0 1-1\n"
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,9 +254,13 @@ def test_a_failure_of_one_line_is_not_the_others(
 
 def test_a_score(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", "ab", "X Y"]) == 0
-    assert capsys.readouterr().out == "-1.5000\nX\t-0.5000\nY\t-0.5000\n</s>\t-0.5000\n"
+    assert (
+        capsys.readouterr().out
+        == "-1.5000\tperplexity 1.649 per token, 1.649 per word\nX\t-0.5000\nY\t-0.5000\n</s>\t-0.5000\n"
+    )
     assert main(["score", "a b", "X Y", "--tokens", "--no-eos", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["token_log_probs"] == [-0.5, -0.5]
+    found = json.loads(capsys.readouterr().out)
+    assert found["token_log_probs"] == [-0.5, -0.5] and found["perplexity"] == pytest.approx(np.exp(0.5))
     assert server.seq2seq.requests[1].target_tokens.tokens == ["X", "Y"]
     assert main(["score", "ab", "X", "--attention"]) == 0
     assert "   X ██·" in capsys.readouterr().out.splitlines()

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.errors import UserError
+from attendant.training.evaluation.metrics import PerplexityName
 from attendant.training.run.directory import Run
 
 MAX_POINTS = 400
@@ -71,7 +72,8 @@ def read_curves(run: Run) -> LearningCurves:
     train = [event for event in events if event["event"] == "train"]
     validation = [event for event in events if event["event"] == "validation"]
     names = dict.fromkeys(name for event in validation for name in event)
-    measured = [name for name in names if name not in ("event", "step", "epoch", "seconds")]
+    # Perplexities are the loss again, in another unit.
+    measured = [name for name in names if name not in ("event", "step", "epoch", "seconds", *get_args(PerplexityName))]
     return LearningCurves(_curve(train, "loss"), {name: _curve(validation, name) for name in measured})
 
 

@@ -10,10 +10,7 @@ from rapidfuzz.distance import Levenshtein
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.decoding import Decoded
-from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, take_statistics
-
-GRADED: dict[MetricName, MetricName] = {"wer": "per", "exact_match": "per", "bleu": "chrf"}
-"""What ranks single outputs where a metric can't: it only knows right and wrong, or needs a whole test set."""
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, TextMetricName, take_statistics
 
 LIST_SIZE = 6
 
@@ -29,7 +26,7 @@ class Judged:
     """
 
     decoded: Decoded
-    metric: MetricName
+    metric: TextMetricName
     value: float
     confidence: float
 
@@ -49,7 +46,7 @@ class Ranking:
 
 def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
     """Each output by `metric`, or by the graded one in its place; outputs that nothing was decoded for are left out."""
-    graded = GRADED.get(metric, metric)
+    graded = _graded(metric)
     found = [one for one in decoded if one.finish_reason is not None]
     if not found:
         return []
@@ -58,6 +55,19 @@ def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
         Judged(decoded=one, metric=graded, value=float(value), confidence=_confidence(one))
         for one, value in zip(found, values, strict=True)
     ]
+
+
+def _graded(metric: MetricName) -> TextMetricName:
+    """What ranks single outputs: where a metric only knows right and wrong, needs a whole test set or does not look at
+    outputs, another in its place.
+    """
+    match metric:
+        case "wer" | "exact_match":
+            return "per"
+        case "bleu" | "perplexity" | "word_perplexity":
+            return "chrf"
+        case _:
+            return metric
 
 
 def rank(judged: Sequence[Judged]) -> tuple[Ranking, ...]:

@@ -38,6 +38,8 @@ METRIC_LABELS = {
     "rouge_1": "ROUGE-1 (F1 in %)",
     "rouge_2": "ROUGE-2 (F1 in %)",
     "rouge_l": "ROUGE-L (F1 in %)",
+    "perplexity": "perplexity",
+    "word_perplexity": "perplexity per word",
 }
 
 Letters = Sequence[str]

@@ -38,6 +38,7 @@ def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float,
 def test_what_was_not_measured_is_not_preferred() -> None:
     assert preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
     assert losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
+    assert losses([entry("perplexity", "int8", 9.0)]) == {}, "what is served is outputs"
 
 
 def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
@@ -62,7 +63,7 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
     examples = [Example(source, ("?",)) for source in ("ab", "ba", "cd", "dc", "abc", "dcb", "a", "d")]
     outputs = decode_examples(MODEL, examples, search_options(right, MODEL))
     data = EvaluationData("words.tsv", [Example(one.example.source, (one.text,)) for one in outputs])
-    served = EvaluationConfig(metrics=("exact_match", "per"), beam_size=3)
+    served = EvaluationConfig(metrics=("perplexity", "exact_match", "per"), beam_size=3)
     advice: list[str] = []
     measurement = Measurement(data=data, config=served, model_of=lambda stepper: MODEL)
     return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}, say_nothing, advice.append), advice
@@ -71,18 +72,20 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
 def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
     found, (line,) = measured_where_right_is(EvaluationConfig(beam_size=1))
     assert [(one.precision, one.metric) for one in found] == [
-        (precision, metric) for precision in ("fp32", "int8", "fp32") for metric in ("exact_match", "per")
+        *((precision, metric) for precision in ("fp32", "int8") for metric in ("perplexity", "exact_match", "per")),
+        ("fp32", "exact_match"),
+        ("fp32", "per"),
     ]
-    beam, greedy = found[0], found[4]
+    beam, greedy = found[1], found[6]
     assert "beam 3" in beam.protocol and "greedy" in greedy.protocol
     assert greedy.value == 100.0 > beam.value and greedy.difference is None
     assert line == (
         f"beams of 3 are worse than greedy search: exact_match {beam.value:g}, greedy 100, on 8 examples; export with "
         "--beam-size 1, or with another --patience"
     )
-    assert found[2].difference == 0.0
+    assert found[4].difference == 0.0
 
 
 def test_beams_that_are_better_are_not() -> None:
     found, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
-    assert found[0].value == 100.0 and advice == []
+    assert found[1].value == 100.0 and advice == []

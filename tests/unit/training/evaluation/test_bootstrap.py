@@ -19,7 +19,7 @@ from attendant.training.evaluation.bootstrap import (
     resampled_totals,
     resampled_values,
 )
-from attendant.training.evaluation.metrics import MetricName, Statistics, take_statistics
+from attendant.training.evaluation.metrics import Statistics, TextMetricName, take_statistics
 
 WORDS = ["the", "court", "of", "a", "green", "river", "ran", "under", "every", "small", "house", "near", "its", "sea"]
 
@@ -37,8 +37,8 @@ def texts(count: int, share_right: float, seed: int = 1) -> tuple[list[str], lis
     return outputs, references
 
 
-@pytest.mark.parametrize("metric", get_args(MetricName))
-def test_resamples_are_worth_what_scoring_their_texts_again_says(metric: MetricName) -> None:
+@pytest.mark.parametrize("metric", get_args(TextMetricName))
+def test_resamples_are_worth_what_scoring_their_texts_again_says(metric: TextMetricName) -> None:
     outputs, references = texts(23, 0.7)
     values = resampled_values(take_statistics(metric, outputs, references), 40)
     generator = np.random.default_rng(SEED)
@@ -91,7 +91,7 @@ def test_equal_systems_differ_by_nothing() -> None:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: MetricName) -> None:
+def test_p_values_are_twice_sacrebleus_which_count_one_side(metric: TextMetricName) -> None:
     outputs, references = texts(150, 0.70)
     others, same = texts(150, 0.76, seed=2)
     assert references == same

@@ -8,7 +8,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from attendant.training.evaluation.metrics import MetricName, is_better, take_statistics
+from attendant.training.evaluation.metrics import TextMetricName, is_better, take_statistics
 
 OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
 REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]
@@ -55,7 +55,7 @@ def test_bleu_and_chrf_are_sacrebleu_with_any_number_of_references() -> None:
         ("rouge_l", 100 * (5 / 6 + 4 / 7 + 0) / 3),
     ],
 )
-def test_rouge_is_the_mean_of_the_best_reference(metric: MetricName, value: float) -> None:
+def test_rouge_is_the_mean_of_the_best_reference(metric: TextMetricName, value: float) -> None:
     outputs = ["The cat sat on the mat.", "a dog barks", ""]
     references = [("The cat is on the mat!",), ("x", "a big, dog that"), ("nothing",)]
     found = take_statistics(metric, outputs, references)
@@ -66,7 +66,7 @@ def test_rouge_is_the_mean_of_the_best_reference(metric: MetricName, value: floa
 def test_rouge_of_english_is_what_the_library_says_on_its_own() -> None:
     outputs = ["Runs 2 servers, don't they?", "snake_case e.g. this-one"]
     targets = ["they run 2 SERVERS; don't they", "snake case: this one, e.g."]
-    kinds: tuple[MetricName, ...] = ("rouge_1", "rouge_2", "rouge_l")
+    kinds: tuple[TextMetricName, ...] = ("rouge_1", "rouge_2", "rouge_l")
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
     for metric, name in zip(kinds, scorer.rouge_types, strict=True):
         own = [scorer.score(target, output)[name].fmeasure for output, target in zip(outputs, targets, strict=True)]
@@ -83,8 +83,8 @@ def test_rouge_counts_a_repeated_word_as_often_as_both_have_it_and_the_order_whe
     assert take_statistics("rouge_1", ["Привет МИР"], [("мир, привет",)]).value == pytest.approx(100.0)
 
 
-@pytest.mark.parametrize("metric", get_args(MetricName))
-def test_a_part_is_worth_what_it_is_worth_alone(metric: MetricName) -> None:
+@pytest.mark.parametrize("metric", get_args(TextMetricName))
+def test_a_part_is_worth_what_it_is_worth_alone(metric: TextMetricName) -> None:
     whole = take_statistics(metric, OUTPUTS, REFERENCES)
     some = take_statistics(metric, [OUTPUTS[1], OUTPUTS[2]], [REFERENCES[1], REFERENCES[2]])
     assert whole.take(np.array([1, 2])).value == pytest.approx(some.value)

@@ -37,7 +37,7 @@ def random_inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def together(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, label_smoothing: float) -> Tensor:
-    return output_loss(inputs, weight, bias, target_ids, label_smoothing=label_smoothing)
+    return output_loss(inputs, weight, bias, target_ids, label_smoothing=label_smoothing)[0]
 
 
 def apart(inputs: Tensor, weight: Tensor, bias: Tensor, target_ids: Tensor, label_smoothing: float) -> Tensor:
@@ -76,7 +76,10 @@ def test_teachers_have_their_share(weight: float, label_smoothing: float) -> Non
     for how in ("together", "apart", "plainly"):
         *layer, target_ids = random_inputs(torch.float64)
         if how == "together":
-            total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, taught=taught)
+            total, true_total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, taught=taught)
+            expected = F.cross_entropy(F.linear(*layer), target_ids, reduction="sum")
+            torch.testing.assert_close(true_total, expected.detach())
+            assert not true_total.requires_grad
         else:
             logits = F.linear(*layer)
             total = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
@@ -107,7 +110,9 @@ def test_copies_are_mixed_in(label_smoothing: float) -> None:
         scores = torch.where(symbols == PAD_ID, NOTHING, shares.log() - gates.unsqueeze(1))
         copies = Copies(symbols, scores)
         if is_together:
-            total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, copies=copies)
+            total, true_total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, copies=copies)
+            own = smoothed_cross_entropy(mixed(F.linear(*layer), copies), target_ids, label_smoothing=0.0)
+            torch.testing.assert_close(true_total, own.detach())
         else:
             probabilities = torch.sigmoid(gates).unsqueeze(1) * torch.softmax(F.linear(*layer), 1)
             copied = (weights * (symbols != PAD_ID)).mul(1 - torch.sigmoid(gates).unsqueeze(1))
@@ -180,7 +185,7 @@ def test_a_model_has_the_same_loss_and_gradients(is_tied: bool) -> None:
     together = smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.1)
     torch.testing.assert_close(together, expected, rtol=1e-10, atol=1e-10)
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
-    total = Objective(model, label_smoothing=0.1)(batch)
+    total, _ = Objective(model, label_smoothing=0.1)(batch)
     gradients = torch.autograd.grad(total, list(model.parameters()))
     torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-10)
     for (name, _), one, other in zip(model.named_parameters(), gradients, expected_gradients, strict=True):

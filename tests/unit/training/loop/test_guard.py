@@ -13,7 +13,7 @@ from attendant.training.run.state import TrainingState
 
 def watch(guard: Guard, *losses: float) -> None:
     for number, loss in enumerate(losses):
-        guard.check(Gradient(loss, 1.0, overflowed=False), 0.01, f"step {number} (epoch 1, batch {number})")
+        guard.check(Gradient(loss, loss, 1.0, overflowed=False), 0.01, f"step {number} (epoch 1, batch {number})")
 
 
 def guard(state: TrainingState | None = None, **config: object) -> Guard:
@@ -25,11 +25,11 @@ def test_no_number_stops_at_once(loss: float, norm: float) -> None:
     with pytest.raises(
         UserError, match=r"^step 7: the loss is .* Lower optimizer\.learning_rate \(this step's: 0\.01\)"
     ):
-        guard().check(Gradient(loss, norm, overflowed=False), 0.01, "step 7")
+        guard().check(Gradient(loss, loss, norm, overflowed=False), 0.01, "step 7")
 
 
 def test_an_overflow_of_fp16_is_no_fault_of_the_training() -> None:
-    guard().check(Gradient(1.0, math.inf, overflowed=True), 0.01, "step 7")
+    guard().check(Gradient(1.0, 1.0, math.inf, overflowed=True), 0.01, "step 7")
 
 
 def test_a_loss_far_above_its_lowest_for_long_stops() -> None:

@@ -10,7 +10,7 @@ from attendant.training.loop.journal import Journal
 from attendant.training.loop.progress import LiveProgress, StepProgress, TrainingProgress
 from attendant.training.run.directory import Run
 
-AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, rate=12345.6, seconds_left=65.0)
+AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, perplexity=3.4567, rate=12345.6, seconds_left=65.0)
 
 
 def test_plain_lines_come_at_most_every_ten_seconds() -> None:
@@ -20,7 +20,7 @@ def test_plain_lines_come_at_most_every_ten_seconds() -> None:
         for _ in range(3):
             progress.step(AT)
         progress.say("epoch 2: done")
-    assert lines == ["epoch 2, batch 5/9, loss 1.250, 12,346 tokens/s, 1:05 left", "epoch 2: done"]
+    assert lines == ["epoch 2, batch 5/9, loss 1.250, perplexity 3.457, 12,346 tokens/s, 1:05 left", "epoch 2: done"]
 
 
 def test_a_long_training_does_not_fill_a_file() -> None:
@@ -38,7 +38,7 @@ def test_the_live_bar_shows_where_it_stands_and_keeps_what_is_said() -> None:
         progress.step(AT)
         progress.say("[best] 50%")
     assert "[best] 50%" in written.getvalue()
-    for shown in ("epoch 2", "loss 1.250", "12,346 tokens/s", "1:05 left"):
+    for shown in ("epoch 2", "loss 1.250", "perplexity 3.457", "12,346 tokens/s", "1:05 left"):
         assert shown in written.getvalue()
 
 

@@ -1,0 +1,50 @@
+"""python -m experiments: what the papers claim, shown on runs; docs/experiments has the pages."""
+
+import argparse
+from pathlib import Path
+
+from attendant.runtime.command import exit_command
+from experiments.alignment.showing import show_alignment
+from experiments.comparison import show
+from experiments.cost import measure_costs
+from experiments.memory.learning import learn_all
+from experiments.memory.showing import show_memory
+from experiments.plan import plan_names
+from experiments.trainings import train
+
+OF_A_PLAN = {
+    "train": (train, "trains what is missing of a plan, one run after another; Ctrl-C at any time"),
+    "cost": (measure_costs, "measures what each variant of a plan costs, in training and in a served decoder step"),
+    "show": (show, "writes a plan's table and picture from its runs, however many have ended"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
+    commands = found.add_subparsers(required=True)
+    for name, (run, about) in OF_A_PLAN.items():
+        command = commands.add_parser(name, help=about)
+        command.add_argument("given", choices=plan_names(), metavar=f"PLAN: {', '.join(plan_names())}")
+        command.set_defaults(run=run)
+    align = commands.add_parser("align", help="holds attention against letters and sounds that were aligned by hand")
+    align.add_argument("given", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
+    align.set_defaults(run=show_alignment)
+    memory = commands.add_parser(
+        "memory", help="trains small recurrent networks to remember, and shows their gradients"
+    )
+    memory.set_defaults(run=_memory, given=None)
+    return found
+
+
+def _memory(_: None) -> None:
+    learn_all()
+    show_memory()
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    arguments.run(arguments.given)
+
+
+if __name__ == "__main__":
+    exit_command("experiments", main)

@@ -1,0 +1,43 @@
+"""What commands write into docs/experiments: tables between the marks of a page, and pictures beside it."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from attendant.runtime.files import write_text
+from attendant.training.report.pictures.charts import STYLE
+from attendant.training.report.pictures.colors import on_paper
+
+PAGES: Final = Path(__file__).parents[1] / "docs" / "experiments"
+
+
+def write_table(page: str, name: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table, and puts it in the place of the one between `<!-- name -->` and `<!-- end -->` of a page."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
+    print("\n".join(lines), flush=True)
+    path = PAGES / f"{page}.md"
+    pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    text, count = pattern.subn(lambda marks: f"{marks[1]}{chr(10).join(lines)}\n{marks[2]}", path.read_text("utf-8"))
+    assert count == 1, f"{path} has {count} places for {name}"
+    write_text(path, text)
+
+
+@contextmanager
+def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
+    """Axes beside one another, written as docs/experiments/images/NAME.svg when the context ends."""
+    with mpl.rc_context(fname=STYLE):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasSVG(figure)
+        yield [figure.add_subplot(1, columns, place + 1) for place in range(columns)]
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    svg = written.getvalue()
+    write_text(PAGES / "images" / f"{name}.svg", on_paper(svg[svg.index("<svg") :].strip()))

@@ -1,0 +1,83 @@
+"""A plan: one recipe, and variants of it that differ in one thing each, trained from several seeds."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from attendant.runtime.errors import UserError
+from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.run.directory import Run
+from attendant.training.table import Count, Table, problems_of, requirement
+
+PLANS = Path(__file__).parent / "plans"
+RUNS = Path("runs/experiments")
+
+
+class Variant(Table):
+    """`[[variants]]`.
+
+    Attributes:
+        name: of its run directories.
+        what: it is, in a table and a picture.
+        group: of what differs from the first variant, which is the base of all groups.
+        changes: as for `--set`, e.g. "model.cell=gru".
+    """
+
+    name: str
+    what: str
+    group: str
+    changes: tuple[str, ...] = ()
+
+
+class Plan(Table):
+    """`plans/NAME.toml`.
+
+    Attributes:
+        question: what it is to answer.
+        recipe: what all variants begin with.
+        seeds: each variant is trained from each of them.
+        variants: the first is what the others differ from.
+    """
+
+    question: str
+    recipe: Path
+    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 2, 3)
+    variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def names_differ(self) -> Self:
+        names = [variant.name for variant in self.variants]
+        if len(set(names)) < len(names):
+            raise ValueError(f"variants: two have one name, of {', '.join(names)}")
+        return self
+
+    def overrides(self, variant: Variant, seed: int) -> list[str]:
+        """What a training changes in the recipe."""
+        return [*variant.changes, f"seed={seed}"]
+
+    def resolved(self, variant: Variant, seed: int) -> Recipe:
+        """The recipe of a training. Raises UserError: a change that no recipe takes."""
+        return load_recipe(self.recipe, self.overrides(variant, seed))
+
+
+def plan_names() -> list[str]:
+    return sorted(path.stem for path in PLANS.glob("*.toml"))
+
+
+def load_plan(name: str) -> Plan:
+    """Raises UserError: there is no such plan, or it says what no plan says."""
+    path = PLANS / f"{name}.toml"
+    if not path.is_file():
+        raise UserError(f"{name}: there is no such plan; there are {', '.join(plan_names())}")
+    try:
+        return Plan.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problem = problems_of(error)[0]
+        raise UserError(f"{path}: {'.'.join(map(str, problem['loc']))}: {requirement(problem)}") from None
+
+
+def run_of(name: str, variant: Variant, seed: int) -> Run:
+    """Where the training of a plan's variant from a seed lies."""
+    return Run(RUNS / name / f"{variant.name}-{seed}")

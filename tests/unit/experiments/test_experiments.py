@@ -1,0 +1,116 @@
+"""Plans are recipes, hand links are what they say, and gradients are those of the equations."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attendant.runtime.errors import UserError
+from experiments import pages, trainings
+from experiments.alignment.error_rate import agreement, diagonal_links
+from experiments.alignment.hand import AlignedWord, read_words
+from experiments.memory.networks import KINDS, Network, sequences
+from experiments.pages import write_table
+from experiments.plan import load_plan, plan_names, run_of
+
+
+@pytest.mark.parametrize("name", plan_names())
+def test_every_variant_of_a_plan_is_a_recipe_of_its_own(name: str) -> None:
+    plan = load_plan(name)
+    recipes = [plan.resolved(variant, seed) for variant in plan.variants for seed in plan.seeds]
+    assert len({recipe.to_text() for recipe in recipes}) == len(plan.variants) * len(plan.seeds) > 1
+
+
+def test_what_is_no_plan_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="which-attention"):
+        load_plan("nothing")
+    monkeypatch.setattr("experiments.plan.PLANS", tmp_path)
+    (tmp_path / "odd.toml").write_text('question = "?"\nrecipe = "r.toml"\nseeds = []\nvariants = []\n')
+    with pytest.raises(UserError, match=r"odd.toml: \w+: must have 1 or more"):
+        load_plan("odd")
+
+
+def test_only_what_is_missing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.plan.RUNS", tmp_path)
+    commands: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    def run(command: list[str], **_: object) -> Done:
+        commands.append(command)
+        return Done()
+
+    monkeypatch.setattr(trainings.subprocess, "run", run)
+    plan = load_plan("which-attention")
+    done = run_of("which-attention", plan.variants[0], 1)
+    done.path.mkdir(parents=True)
+    done.evaluation_path.write_text('[{"metric": "wer"}]')
+    trainings.train("which-attention")
+    assert len(commands) == len(plan.variants) * len(plan.seeds) - 1
+    assert str(done.path) not in " ".join(map(" ".join, commands)) and all("--resume" in one for one in commands)
+    Done.returncode = 2
+    with pytest.raises(UserError, match="ended with status 2"):
+        trainings.train("which-attention")
+
+
+def test_the_words_that_were_aligned_by_hand() -> None:
+    words = read_words()
+    assert len({word.word for word in words}) == 200
+    for word in words:
+        assert word.sure <= word.possible
+        assert all(letter < len(word.word) and sound < len(word.sounds) for letter, sound in word.possible)
+    (phoned,) = (word for word in words if word.word == "typhoons")
+    assert phoned.sure == {(0, 0), (1, 1), (6, 4), (7, 5)}
+    assert phoned.possible - phoned.sure == {(2, 2), (3, 2), (4, 3), (5, 3)}
+
+
+def test_the_alignment_error_rate() -> None:
+    word = AlignedWord(
+        "phone", ("F", "OW", "N"), frozenset({(2, 1), (3, 2)}), frozenset({(0, 0), (1, 0), (2, 1), (3, 2)})
+    )
+    perfect = agreement([((1, 0), (2, 1), (3, 2))], [word])
+    assert (perfect.error_rate, perfect.precision, perfect.recall) == (0.0, 100.0, 100.0)
+    # A = 3 links, 2 of them possible and 1 of these sure; S = 2.
+    assert agreement([((0, 0), (2, 1), (4, 2))], [word]).error_rate == pytest.approx(100 * (1 - (1 + 2) / (3 + 2)))
+    assert diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_gradients_are_those_of_finite_differences(kind: object) -> None:
+    """Of the loss, by each number of a state that is put in the place of the one k steps back."""
+    torch.manual_seed(0)
+    network = Network(kind).double()  # type: ignore[arg-type]
+    inputs, symbols = sequences(2, 4, torch.Generator().manual_seed(0))
+    inputs = inputs.double()
+    found = network.gradient_norms(inputs, symbols)
+    assert found.shape == (2, 4) and torch.allclose(found[:, 0], torch.ones(2).double())
+    norms = []
+    for back in (0, 3):
+        _, state = network.recurrent(inputs[:1, : 5 - back])
+        parts = state if isinstance(state, tuple) else (state,)
+        squares = 0.0
+        for part in parts:
+            for place in range(part.shape[-1]):
+                losses = []
+                for change in (1e-6, -1e-6):
+                    with torch.no_grad():
+                        part[0, 0, place] += change
+                        rest = inputs[:1, 5 - back :]
+                        last = network.recurrent(rest, state)[0][:, -1] if back else parts[0][0]
+                        losses.append(float(torch.nn.functional.cross_entropy(network.output(last), symbols[:1])))
+                        part[0, 0, place] -= change
+                squares += ((losses[0] - losses[1]) / 2e-6) ** 2
+        norms.append(np.sqrt(squares))
+    assert float(found[0, 3]) == pytest.approx(norms[1] / norms[0], rel=1e-4)
+
+
+def test_a_table_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGES", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n")
+    for _ in range(2):
+        write_table("page", "table", ["a", "b"], [["1", "2"]])
+    table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert page.read_text() == f"before\n<!-- table -->\n{table}\n<!-- end -->\nafter\n<!-- other -->\n<!-- end -->\n"
