@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import grpc
+
 from attendant.runtime.command import exit_command
 from attendant.server import app
 from attendant.server.__main__ import main
@@ -12,22 +14,23 @@ from attendant.server.servicers.incoming import Incoming
 KEPT = {"grpc.so_reuseport", "grpc.max_receive_message_length", "grpc.max_send_message_length"}
 
 
-class Unbounded(Incoming):
-    """Leaves the requests to gRPC."""
+class Absent(grpc.aio.ServerInterceptor):
+    """Leaves every call as it comes."""
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         return await continuation(handler_call_details)
 
 
-class Unguarded(Gatekeeper):
-    """Lets everybody in."""
+class NoBounds(Absent, Incoming):
+    """gRPC reads the requests."""
 
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        return await continuation(handler_call_details)
+
+class NoGatekeeper(Absent, Gatekeeper):
+    """Everybody is let in."""
 
 
 if __name__ == "__main__":
-    vars(app).update(Incoming=Unbounded)
+    vars(app).update(Incoming=NoBounds)
     options = tuple(option for option in listening.OPTIONS if option[0] in KEPT)
-    vars(listening).update(Gatekeeper=Unguarded, OPTIONS=options)
+    vars(listening).update(Gatekeeper=NoGatekeeper, OPTIONS=options)
     exit_command("server", main)
