@@ -1,14 +1,17 @@
 """Fuzzed input.
 
-Hypothesis mutates sound inputs: messages of the API, recipes, files of pairs, tokenizers, bundles. Whatever it makes,
-a server answers with a code that the API documents and goes on, and a reader returns or raises the one error that is
-shown as a line. What Hypothesis finds wrong it keeps in tests/faults/seeds and tries again in each run.
+Hypothesis mutates sound inputs: messages of all methods, recipes, files of pairs, tokenizers, bundles. Whatever it
+makes, a server answers with a documented code and goes on, and a reader returns or raises the one error that
+is shown as a line. What Hypothesis finds wrong it keeps in tests/faults/seeds and tries again in each run.
 """
 
-import itertools
+import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,185 +20,219 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.server.servicers.inference.v2 import open_inference_pb2 as inference
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import read_pairs
 from attendant.training.recipe.recipe import load_recipe
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure, Start
+from tests.faults.crafting import seal
 from tests.faults.figures import at_least
 from tests.server_process import ROOT
 
-FEW = 60
-"""Examples of each subject in an ordinary run; each has a handful of mutations."""
+FEW = {"calls": 600, "recipes": 100, "pairs": 200, "tokenizers": 200, "bundles": 100}
+"""Cases in an ordinary run; each has a handful of mutations."""
 
 MANY = {"calls": 200_000, "recipes": 100_000, "pairs": 400_000, "tokenizers": 250_000, "bundles": 50_000}
 """At full size: a million."""
 
+EXAMPLES_PER_SEED = 10_000
+"""Hypothesis remembers all examples of a run: 11 kB each."""
+
 ALLOWED = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"}
 
-SERVICE = "/attendant.v1.Seq2Seq/"
-REQUESTS: tuple[tuple[str, bytes], ...] = (
-    (
-        "Generate",
-        messages.GenerateRequest(
-            request_id="one",
-            text="badge",
-            decoding=messages.DecodingOptions(beam_size=2, num_hypotheses=2, length_penalty=0.6, max_length=9),
-            output=messages.OutputOptions(attention=True, token_log_probs=True),
-        ).SerializeToString(),
+ONE = messages.GenerateRequest(
+    request_id="one",
+    text="badge",
+    decoding=messages.DecodingOptions(beam_size=2, num_hypotheses=2, length_penalty=0.6, max_length=9),
+    output=messages.OutputOptions(attention=True, token_log_probs=True),
+)
+OTHER = messages.GenerateRequest(
+    tokens=messages.Tokens(tokens=["b", "a"]),
+    decoding=messages.DecodingOptions(
+        sampling=messages.SamplingOptions(temperature=0.5, top_k=3, seed=7),
+        target_prefix=messages.Tokens(tokens=["B"]),
     ),
-    (
-        "Generate",
-        messages.GenerateRequest(
-            tokens=messages.Tokens(tokens=["b", "a"]),
-            decoding=messages.DecodingOptions(
-                sampling=messages.SamplingOptions(temperature=0.5, top_k=3, seed=7),
-                target_prefix=messages.Tokens(tokens=["B"]),
-            ),
-        ).SerializeToString(),
-    ),
-    ("Score", messages.ScoreRequest(source_text="jab", target_text="G AE B").SerializeToString()),
-    ("GetModel", messages.GetModelRequest(model="tiny").SerializeToString()),
+)
+TENSOR = inference.ModelInferRequest(
+    model_name="tiny",
+    id="three",
+    parameters={"beam_size": inference.InferParameter(int64_param=2)},
+    inputs=[{"name": "text", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": [b"jab", b"face"]}}],
+    outputs=[{"name": "text"}, {"name": "attention"}],
+)
+REQUESTS = (
+    ("attendant.v1.Seq2Seq/Generate", ONE),
+    ("attendant.v1.Seq2Seq/Generate", OTHER),
+    ("attendant.v1.Seq2Seq/GenerateStream", OTHER),
+    ("attendant.v1.Seq2Seq/GenerateBatch", ONE),
+    ("attendant.v1.Seq2Seq/GenerateMany", messages.GenerateManyRequest(requests=[ONE, OTHER])),
+    ("attendant.v1.Seq2Seq/Score", messages.ScoreRequest(source_text="jab", target_text="G AE B")),
+    ("attendant.v1.Seq2Seq/GetModel", messages.GetModelRequest(model="tiny")),
+    ("inference.GRPCInferenceService/ModelInfer", TENSOR),
+    ("inference.GRPCInferenceService/ModelMetadata", inference.ModelMetadataRequest(name="tiny", version="1")),
+    ("inference.GRPCInferenceService/RepositoryIndex", inference.RepositoryIndexRequest(ready=True)),
 )
 
-Mutation = tuple[str, int, bytes]
-MUTATIONS = st.lists(
-    st.tuples(st.sampled_from(("flip", "insert", "cut", "repeat")), st.integers(0, 1 << 20), st.binary(max_size=8)),
-    min_size=1,
-    max_size=6,
-)
+MUTATION_BYTES = 8
 
 
-def mutated(content: bytes, mutations: list[Mutation]) -> bytes:
+def mutated(content: bytes, harm: bytes) -> bytes:
     """The content after some small harm; never more than twice as long and some bytes."""
-    for what, number, extra in mutations:
+    for begin in range(0, len(harm), MUTATION_BYTES):
+        what, number, extra = harm[begin] % 4, int.from_bytes(harm[begin + 1 : begin + 5]), harm[begin + 5 :][:3]
         place = number % (len(content) + 1)
-        if what == "flip" and place < len(content):
+        if what == 0 and place < len(content):  # flipped
             content = content[:place] + bytes([content[place] ^ (1 + number % 255)]) + content[place + 1 :]
-        elif what == "insert":
+        elif what == 1:  # inserted
             content = content[:place] + extra + content[place:]
-        elif what == "cut":
+        elif what == 2:  # cut
             content = content[:place] + content[place + 1 + number % 16 :]
-        elif what == "repeat":
+        elif what == 3:  # repeated
             content = content[:place] + content[max(0, place - 16) : place] + content[place:]
     return content
 
 
-def fuzz(num_examples: int, check: Callable[[list[Mutation], int], None]) -> int:
-    """Has Hypothesis call `check` with mutations and the number of the case; returns how many cases there were."""
-    numbers = itertools.count()
+def fuzz(num_examples: int, check: Callable[[int, bytes], None]) -> None:
+    """Has Hypothesis call `check` with a number that chooses among kinds of input, and the harm to do."""
+    for first in range(0, num_examples, EXAMPLES_PER_SEED):
 
-    @seed(20)
-    @settings(
-        max_examples=num_examples,
-        deadline=None,
-        database=DirectoryBasedExampleDatabase(ROOT / "tests" / "faults" / "seeds"),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(MUTATIONS)
-    def each(mutations: list[Mutation]) -> None:
-        check(mutations, next(numbers))
+        @seed(20 + first)
+        @settings(
+            max_examples=min(EXAMPLES_PER_SEED, num_examples - first),
+            deadline=None,
+            database=DirectoryBasedExampleDatabase(ROOT / "tests" / "faults" / "seeds"),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.binary(min_size=1 + MUTATION_BYTES, max_size=1 + 6 * MUTATION_BYTES))
+        def each(drawn: bytes) -> None:
+            check(drawn[0], drawn[1:])
 
-    each()
-    return next(numbers)
-
-
-@pytest.fixture(params=["few", pytest.param("many", marks=pytest.mark.reliability)])
-def size(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+        each()
 
 
-def cases(size: str, subject: str) -> int:
-    return MANY[subject] if size == "many" else FEW
+@pytest.fixture(params=["few", pytest.param("many", marks=[pytest.mark.reliability, pytest.mark.timeout(7200)])])
+def cases(request: pytest.FixtureRequest) -> dict[str, int]:
+    return MANY if request.param == "many" else FEW
 
 
-def test_calls(size: str, start: Start, figure: Figure) -> None:
-    codes: dict[str, int] = {}
+@pytest.fixture
+def tried(cases: dict[str, int], figure: Figure) -> Callable[[str, Counter[str]], None]:
+    """Records how many cases of a subject there were, and checks that they were of more than one kind."""
+
+    def record(subject: str, outcomes: Counter[str]) -> None:
+        assert len(outcomes) > 1, outcomes
+        figure(subject, outcomes.total(), at_least(cases[subject]), "cases")
+
+    return record
+
+
+def test_calls(cases: dict[str, int], start: Start, tried: Any) -> None:
+    """Each example is the same harm to a request of every kind, all in flight at once."""
+    codes: Counter[str] = Counter()
+    contents = [(f"/{method}", request.SerializeToString()) for method, request in REQUESTS]
     with start() as running, grpc.insecure_channel(running.target) as channel:
-        calls = {method: channel.unary_unary(SERVICE + method) for method, _ in REQUESTS}
+        methods: dict[str, Any] = {path: channel.unary_stream(path) for path, _ in contents}
 
-        def check(mutations: list[Mutation], number: int) -> None:
-            method, content = REQUESTS[number % len(REQUESTS)]
-            try:
-                calls[method](mutated(content, mutations), timeout=60)
-                code = "OK"
-            except grpc.RpcError as error:
-                code = error.code().name
-            assert code in ALLOWED, code
-            codes[code] = codes.get(code, 0) + 1
+        def check(_: int, harm: bytes) -> None:
+            calls = [methods[path](mutated(content, harm), timeout=60) for path, content in contents]
+            for call in calls:
+                with suppress(grpc.RpcError):
+                    list(call)
+            ended = [call.code().name for call in calls]
+            assert ALLOWED.issuperset(ended), ended
+            codes.update(ended)
 
-        num_cases = fuzz(cases(size, "calls"), check)
-        calls["Generate"](REQUESTS[0][1], timeout=60)
+        fuzz(cases["calls"] // len(contents), check)
+        check(0, b"")
         metrics = running.metrics()
         waiting = sum(value for name, value in metrics.items() if name.startswith("attendant_requests_waiting{"))
         assert waiting == 0 and "Traceback" not in running.log()
-    assert codes.keys() >= {"OK", "INVALID_ARGUMENT"}, "the mutations are of both kinds"
-    figure("calls", num_cases, at_least(cases(size, "calls")), "cases")
+    assert codes.keys() >= {"OK", "INVALID_ARGUMENT"}
+    tried("calls", codes)
 
 
-def test_recipes(size: str, tmp_path: Path, figure: Figure) -> None:
+def test_recipes(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     recipes = [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.toml"))]
     path = tmp_path / "recipe.toml"
+    outcomes: Counter[str] = Counter()
 
-    def check(mutations: list[Mutation], number: int) -> None:
-        path.write_bytes(mutated(recipes[number % len(recipes)], mutations))
-        refused_or_read(lambda: load_recipe(path))
+    def check(choice: int, harm: bytes) -> None:
+        path.write_bytes(mutated(recipes[choice % len(recipes)], harm))
+        outcomes[refused_or_read(lambda: load_recipe(path))] += 1
 
-    figure("recipes", fuzz(cases(size, "recipes"), check), at_least(cases(size, "recipes")), "cases")
+    fuzz(cases["recipes"], check)
+    tried("recipes", outcomes)
 
 
-def test_pairs(size: str, tmp_path: Path, figure: Figure) -> None:
+def test_pairs(cases: dict[str, int], tmp_path: Path, tried: Any) -> None:
     content = "abc\tA B\nfäce\tF EY S\r\nja b\tJH AE\n".encode()
     path = tmp_path / "pairs.tsv"
+    outcomes: Counter[str] = Counter()
 
-    def check(mutations: list[Mutation], _: int) -> None:
-        path.write_bytes(mutated(content, mutations))
-        refused_or_read(lambda: list(read_pairs(CorpusFiles(tsv=str(path)))))
+    def check(_: int, harm: bytes) -> None:
+        path.write_bytes(mutated(content, harm))
+        outcomes[refused_or_read(lambda: list(read_pairs(CorpusFiles(tsv=str(path)))))] += 1
 
-    figure("files of pairs", fuzz(cases(size, "pairs"), check), at_least(cases(size, "pairs")), "cases")
+    fuzz(cases["pairs"], check)
+    tried("pairs", outcomes)
 
 
-def test_tokenizers(size: str, tiny_bundle_path: Path, figure: Figure) -> None:
+def test_tokenizers(cases: dict[str, int], tiny_bundle_path: Path, tried: Any) -> None:
     content = (tiny_bundle_path / "source_tokenizer.json").read_bytes()
+    outcomes: Counter[str] = Counter()
 
-    def check(mutations: list[Mutation], _: int) -> None:
-        text = mutated(content, mutations).decode("utf-8", "replace")
+    def check(_: int, harm: bytes) -> None:
         try:
-            Tokenizer.from_text(text).encode("badge")
-        except (ValueError, UserError):
-            return
+            tokenizer = Tokenizer.from_text(mutated(content, harm).decode("utf-8", "replace"))
+            tokenizer.check_encoding()
+        except ValueError:
+            outcomes["refused"] += 1
+        else:
+            tokenizer.encode("badge")
+            outcomes["read"] += 1
 
-    figure("tokenizers", fuzz(cases(size, "tokenizers"), check), at_least(cases(size, "tokenizers")), "cases")
+    fuzz(cases["tokenizers"], check)
+    tried("tokenizers", outcomes)
 
 
-def test_bundles(size: str, tiny_bundle_path: Path, tmp_path: Path, figure: Figure) -> None:
-    """One file of a bundle at a time; its digests are what an honest copy's are."""
+def test_bundles(cases: dict[str, int], tiny_bundle_path: Path, tmp_path: Path, tried: Any) -> None:
+    """One file of a bundle at a time; half of them with digests that are made to fit."""
     folder = Path(shutil.copytree(tiny_bundle_path, tmp_path / "bundle"))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sound = {path: path.read_bytes() for path in files}
+    manifest = folder / MANIFEST_NAME
+    outcomes: Counter[str] = Counter()
 
-    def check(mutations: list[Mutation], number: int) -> None:
+    def check(choice: int, harm: bytes) -> None:
+        half, number = divmod(choice, 128)
         path = files[number % len(files)]
-        content = mutated(sound[path], mutations)
+        content = mutated(sound[path], harm)
         path.write_bytes(content)
+        if half:
+            with suppress(ValueError, LookupError, TypeError, AttributeError):  # a manifest that can't be signed
+                seal(folder)
         try:
-            if content == sound[path]:
-                open_bundle(folder)
-            else:
-                with pytest.raises(UserError):
-                    open_bundle(folder)
+            outcome = refused_or_read(lambda: open_bundle(folder))
         finally:
             path.write_bytes(sound[path])
+            manifest.write_bytes(sound[manifest])
+        if not half and outcome == "read":  # a manifest may be written otherwise
+            assert content == sound[path] or (path == manifest and json.loads(content) == json.loads(sound[path]))
+        outcomes[outcome] += 1
 
-    figure("bundles", fuzz(cases(size, "bundles"), check), at_least(cases(size, "bundles")), "cases")
+    fuzz(cases["bundles"], check)
+    tried("bundles", outcomes)
 
 
-def refused_or_read(read: Callable[[], object]) -> None:
+def refused_or_read(read: Callable[[], object]) -> str:
     """Any other exception fails the test; an error that a user sees is text without control characters."""
     try:
         read()
     except UserError as error:
         assert all(line.isprintable() for line in str(error).splitlines())
+        return "refused"
+    return "read"

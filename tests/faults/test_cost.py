@@ -1,0 +1,48 @@
+"""What the safe defaults cost."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.serving.generator import Answered, Load
+from tests.faults.conftest import Figure
+from tests.faults.figures import at_least, at_most
+from tests.faults.load import caller
+from tests.server_process import ROOT, server
+
+MAX_COST = 0.03
+ROUNDS = 5
+NO_LIMITS = "--max-connections=100000", "--max-calls-per-connection=100000", "--light-rows=256", "--hang-seconds=3600"
+WORDS = [messages.GenerateRequest(text=word) for word in ("phoneme", "badge", "banana", "cat", "sequence", "onnx")]
+
+
+@pytest.mark.reliability
+def test_speed_with_the_defaults_and_without(tmp_path: Path, figure: Figure) -> None:
+    """Two servers, of which one at a time is asked, in turns: as they are, and without guards and limits."""
+    with ExitStack() as exits:
+        bundle = str(ROOT / "models" / "g2p-en")
+        running = (
+            exits.enter_context(server(bundle)),
+            exits.enter_context(server(bundle, *NO_LIMITS, program="tests.faults.bare_server")),
+        )
+        guarded, bare = (exits.enter_context(caller(one.target, WORDS, tmp_path)) for one in running)
+        rates, times = list[float](), list[float]()
+        for number in range(ROUNDS):
+            found: dict[bool, tuple[Answered, Answered]] = {}
+            # Who goes first changes, since the host does too.
+            for one in (guarded, bare) if number % 2 else (bare, guarded):
+                many = one.call(Load(kind="closed", num_clients=64, seconds=4.0))
+                found[one is guarded] = many, one.call(Load(kind="closed", seconds=1.5))
+            (with_all, with_one), (without_all, without_one) = found[True], found[False]
+            rates.append(_rate(with_all) / _rate(without_all))
+            times.append(median(with_one.latencies) / median(without_one.latencies))
+    figure("answers to 64 clients, over those without guards", median(rates), at_least(1 - MAX_COST), "times as many")
+    figure("time of a lone request, over that without guards", median(times), at_most(1 + MAX_COST), "times as long")
+
+
+def _rate(found: Answered) -> float:
+    assert not found.failures
+    return len(found.latencies) / found.seconds
