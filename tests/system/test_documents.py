@@ -21,7 +21,7 @@ from tests.server_process import ROOT, Running, server
 
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "client/README.md", "models/README.md")
-] + sorted((ROOT / "docs").glob("*.md"))
+] + sorted((ROOT / "docs").rglob("*.md"))
 TRAINING = ROOT / "docs/training.md"
 RUN = ("sh", "console", "python")
 SHOWN = ("text", "json", "toml", "yaml", "ini", "js", "go", "java", "promql", "nginx", "{toctree}")
