@@ -12,7 +12,7 @@ from benchmarks.gpu import parts as gpu
 from benchmarks.peers import decoders as peers
 from benchmarks.peers import served as served_peers
 from benchmarks.pronunciation import parts as pronunciation
-from benchmarks.serving import closed_loop, open_loop, overhead, request_time, soak, streams
+from benchmarks.serving import closed_loop, open_loop, overhead, request_time, soak
 from benchmarks.training import kernels, speed
 
 SUITES = {
@@ -25,7 +25,7 @@ SUITES = {
             decoding.alone,
             bookkeeping.bookkeeping,
             closed_loop.served,
-            streams.first_token,
+            closed_loop.first_token,
             overhead.overhead,
             overhead.idle_latency,
             request_time.request_time,

@@ -187,7 +187,7 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
     places = np.empty(num_rows, np.int64)
     places[order] = np.arange(num_rows) - np.repeat(starts, counts)
     firsts = order[np.minimum(starts, num_rows - 1)]
-    source_rows = np.repeat(firsts[:, None], width, axis=1).astype(np.int64)
+    source_rows = firsts.repeat(width).reshape(num_sources, width)
     source_rows[row_sources, places] = np.arange(num_rows)
     return source_rows, row_sources * width + places
 

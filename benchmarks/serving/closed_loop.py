@@ -1,17 +1,17 @@
 """Closed loops: so many clients, each of which asks again as soon as it was answered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
-from benchmarks.harness.measurement import Columns, System, Visits, curves, measure, part_of, remarks
+from benchmarks.harness.measurement import Columns, curves, measure, part_of, remarks
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.servers import Server, attendant_server, running
+from benchmarks.serving.servers import Server, attendant_server, under
 
 CLIENTS = (1, 8, 32, 64, 256)
+STREAMING_CLIENTS = 64
 MAX_ROUNDS = 3
-WARM_UP_SECONDS = 1.0
 
 
 def served(context: Context) -> Part:
@@ -23,6 +23,7 @@ def served(context: Context) -> Part:
     servers = [
         attendant_server(context, key="two_workers"),
         attendant_server(context, key="one_worker", num_workers=1, name="Attendant, 1 worker"),
+        attendant_server(context, key="one_thread", num_workers=1, num_threads=1, name="Attendant, 1 thread"),
         attendant_server(context, key="fp32", precision="fp32", name="Attendant, fp32"),
     ]
     clients = CLIENTS[:2] if context.quick else CLIENTS
@@ -38,7 +39,7 @@ def closed_loops(
     """
     points = {f"_{num}": float(num) for num in clients}
     loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
-    systems = [_system(server, loads) for server in servers]
+    systems = [under(server, loads) for server in servers]
     found = measure(systems, num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
     speeds = curves(found, "speed", points)
     picture = Picture(file=file, title="Closed loop", x_label="clients", y_label="requests/s", series=speeds)
@@ -47,18 +48,30 @@ def closed_loops(
         "requests/s": "speed",
         "p50 ms": "p50",
         "p99 ms": "p99",
-        "server CPU ms/request": "cpu",
+        "server CPU ms/request": "cpu_ms",
         "remarks": remarks,
     }
     best_by = f"speed_{clients[-1]}"
     return part_of(found, columns, what="server", points=points, best_by=best_by, pictures=[picture])
 
 
-def _system(server: Server, loads: dict[str, Load]) -> System:
-    def start() -> Iterator[Visits]:
-        with running(server) as run:
-            for load in loads.values():
-                run.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
-            yield {point: run.visit(load) for point, load in loads.items()}
+def first_token(context: Context) -> Part:
+    """Time to the first token.
 
-    return System(key=server.key, name=server.name, start=start, about=server.about)
+    64 clients in a closed loop, greedy: each answer in one message, or streamed. Until the first message of an answer,
+    and until its last one.
+    """
+    unary = Load(kind="closed", num_clients=STREAMING_CLIENTS, seconds=context.visit_seconds)
+    loads = {"_unary": unary, "_streamed": replace(unary, kind="stream")}
+    system = under(attendant_server(context), loads)
+    found = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
+    columns: Columns = {
+        "answers": lambda one: one.point.removeprefix("_"),
+        "first token p50 ms": "first_p50",
+        "first token p99 ms": "first_p99",
+        "whole answer p50 ms": "p50",
+        "whole answer p99 ms": "p99",
+        "requests/s": "speed",
+        "server CPU ms/request": "cpu_ms",
+    }
+    return part_of(found, columns, what="server", points=loads)

@@ -60,10 +60,10 @@ def overhead(context: Context) -> Part:
     found: dict[str, float] = {}
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
     for kind, name in names.items():
-        pairs = zip(served.samples[f"cpu_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
+        pairs = zip(served.samples[f"cpu_ms_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
-        speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_{kind}")
-        within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_{kind}")
+        speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_ms_{kind}")
+        within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_ms_{kind}")
         rows.append([name, speed, str(jobs[kind].batch_size), cpu, within, difference, call])
         found |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
         found |= {f"{kind}_speed": speed, f"{kind}_empty_ms": call}

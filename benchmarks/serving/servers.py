@@ -16,11 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
-from benchmarks.harness.measurement import Unavailable, Visit
+from benchmarks.harness.measurement import System, Unavailable, Visit, Visits
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.serving.payloads import METHODS, UNARY, equal_payloads
 
 START_SECONDS = 180.0
+WARM_UP_SECONDS = 1.0
 MAX_LIGHT_ROWS = 4096
 
 
@@ -87,6 +88,16 @@ def empty_service(payloads: Path) -> Server:
     return Server(key="empty", name="empty service", command=lambda: command, payloads=lambda: payloads)
 
 
+def under(server: Server, loads: Mapping[str, Load]) -> System:
+    """A server under each of these loads in every round, by the endings of their figures' names."""
+
+    def start() -> Iterator[Visits]:
+        with running(server) as run:
+            yield run.visits(loads)
+
+    return System(key=server.key, name=server.name, start=start, about=server.about)
+
+
 @contextmanager
 def running(server: Server) -> Iterator["Running"]:
     """Waits until it serves; ends it, and its load generators, afterwards. Raises Unavailable."""
@@ -129,6 +140,12 @@ class Running:
     def visit(self, load: Load) -> Visit:
         return lambda number: self.load(replace(load, seed=number))
 
+    def visits(self, loads: Mapping[str, Load]) -> Visits:
+        """A visit for each load, by the same names; each has warmed the server up. Raises Unavailable."""
+        for load in loads.values():
+            self.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
+        return {point: self.visit(load) for point, load in loads.items()}
+
     def load(self, load: Load) -> dict[str, float]:
         """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
         answer in ms, and the number of answers; of streamed answers also percentiles until their first message.
@@ -159,7 +176,7 @@ class Running:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
         p50, p99 = (1e3 * float(value) for value in np.percentile(answered.latencies, (50, 99)))
         cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
-        found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu": cpu, "answers": num}
+        found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu_ms": cpu, "answers": num}
         if answered.firsts:
             firsts = (1e3 * float(value) for value in np.percentile(answered.firsts, (50, 99)))
             found |= dict(zip(("first_p50", "first_p99"), firsts, strict=True))

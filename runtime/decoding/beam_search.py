@@ -257,18 +257,19 @@ class BeamSearch(Generic[Key]):
             reached: [B] beams at their length limit.
         """
         tokens, negated, log_probs = step.ids[:, 0], self._negated - step.scores[:, 0], step.log_probs[:, 0]
-        ends = (tokens == self._special_ids.eos) | (negated > -IMPOSSIBLE)
-        if reached is not None:
-            ends |= reached
         finished: list[Ending[Key]] = []
         going_on = None
-        if ends.any():
+        if reached is not None or self._special_ids.eos in tokens or negated.max(initial=-math.inf) > -IMPOSSIBLE:
+            ends = (tokens == self._special_ids.eos) | (negated > -IMPOSSIBLE)
+            if reached is not None:
+                ends |= reached
             numbers = ends.nonzero()[0].tolist()
             for number in numbers:
                 self._cut_row(number, number, step)
             finished = self._answers(numbers)
-            self._keep(~ends)
-            going_on = (~ends).nonzero()[0]
+            stay = ~ends
+            self._keep(stay)
+            going_on = stay.nonzero()[0]
             tokens, negated, log_probs = tokens[going_on], negated[going_on], log_probs[going_on]
             self.rows = self.rows[going_on]
         self._history.extend(going_on, tokens, log_probs, step.attention if self._num_attending else None)
@@ -294,7 +295,7 @@ class BeamSearch(Generic[Key]):
         tokens = step.ids.take(chosen, mode="clip")
         lives = going_on = None
         # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either.
-        if negated[:, :k].max(initial=-math.inf) < -IMPOSSIBLE and not (tokens[:, :k] == self._special_ids.eos).any():
+        if negated[:, :k].max(initial=-math.inf) < -IMPOSSIBLE and self._special_ids.eos not in tokens[:, :k]:
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
             if stay is not None or len(self._negated) != chosen.size:
                 self._counts = np.full(len(chosen), k)

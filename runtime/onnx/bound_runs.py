@@ -56,7 +56,7 @@ class BoundRuns:
     def release(self, array: Array) -> None:
         """Frees the binding that wrote this array; one that no binding wrote is ignored."""
         for binding in self._bindings:
-            if not binding.is_free and any(array is output for output in binding.outputs):
+            if id(array) in binding.ids:
                 binding.is_free = True
                 return
 
@@ -65,6 +65,7 @@ class _Binding:
     """Outputs of fixed shapes, and the inputs of the last run.
 
     Attributes:
+        ids: of the outputs, which live as long as this.
         is_free: nobody needs what the last run wrote.
     """
 
@@ -78,6 +79,7 @@ class _Binding:
         self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: _nothing)
         self._copies: dict[str, Array] = {}
         self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        self.ids = frozenset(map(id, self.outputs))
         self.is_free = True
         self._bind_outputs()
 

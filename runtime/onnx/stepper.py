@@ -156,10 +156,7 @@ class OnnxStepper:
         output = StepOutput(ids, log_probs, forced_log_probs, others[-1] if wants_attention else None)
         row_tensors = dict(state.row_tensors)
         row_tensors.update(zip(self._next, others, strict=False))
-        stays = state.source_tensors, state.source_lengths, state.row_sources, self._min_queries
-        if isinstance(state, _BufferedState):
-            return output, _BufferedState(row_tensors, *stays, buffers=state.buffers)
-        return output, DecoderState(row_tensors, *stays)
+        return output, _with_rows(state, row_tensors, state.row_sources)
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         """The state of `rows` in that order. What stays as it is is shared with `state`, not copied.
@@ -183,7 +180,7 @@ class OnnxStepper:
                 return compacted
         row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
         self._release(given)
-        return replace(state, row_tensors=row_tensors, row_sources=row_sources)
+        return _with_rows(state, row_tensors, row_sources)
 
     def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
         """The rows of all states, in order; newcomers are written beside the sources of the first one, if taken."""
@@ -283,6 +280,14 @@ class OnnxStepper:
             if attention:
                 self._shapes[graph_io.ATTENTION] = num_rows, width
         return self._shapes
+
+
+def _with_rows(state: DecoderState, row_tensors: Mapping[str, Array], row_sources: Ids) -> DecoderState:
+    """Other rows [R, ...], and their sources [R], over the same sources, without the detours of `replace`."""
+    stays = state.source_tensors, state.source_lengths, row_sources, state.min_queries
+    if isinstance(state, _BufferedState):
+        return _BufferedState(row_tensors, *stays, buffers=state.buffers)
+    return DecoderState(row_tensors, *stays)
 
 
 @functools.lru_cache(maxsize=16)

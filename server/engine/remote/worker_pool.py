@@ -187,7 +187,11 @@ class WorkerPool:
         elif ended:
             self._go_on(slot)
         self._on_news([*report.progress, *report.outcomes, *missed])
-        for stats in report.stats:
+        # Behind the callers who have just been woken: an answer need not wait for the metrics of its steps.
+        asyncio.get_running_loop().call_soon(self._note, report.stats)
+
+    def _note(self, steps: Iterable[StepStats]) -> None:
+        for stats in steps:
             self.pace.note(stats)
             self._on_step(stats)
 

@@ -79,6 +79,14 @@ async def test_answers_are_those_of_offline_decoding_whoever_gave_them() -> None
     assert sum(one.num_rows > 0 for one in stats) == sum(stepper.num_steps for stepper in steppers)
 
 
+async def test_who_was_answered_goes_on_before_the_steps_are_counted() -> None:
+    stepper = FakeStepper()
+    async with running(stepper) as (runner, stats):
+        await answered(runner.submit((4, 5, 3), LONG, None))
+        assert sum(one.num_rows for one in stats) < stepper.num_steps
+        await eventually(lambda: sum(one.num_rows for one in stats) == stepper.num_steps)
+
+
 async def test_bulk_and_interactive_by_the_same_door() -> None:
     async with running(FakeStepper(), FakeStepper()) as (runner, stats):
         told: list[object] = []
