@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,9 +34,13 @@ def _parser() -> argparse.ArgumentParser:
     plan = actions.add_parser("plan", help="say how many servers a load needs, and what it costs")
     for one in (validate, plan):
         one.add_argument("costs", metavar="COSTS.json", type=Path)
-    plan.add_argument("--rate", type=float, required=True, metavar="N", help="requests per second of the whole fleet")
-    plan.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="bound of the 99th percentile")
-    plan.add_argument("--core-hour", type=float, default=0.04, metavar="PRICE", help="of a core (default: %(default)g)")
+    plan.add_argument(
+        "--rate", type=_positive, required=True, metavar="N", help="requests per second of the whole fleet"
+    )
+    plan.add_argument("--p99-ms", type=_positive, required=True, metavar="MS", help="bound of the 99th percentile")
+    plan.add_argument(
+        "--core-hour", type=_positive, default=0.04, metavar="PRICE", help="of a core (default: %(default)g)"
+    )
     plan.add_argument("--beam-size", type=int, default=1, metavar="N", help="of all requests (default: %(default)s)")
     plan.add_argument("--workers", type=_numbers, default=(1, 2, 4, 8, 16), metavar="N,...", help="per server, to try")
     plan.add_argument("--max-rows", type=_numbers, default=(64, 256), metavar="N,...", help="per worker, to try")
@@ -49,6 +54,13 @@ def _parser() -> argparse.ArgumentParser:
             help="pairs of source positions and decoder steps (default: those of real sentences)",
         )
     return parser
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+    return number
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -100,6 +112,7 @@ def _plan(options: argparse.Namespace, costs: Costs, lengths: Lengths) -> None:
         Setting(num_workers=number, num_cores=number + 1, max_rows=max_rows, beam_size=options.beam_size)
         for number in options.workers
         for max_rows in options.max_rows
+        if max_rows >= options.beam_size
     ]
     plans = planned(
         costs,

@@ -52,14 +52,13 @@ class Simulated:
     Attributes:
         latencies: in seconds, of what was asked after the warm-up.
         seconds: from the end of the warm-up to the last answer.
-        front_seconds, worker_seconds: of processor time, of all processes together.
+        front_seconds: processor time of the server's process.
         num_row_steps: rows of all steps together.
     """
 
     latencies: list[float] = field(default_factory=list)
     seconds: float = 0.0
     front_seconds: float = 0.0
-    worker_seconds: float = 0.0
     num_row_steps: int = 0
     num_steps: int = 0
 
@@ -155,7 +154,6 @@ class SimulatedServer:
             running |= {request.key: request for request in admitted}
             ended = self._advance(running)
             seconds = self._slowdown * self._round_seconds(running, admitted, ended)
-            self._found.worker_seconds += seconds
             yield from self._compute(number, seconds)
             for request in ended:
                 del running[request.key]
@@ -208,7 +206,7 @@ def open_loop(
             yield env.timeout(generator.expovariate(rate))
             env.process(ask())
 
-    return _simulate(costs, setting, lengths, seconds, warm_up, clients, seed)
+    return _simulate(costs, setting, lengths, warm_up, clients, seed)
 
 
 def closed_loop(
@@ -230,7 +228,7 @@ def closed_loop(
 
         yield env.all_of([env.process(client()) for _ in range(num_clients)])
 
-    return _simulate(costs, setting, lengths, seconds, warm_up, clients, seed)
+    return _simulate(costs, setting, lengths, warm_up, clients, seed)
 
 
 Ask = Callable[[], Events]
@@ -238,7 +236,7 @@ Clients = Callable[[simpy.Environment, Ask], Events]
 
 
 def _simulate(
-    costs: Costs, setting: Setting, lengths: Lengths, seconds: float, warm_up: float, clients: Clients, seed: int
+    costs: Costs, setting: Setting, lengths: Lengths, warm_up: float, clients: Clients, seed: int
 ) -> Simulated:
     env, found = simpy.Environment(), Simulated()
     server = SimulatedServer(env, costs, setting, found)
@@ -247,7 +245,7 @@ def _simulate(
     def ask() -> Events:
         asked = env.now
         yield from server.ask(*next(work))
-        if asked >= warm_up and env.now:
+        if asked >= warm_up:
             found.latencies.append(env.now - asked)
             found.seconds = env.now - warm_up
 
