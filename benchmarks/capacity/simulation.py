@@ -1,0 +1,262 @@
+"""A server as a discrete-event simulation: its event loop and its engines share the host's processors.
+
+The server's process goes before its workers, as it does in earnest (os.nice). What decides in the real server decides
+here: `Dispatcher` gives requests to workers, each worker's `Scheduler` admits them, `alike` parts those that are
+encoded together. Only time is simulated, by measured costs.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.onnx.encoding import alike
+from attendant.runtime.stepper import padded_width
+from attendant.server.engine.queueing.scheduler import Budget, Scheduler
+from attendant.server.engine.remote.dispatch import Dispatcher, Given
+from attendant.server.engine.request import EngineRequest, Priority
+from benchmarks.capacity.costs import Costs
+
+Events = Generator[simpy.Event, Any, None]
+Lengths = Sequence[tuple[int, int]]
+"""Source positions and decoder steps of requests."""
+
+MAX_SOURCE_POSITIONS = 32768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A server and its host.
+
+    Attributes:
+        num_cores: of the host, which all processes share.
+        beam_size: of all requests, each of which has so many rows.
+        generator_here: the load generator takes its processor time from the same host.
+    """
+
+    num_workers: int = 1
+    num_cores: int = 2
+    max_rows: int = 256
+    beam_size: int = 1
+    generator_here: bool = False
+
+
+@dataclass(slots=True)
+class Simulated:
+    """What came of a load.
+
+    Attributes:
+        latencies: in seconds, of what was asked after the warm-up.
+        seconds: from the end of the warm-up to the last answer.
+        front_seconds: processor time of the server's process.
+        num_row_steps: rows of all steps together.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    front_seconds: float = 0.0
+    num_row_steps: int = 0
+    num_steps: int = 0
+
+    @property
+    def answered_per_second(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    def latency(self, share: float) -> float:
+        """A quantile of the latencies."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class SimulatedServer:
+    """One server: a front, which is one thread, and engines."""
+
+    def __init__(self, env: simpy.Environment, costs: Costs, setting: Setting, found: Simulated) -> None:
+        self._env, self._costs, self._setting, self._found = env, costs, setting, found
+        # Workers share the cores, round by round. Threads go before them: what they take, a worker lacks.
+        self._cores, self._first = simpy.Resource(env, setting.num_cores), simpy.Resource(env, setting.num_cores)
+        self._owed: dict[int, float] = {}
+        self._front = simpy.Resource(env)
+        self._generator = simpy.Resource(env)
+        self._slowdown = costs.slowdown(setting.num_workers)
+        self._keys = itertools.count()
+        self._dispatcher = Dispatcher(setting.num_workers, setting.max_rows)
+        self._inboxes: list[list[EngineRequest]] = [[] for _ in range(setting.num_workers)]
+        self._wakers = [env.event() for _ in range(setting.num_workers)]
+        self._answers: dict[int, simpy.Event] = {}
+        self._steps: dict[int, int] = {}
+        for number in range(setting.num_workers):
+            self._dispatcher.open(number)
+            env.process(self._worker(number))
+
+    def ask(self, num_positions: int, num_steps: int) -> Events:
+        """A call, from the client's hands to its hands."""
+        half = self._costs.call_seconds / 2
+        generator = self._costs.generator_seconds / 2 if self._setting.generator_here else 0.0
+        yield from self._on_thread(self._generator, generator)
+        yield from self._on_thread(self._front, half)
+        self._found.front_seconds += 2 * half
+        key = next(self._keys)
+        answer = self._answers[key] = self._env.event()
+        self._steps[key] = num_steps
+        options = DecodingOptions(beam_size=self._setting.beam_size, max_length=num_steps)
+        source_ids = tuple(range(num_positions))
+        request = EngineRequest(key, source_ids, options, self._env.now, expected_steps=num_steps)
+        self._send(self._dispatcher.add(request))
+        yield answer
+        yield from self._on_thread(self._front, half)
+        yield from self._on_thread(self._generator, generator)
+
+    def _on_thread(self, thread: simpy.Resource, seconds: float) -> Events:
+        """Work of a single thread. Where all processors are busy, a worker waits for it meanwhile."""
+        if not seconds:
+            return
+        with thread.request() as turn:
+            yield turn
+            with self._first.request() as core:
+                yield core
+                if self._owed and self._first.count + len(self._owed) > self._setting.num_cores:
+                    self._owed[min(self._owed, key=self._owed.__getitem__)] += seconds
+                yield self._env.timeout(seconds)
+
+    def _compute(self, worker: int, seconds: float) -> Events:
+        """A worker's round."""
+        with self._cores.request() as core:
+            yield core
+            self._owed[worker] = seconds
+            while (left := self._owed[worker]) > 0:
+                self._owed[worker] = 0.0
+                yield self._env.timeout(left)
+            del self._owed[worker]
+
+    def _send(self, given: Given) -> None:
+        for worker, request in given:
+            self._inboxes[worker].append(request)
+            if not self._wakers[worker].triggered:
+                self._wakers[worker].succeed()
+
+    def _worker(self, number: int) -> Events:
+        setting = self._setting
+        scheduler = Scheduler(Budget(max_rows=setting.max_rows, max_source_positions=MAX_SOURCE_POSITIONS))
+        running: dict[int, EngineRequest] = {}
+        while True:
+            if not scheduler.has_work and not self._inboxes[number]:
+                self._wakers[number] = self._env.event()
+                yield self._wakers[number]
+            for request in self._inboxes[number]:
+                scheduler.add(request)
+            self._inboxes[number].clear()
+            admitted = scheduler.admit(Priority.INTERACTIVE)
+            running |= {request.key: request for request in admitted}
+            ended = self._advance(running)
+            seconds = self._slowdown * self._round_seconds(running, admitted, ended)
+            yield from self._compute(number, seconds)
+            for request in ended:
+                del running[request.key]
+                scheduler.remove(request.key)
+                self._answers.pop(request.key).succeed()
+            if ended:
+                self._send(self._dispatcher.ended(number, ended))
+
+    def _advance(self, running: dict[int, EngineRequest]) -> list[EngineRequest]:
+        """Everybody has a step less to go; who has none ends with this round."""
+        for key in running:
+            self._steps[key] -= 1
+        ended = [request for key, request in running.items() if self._steps[key] <= 0]
+        for request in ended:
+            del self._steps[request.key]
+        return ended
+
+    def _round_seconds(
+        self, running: dict[int, EngineRequest], admitted: list[EngineRequest], ended: list[EngineRequest]
+    ) -> float:
+        costs, beam_size = self._costs, self._setting.beam_size
+        num_rows = beam_size * len(running)
+        width = max(padded_width(len(request.source_ids)) for request in running.values())
+        self._found.num_steps += 1
+        self._found.num_row_steps += num_rows
+        seconds = costs.round_seconds + costs.step.at(num_rows, width)
+        lengths = [len(request.source_ids) for request in admitted]
+        for group in alike(lengths) if lengths else []:
+            widest = padded_width(max(lengths[place] for place in group))
+            seconds += costs.encode.at(len(group), widest)
+        changes = bool(ended and len(ended) < len(running)) + bool(admitted and len(admitted) < len(running))
+        return seconds + changes * costs.change.at(num_rows, width)
+
+
+def open_loop(
+    costs: Costs,
+    setting: Setting,
+    lengths: Lengths,
+    rate: float,
+    seconds: float,
+    *,
+    warm_up: float = 0.0,
+    seed: int = 1,
+) -> Simulated:
+    """Poisson arrivals for so long, after a warm-up that does not count; all of them are answered."""
+
+    def clients(env: simpy.Environment, ask: Ask) -> Events:
+        generator = random.Random(seed)
+        while env.now < warm_up + seconds:
+            yield env.timeout(generator.expovariate(rate))
+            env.process(ask())
+
+    return _simulate(costs, setting, lengths, warm_up, clients, seed)
+
+
+def closed_loop(
+    costs: Costs,
+    setting: Setting,
+    lengths: Lengths,
+    num_clients: int,
+    seconds: float,
+    *,
+    warm_up: float = 0.0,
+    seed: int = 1,
+) -> Simulated:
+    """So many clients, each of which asks again when it was answered."""
+
+    def clients(env: simpy.Environment, ask: Ask) -> Events:
+        def client() -> Events:
+            while env.now < warm_up + seconds:
+                yield from ask()
+
+        yield env.all_of([env.process(client()) for _ in range(num_clients)])
+
+    return _simulate(costs, setting, lengths, warm_up, clients, seed)
+
+
+Ask = Callable[[], Events]
+Clients = Callable[[simpy.Environment, Ask], Events]
+
+
+def _simulate(
+    costs: Costs, setting: Setting, lengths: Lengths, warm_up: float, clients: Clients, seed: int
+) -> Simulated:
+    env, found = simpy.Environment(), Simulated()
+    server = SimulatedServer(env, costs, setting, found)
+    work = _shuffled(lengths, seed)
+
+    def ask() -> Events:
+        asked = env.now
+        yield from server.ask(*next(work))
+        if asked >= warm_up:
+            found.latencies.append(env.now - asked)
+            found.seconds = env.now - warm_up
+
+    env.process(clients(env, ask))
+    env.run()
+    return found
+
+
+def _shuffled(lengths: Lengths, seed: int) -> Iterator[tuple[int, int]]:
+    """Without end, in an order of its own for each seed."""
+    generator, order = random.Random(seed), list(lengths)
+    while True:
+        generator.shuffle(order)
+        yield from order
