@@ -87,11 +87,11 @@ def grpc_server(
         # caller may make, are refused: of 10,000 at once 7,946 without room, 1,533 with an eighth, none with this. The
         # more room, the more memory takes who resets calls as fast as it can.
         ("grpc.http2.max_deallocating_streams", max_calls_per_connection),
-        ("grpc.max_connection_age_ms", NO_LIMIT if connection_seconds is None else round(1000 * connection_seconds)),
     )
+    age = () if connection_seconds is None else (("grpc.max_connection_age_ms", round(1000 * connection_seconds)),)
     # The gatekeeper is inside, so that what it refuses is counted too.
     interceptors = [incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)]
-    server = grpc.aio.server(options=(*OPTIONS, *limits), interceptors=interceptors)
+    server = grpc.aio.server(options=(*OPTIONS, *limits, *age), interceptors=interceptors)
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
         Seq2SeqServicer(catalogue, metrics, answer_room), server
     )
