@@ -35,8 +35,10 @@ MAX_SOUNDS = 20
 """Of a word: `G2p.predict` takes no more steps."""
 
 
-def read(path: Path, segmented: bool) -> Imported:  # a text's letters are its symbols anyway
+def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader."""
+    if segmented:
+        raise UserError("--segmented is for subwords, and the symbols of g2p_en are letters: leave it out")
     weights = Weights(path, {name: torch.from_numpy(array) for name, array in _arrays(path).items()})
     letters = Vocabulary(path, LETTERS, ("<pad>", "<unk>", None, "</s>"))
     sounds = Vocabulary(path, SOUNDS, SPECIAL_TOKENS)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from pydantic import ValidationError
 
 from attendant.export.importing import g2p_en, joeynmt, opennmt
 from attendant.export.importing.imported import Reader
@@ -43,7 +44,10 @@ def exportable_checkpoint(
     Raises:
         UserError: the checkpoint can't be read, or holds what can't be represented; the name can't be a bundle's.
     """
-    imported = READERS[toolkit](path, segmented)
+    try:
+        imported = READERS[toolkit](path, segmented)
+    except ValidationError as error:
+        raise UserError(f"{path}: its model can't be imported: {error.errors()[0]['msg']}") from None
     tokenizers = imported.source_tokenizer, imported.target_tokenizer
     model = Seq2Seq(imported.config, *(one.vocabulary_size for one in tokenizers))
     try:

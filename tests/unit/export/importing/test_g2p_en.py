@@ -66,6 +66,11 @@ def test_what_is_missing_and_what_is_more(tmp_path: Path) -> None:
         read(tmp_path / "less.npz", False)
 
 
+def test_it_has_no_subwords(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--segmented is for subwords"):
+        read(tmp_path, True)
+
+
 def test_no_archive_of_plain_arrays(tmp_path: Path) -> None:
     objects = tmp_path / "objects.npz"
     np.savez(objects, enc_emb=np.array([{}], dtype=object))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export.importing.opennmt import read
+from attendant.export.origins.from_checkpoint import exportable_checkpoint
 from attendant.runtime.errors import UserError
 from tests.imported import logits_of
 
@@ -163,6 +164,18 @@ def test_weights_that_the_model_would_not_have(tmp_path: Path) -> None:
     model.encoder.bridge = nn.ModuleList([nn.Linear(3, 3)])
     with pytest.raises(UserError, match=r"weights of what can't be imported: encoder.bridge.0.bias"):
         read(write(tmp_path, model), False)
+
+
+def test_a_model_that_none_of_ours_is(tmp_path: Path) -> None:
+    path = write(tmp_path, Onmt(), enc_hid_size=8)
+    with pytest.raises(UserError, match=r"its model can't be imported: .* states of size 8 as they are"):
+        exportable_checkpoint("opennmt-py", path)
+
+
+def test_weights_of_another_size(tmp_path: Path) -> None:
+    path = write(tmp_path, Onmt(), enc_hid_size=8, dec_hid_size=8)
+    with pytest.raises(UserError, match=r"the weights are not of the model that it describes: .*size mismatch"):
+        exportable_checkpoint("opennmt-py", path)
 
 
 class Malicious:
