@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -67,14 +66,14 @@ def main() -> int:
 
 def install(locks: Sequence[str], environment: Path) -> None:
     """What the locks name, by its hashes, and ourselves. No other name is looked up, to build a package either."""
-    with tempfile.TemporaryDirectory() as wheels:
-        pip = [sys.executable, "-m", "pip"]
-        build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
-        for lock in locks:
-            subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
-        subprocess.run([*build, "--no-index", "."], check=True)
-        installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
-        subprocess.run([*installed, *sorted(Path(wheels).glob("*.whl"))], check=True)
+    pip = [sys.executable, "-m", "pip"]
+    # Always the same folder: what is installed remembers where it was.
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels"]
+    for lock in locks:
+        subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
+    subprocess.run([*build, "--no-index", "."], check=True)
+    installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*installed, *sorted(Path("wheels").glob("*.whl"))], check=True)
 
 
 def put_python(environment: Path, root: Path) -> None:
