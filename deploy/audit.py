@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "locks"
-SHIPPED = ("server-cpu", "signing", "otel")
+SHIPPED = ("server-cpu", "server-gpu", "signing", "otel", "training")
 
 ALLOWED = {
     "0BSD",
@@ -53,6 +53,12 @@ SPELLINGS = {
 }
 UNDECLARED = {"sigstore-models": "Apache-2.0"}
 """What metadata does not say, and the project's repository does."""
+
+WITH_CUDA = {"onnxruntime-gpu": "MIT", "triton": "MIT"}
+"""Of packages that are not installed where there is no GPU."""
+
+NVIDIA = re.compile(r"(cuda|nvidia)-")
+"""Packages under NVIDIA's own licence, which lets them be handed on unchanged with a program; with CUDA alone."""
 
 Check = Callable[[], Iterator[str]]
 """Gives a line for each thing that is wrong."""
@@ -96,7 +102,7 @@ def strangers_names() -> Iterator[str]:
 
 def loose_locks() -> Iterator[str]:
     """Locked packages without a hash or of another version, and what the server needs and no lock has."""
-    versions = pinned()
+    versions = {name: version for name, (version, _) in locked(LOCKS / "build.txt").items()} | pinned()
     for path in sorted(LOCKS.glob("*.txt")):
         for name, (version, num_hashes) in locked(path).items():
             if not num_hashes:
@@ -104,19 +110,21 @@ def loose_locks() -> Iterator[str]:
             if path.stem in SHIPPED and versions.get(name) != version:
                 yield f"{path.name}: {name} {version}, constraints.txt has {versions.get(name)}: make locks"
     needed = {canonical(re.split(r"[<>=!~\[]", one)[0]) for one in _toml(ROOT)["project"]["dependencies"]}
-    for name in sorted((needed | {"onnxruntime"}) - locked(LOCKS / "server-cpu.txt").keys()):
-        yield f"server-cpu.txt: {name} is missing: make locks"
+    for lock, runtime in (("server-cpu", "onnxruntime"), ("server-gpu", "onnxruntime-gpu")):
+        for name in sorted((needed | {runtime}) - locked(LOCKS / f"{lock}.txt").keys()):
+            yield f"{lock}.txt: {name} is missing: make locks"
 
 
 def other_licences() -> Iterator[str]:
     """Packages under a licence that is not among those allowed, of all that are installed here."""
     installed = {canonical(one.metadata["Name"]): one for one in distributions()}
     for name, one in sorted(installed.items()):
-        if not is_allowed(licence := licence_of(one)):
+        if not NVIDIA.match(name) and not is_allowed(licence := licence_of(one)):
             yield f"{name} {one.version}: {licence or 'says no licence'}"
     for lock in SHIPPED:
-        for name in sorted(locked(LOCKS / f"{lock}.txt").keys() - installed.keys()):
-            yield f"{name}: not installed here, so its licence is unknown"
+        for name in sorted(locked(LOCKS / f"{lock}.txt").keys() - installed.keys() - WITH_CUDA.keys()):
+            if not NVIDIA.match(name):
+                yield f"{name}: not installed here, so its licence is unknown"
 
 
 def licence_of(distribution: Distribution) -> str:

@@ -24,6 +24,8 @@ def main() -> int:
     output = parser.parse_args().output.resolve()
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     output.mkdir(parents=True, exist_ok=True)
+    # The modes of files are packed too.
+    os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
         checkout = copy_of_checkout(Path(folder) / "checkout")
         for project in (checkout, checkout / "client"):

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,11 +21,14 @@ USER = 10001
 # Tests, what is for compilers and type checkers, and what a shell reads.
 NOT_RUN = ("__pycache__", "test", "tests", "*.a", "*.h", "*.pyi", "activate*", "Activate.ps1")
 NOT_RUN_OF_PYTHON = ("idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "config-3*", "*-packages")
-NOT_RUN_OF_PACKAGES = ("onnxruntime/transformers", "onnxruntime/tools")
-"""Converts and optimizes other people's models."""
+NOT_RUN_OF_PACKAGES = ("onnxruntime/transformers", "onnxruntime/tools", "pygments/lexers")
+"""Conversions of other people's models, and the grammars of programming languages."""
 
-SETTINGS = ("os-release", "debian_version", "ld.so.conf", "ld.so.conf.d", "ssl/certs/ca-certificates.crt")
-"""Of /etc, where they are there."""
+SETTINGS = (
+    *("/etc/os-release", "/usr/lib/os-release", "/etc/debian_version"),
+    *("/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ssl/certs/ca-certificates.crt"),
+)
+"""Of the base, where they are there."""
 
 ACCOUNTS = {
     "passwd": f"root:x:0:0:root:/:/nologin\nattendant:x:{USER}:{USER}::/:/nologin\n",
@@ -47,7 +49,7 @@ def main() -> int:
     put_python(options.environment, root)
     put_libraries(root)
     for name in SETTINGS:
-        put(Path("/etc") / name, root)
+        put(Path(name), root)
     for name, text in ACCOUNTS.items():
         within(root, Path("/etc") / name).write_text(text)
     (root / "tmp").mkdir(mode=0o1777)
@@ -64,14 +66,14 @@ def main() -> int:
 
 def install(locks: Sequence[str], environment: Path) -> None:
     """What the locks name, by its hashes, and ourselves. No other name is looked up, to build a package either."""
-    with tempfile.TemporaryDirectory() as wheels:
-        pip = [sys.executable, "-m", "pip"]
-        build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels]
-        for lock in locks:
-            subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
-        subprocess.run([*build, "--no-index", "."], check=True)
-        installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
-        subprocess.run([*installed, *sorted(Path(wheels).glob("*.whl"))], check=True)
+    pip = [sys.executable, "-m", "pip"]
+    # Always the same folder: what is installed remembers where it was.
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels"]
+    for lock in locks:
+        subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
+    subprocess.run([*build, "--no-index", "."], check=True)
+    installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*installed, *sorted(Path("wheels").glob("*.whl"))], check=True)
 
 
 def put_python(environment: Path, root: Path) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,8 @@ def test_a_lock_without_hashes_or_of_other_versions_is_told(
     audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = (ROOT / "deploy" / "locks" / "server-cpu.txt").read_text()
+    for lock in ("build", "server-gpu"):
+        shutil.copy(ROOT / "deploy" / "locks" / f"{lock}.txt", tmp_path)
     (tmp_path / "server-cpu.txt").write_text(sound.replace("numpy==", "numpy==9") + "grpcio==0.1\n")
     monkeypatch.setattr(audit, "LOCKS", tmp_path)
     lines = "; ".join(audit.loose_locks())
