@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from attendant.server.engine.request import RequestStats
-from attendant.server.observability.tracing import Exemplar
 
 NANOSECONDS = 10**9
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -62,7 +61,7 @@ class SpanTrace:
             {"rpc.method": method, "attendant.request_id": request_id},
         )
         context = self._span.get_span_context()
-        self.exemplar: Exemplar | None = None
+        self.exemplar: dict[str, str] | None = None
         if context.trace_flags.sampled:
             self.exemplar = {"trace_id": trace.format_trace_id(context.trace_id)}
 
