@@ -56,7 +56,7 @@ test-slow: setup ## What needs long, the network, apt or a GPU
 build/cluster/.installed: pyproject.toml client/pyproject.toml constraints.txt
 	@test -x build/cluster/bin/python || $(PYTHON) -m venv build/cluster
 	@build/cluster/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ./client --editable '.[cpu,cluster]' psutil pytest pytest-asyncio pytest-timeout
+		--editable '.[cpu,cluster]' psutil pytest pytest-asyncio pytest-timeout
 	@touch $@
 
 test-cluster: build/cluster/.installed ## Ray: a cluster of three nodes on this machine, in an environment of its own
@@ -98,15 +98,16 @@ protos: setup ## Regenerate the gRPC code from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iattendant/server/servicers/inference/v2=protos/inference \
 		--python_out=. --grpc_python_out=. --pyi_out=. attendant/server/servicers/inference/v2/open_inference.proto
 
-# CUDA's wheels stay as they are where they are not installed.
-CUDA_WHEELS := ^(cuda|nvidia)-|^triton==
 check-protos: setup ## Lint the API and compare it with the last release's
 	@$(BIN)/python protos/check.py
+
+# Lines of these stay where they are not installed: CUDA's wheels, and Ray.
+ELSEWHERE := ^(cuda|nvidia)-|^(triton|ray)==
 
 constraints: setup ## Write constraints.txt from what is installed
 	@{ sed '/^[^#]/d' constraints.txt; { $(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
 		| sed -E 's/^(torch==[0-9.]+)\+.*/\1/; s/^onnxruntime(-gpu)?==(.*)/onnxruntime==\2\nonnxruntime-gpu==\2/'; \
-		grep -E '$(CUDA_WHEELS)' constraints.txt; } | sort --ignore-case --unique --field-separator== --key=1,1; } \
+		grep -E '$(ELSEWHERE)' constraints.txt; } | sort --ignore-case --unique --field-separator== --key=1,1; } \
 		> constraints.new && mv constraints.new constraints.txt
 
 # Tools have environments of their own, by their locks.

@@ -150,7 +150,7 @@ def in_cluster(run: Any) -> None:
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise UserError("there is no Ray here: pip install './client' '.[cpu,cluster]'") from None
+        raise UserError("there is no Ray here: pip install '.[cpu,cluster]'") from None
     try:
         ray.init(address="auto", log_to_driver=False)
     except ConnectionError:

@@ -61,7 +61,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    ray = pytest.importorskip("ray", reason="there is no Ray; pip install './client' '.[cpu,cluster]'")
+    ray = pytest.importorskip("ray", reason="there is no Ray; pip install '.[cpu,cluster]'")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)

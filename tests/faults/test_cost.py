@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
+from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.serving.generator import Answered, Load
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import caller

@@ -137,7 +137,7 @@ def starts() -> Iterator[Start]:
     grace = float(service["stop_grace_period"].removesuffix("s"))
     yield Start("compose.yaml", service.get("command", ()), service["environment"], ports, grace)
     for path in sorted(DEPLOY.rglob("*.service")):
-        unit = path.read_text()
+        unit = path.read_text().replace("%i", "1")
         ((command,),) = (re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", unit, re.MULTILINE),)
         words = shlex.split(command.replace("\\\n", " "))
         arguments = words[
