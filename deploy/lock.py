@@ -43,6 +43,9 @@ def main() -> int:
         locks[further] = {name: one for name, one in locks[further].items() if name not in locks["server-cpu"]}
     LOCKS.mkdir(exist_ok=True)
     for name, found in locks.items():
+        if local := [one.split()[0] for one in found.values() if "+" in one.split()[0]]:
+            print(f"deploy/locks/{name}.txt: left as it is: {local[0]} is a build that the usual index does not have")
+            continue
         (LOCKS / f"{name}.txt").write_text(HEADER + "".join(found[one] for one in sorted(found)), encoding="utf-8")
         print(f"deploy/locks/{name}.txt: {len(found)} packages")
     return 0
