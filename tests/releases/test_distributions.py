@@ -99,7 +99,7 @@ def test_the_server_and_the_client_answer_from_empty_environments(distributions:
 def test_training_and_export_run_from_empty_environments(distributions: Path, tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "export").mkdir()
-    training = installed(tmp_path / "training", f"{distributions / WHEEL}[training]")
+    training = installed(tmp_path / "training", f"{distributions / WHEEL}[training,cpu]")
     recipe = ["train", str(ROOT / "recipes/copy.toml"), "--output", "run", "--set", "training.max_steps=20"]
     says(tmp_path, training / "attendant", *recipe)
     export = installed(tmp_path / "export", f"{distributions / WHEEL}[export,cpu]")

@@ -15,29 +15,29 @@ class Further:
     Attributes:
         summary: for --help.
         module: whose `command(name)` gives a `parser`, and a `main(program, arguments)` that ends the process.
-        extra: of the distribution `attendant`, with which the command runs.
+        extras: of the distribution `attendant`, with which the command runs.
     """
 
     summary: str
     module: str
-    extra: str
+    extras: str
 
 
 _TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
 
 FURTHER = {
-    "train": Further("train a model by a recipe", _TRAINING, "training"),
-    "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "training"),
-    "report": Further("show what came of trainings, as a page", _TRAINING, "training"),
-    "fetch": Further("build the data that a recipe names", _TRAINING, "training"),
-    "average": Further("average a run's last checkpoints", _TRAINING, "training"),
-    "label": Further("decode sources into pairs to train on", _TRAINING, "training"),
-    "export": Further("turn a run into a verified bundle", _EXPORT, "export"),
-    "import": Further("turn a model of another toolkit into a bundle", _EXPORT, "export"),
-    "verify": Further("check a bundle on this host", _EXPORT, "export"),
-    "inspect": Further("say what a bundle is", _EXPORT, "export"),
-    "sign": Further("sign a bundle", _EXPORT, "export"),
-    "reference": Further("give a bundle what its answers are compared with, for drift", _EXPORT, "export"),
+    "train": Further("train a model by a recipe", _TRAINING, "cpu,training"),
+    "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "cpu,training"),
+    "report": Further("show what came of trainings, as a page", _TRAINING, "cpu,training"),
+    "fetch": Further("build the data that a recipe names", _TRAINING, "cpu,training"),
+    "average": Further("average a run's last checkpoints", _TRAINING, "cpu,training"),
+    "label": Further("decode sources into pairs to train on", _TRAINING, "cpu,training"),
+    "export": Further("turn a run into a verified bundle", _EXPORT, "cpu,export"),
+    "import": Further("turn a model of another toolkit into a bundle", _EXPORT, "cpu,export"),
+    "verify": Further("check a bundle on this host", _EXPORT, "cpu,export"),
+    "inspect": Further("say what a bundle is", _EXPORT, "cpu,export"),
+    "sign": Further("sign a bundle", _EXPORT, "cpu,export"),
+    "reference": Further("give a bundle what its answers are compared with, for drift", _EXPORT, "cpu,export"),
     "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
     "bench": Further("measure how fast a bundle is served on this host", "attendant.server.bench.command", "cpu"),
 }
@@ -53,13 +53,13 @@ def run(name: str, arguments: Sequence[str]) -> int:
     try:
         load(name).main(f"attendant {name}", arguments)
     except ModuleNotFoundError as missing:
-        print(f"attendant {name}: {missing.name} is not installed; {remedy(FURTHER[name].extra)}", file=sys.stderr)
+        print(f"attendant {name}: {missing.name} is not installed; {remedy(FURTHER[name].extras)}", file=sys.stderr)
     return 2
 
 
-def remedy(extra: str) -> str:
+def remedy(extras: str) -> str:
     """What to install, and where."""
-    return f"in a checkout of Attendant: pip install '.[{extra}]'"
+    return f"in a checkout of Attendant: pip install '.[{extras}]'"
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:

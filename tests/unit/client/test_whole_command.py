@@ -40,14 +40,14 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
 def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
     done = run(name, "something", without=["attendant"])
     assert (done.returncode, done.stdout) == (2, "")
-    remedy = f"is not installed; in a checkout of Attendant: pip install '.[{FURTHER[name].extra}]'\n"
+    remedy = f"is not installed; in a checkout of Attendant: pip install '.[{FURTHER[name].extras}]'\n"
     assert re.fullmatch(rf"attendant {name}: attendant\S* {re.escape(remedy)}", done.stderr)
 
 
 def test_what_a_command_needs_and_is_not_installed_is_told_likewise() -> None:
     done = run("inspect", BUNDLE, without=["torch"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("attendant inspect: torch") and done.stderr.endswith("'.[export]'\n"), done.stderr
+    assert done.stderr.startswith("attendant inspect: torch") and done.stderr.endswith("'.[cpu,export]'\n"), done.stderr
 
 
 def test_the_clients_own_commands_need_nothing_else() -> None:
