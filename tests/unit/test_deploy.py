@@ -137,7 +137,7 @@ def starts() -> Iterator[Start]:
     grace = float(service["stop_grace_period"].removesuffix("s"))
     yield Start("compose.yaml", service.get("command", ()), service["environment"], ports, grace)
     for path in sorted(DEPLOY.rglob("*.service")):
-        unit = path.read_text().replace("%i", "1")
+        unit = path.read_text().replace("%i", "1")  # the first of its servers
         ((command,),) = (re.findall(r"^ExecStart=(.*(?:\\\n.*)*)", unit, re.MULTILINE),)
         words = shlex.split(command.replace("\\\n", " "))
         arguments = words[
@@ -145,7 +145,8 @@ def starts() -> Iterator[Start]:
         ]
         environment = dict(one.split("=", 1) for one in re.findall(r'^Environment="?(\w+=[^"\n]*)', unit, re.MULTILINE))
         (grace,) = re.findall(r"^TimeoutStopSec=(\d+)", unit, re.MULTILINE)
-        yield Start(str(path.relative_to(ROOT)), arguments, environment, frozenset(), float(grace))
+        assert "RestartPreventExitStatus=2\n" in unit
+        yield Start(str(path.relative_to(ROOT)), arguments, environment, frozenset({50051, 9091}), float(grace))
     image = (ROOT / "Dockerfile").read_text()
     environment = dict(re.findall(rf"\b({PREFIX}\w+)=(\S+)", image))
     yield Start(
