@@ -13,29 +13,31 @@ from attendant.server.config import OPTIONS, add_options, config_of
 
 DEFAULT = "(default: %(default)s)"
 
-NOT_OF_REPLICAS = {
-    "host",
-    "metrics_port",
-    "no_http",
-    "http_origins",
-    "max_connections",
-    "max_calls_per_connection",
-    "max_streams",
-    "repository_seconds",
-    "tls_certificate",
-    "tls_key",
-    "tls_client_ca",
-    "admin_tokens",
-    "health",
-    "reflection",
-    "client_requests_per_second",
-    "client_bytes_per_second",
-    "log_level",
-    "log_format",
-    "log_texts",
-    "log_requests",
+OF_REPLICAS = {
+    "port",
+    "precision",
+    "provider",
+    "cuda_graphs",
+    "threads",
+    "workers",
+    "hang_seconds",
+    "max_restarts",
+    "max_rows",
+    "max_source_positions",
+    "max_waiting",
+    "max_wait_seconds",
+    "max_client_requests",
+    "max_client_rows",
+    "light_rows",
+    "bulk_seconds",
+    "unread_seconds",
+    "require_signature",
+    "load_seconds",
+    "load_mib",
+    "drain_seconds",
+    "tokens",
 }
-"""The server's options on what Ray does in its place."""
+"""The server's options that a replica has too; what the others are about, Ray does in its place, or nobody."""
 
 
 def _count(text: str) -> int:
@@ -76,7 +78,7 @@ def serve_parser() -> argparse.ArgumentParser:
     replicas.add_argument("--models-held", help="models that a replica holds at once (default: all)", **counts)
     add_options(
         parser.add_argument_group("options of the server, for each replica"),
-        [option for option in OPTIONS if option.name not in NOT_OF_REPLICAS],
+        [option for option in OPTIONS if option.name in OF_REPLICAS],
     )
     return parser
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from attendant.cluster.__main__ import NOT_OF_REPLICAS, main
+from attendant.cluster.__main__ import OF_REPLICAS, main
 from attendant.runtime.errors import UserError
 from attendant.server.config import OPTIONS
 
@@ -22,8 +22,9 @@ def test_without_ray_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_help_has_the_servers_options_that_a_replica_heeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {option.name for option in OPTIONS} >= NOT_OF_REPLICAS
+    assert {option.name for option in OPTIONS} >= OF_REPLICAS
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     said = capsys.readouterr().out
     assert "--max-rows" in said and "--tls-key" not in said
+    assert "--traces" not in said and "--connection-seconds" not in said
