@@ -28,13 +28,14 @@ for step in range(10**9):
 def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     """A task of three short pairs and a long one."""
     run = tmp_path / "run"
-    shutil.copytree(ROOT / "models" / "runs" / "g2p-en", run, ignore=shutil.ignore_patterns("checkpoints"))
-    recipe = (run / "recipe.toml").read_text()
-    pairs = ["badge\tB AE JH", "cab\tK AE B", f"{'a' * 200}\tEY", "jab\tJH AE B"]
+    run.mkdir()
+    for side in ("source", "target"):
+        shutil.copy(ROOT / "models" / "g2p-en" / f"{side}_tokenizer.json", run)
+    recipe = (ROOT / "recipes" / "g2p-cmudict.toml").read_text().replace('fetch = "cmudict"', "")
     for split in ("train", "validation", "test"):
-        (tmp_path / f"{split}.tsv").write_text("".join(f"{pair}\n" for pair in pairs))
-        recipe = recipe.replace(f"data/cmudict/{split}.tsv", str(tmp_path / f"{split}.tsv"))
-    (run / "recipe.toml").write_text(recipe.replace('fetch = "cmudict"\ndirectory = "data/cmudict"', ""))
+        (tmp_path / f"{split}.tsv").write_text(f"badge\tB AE JH\ncab\tK AE B\n{'a' * 200}\tEY\njab\tJH AE B\n")
+        recipe += f"[data.{split}]\ntsv = '{tmp_path}/{split}.tsv'\n"
+    (run / "recipe.toml").write_text(recipe)
     monkeypatch.setattr(tasks, "RUNS", tmp_path / "peers")
     monkeypatch.setattr(tasks, "FOLDER", tmp_path)
     monkeypatch.setattr(training, "WATCH_SECONDS", 0.05)
