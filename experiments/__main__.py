@@ -9,6 +9,8 @@ from experiments.comparison import show
 from experiments.cost import measure_costs
 from experiments.memory.learning import learn_all
 from experiments.memory.showing import show_memory
+from experiments.peers.showing import show_peers
+from experiments.peers.training import train_peers
 from experiments.plan import plan_names
 from experiments.trainings import train
 
@@ -17,6 +19,8 @@ OF_A_PLAN = {
     "cost": (measure_costs, "measures what each variant of a plan costs, in training and in a served decoder step"),
     "show": (show, "writes a plan's table and picture from its runs, however many have ended"),
 }
+
+PEERS = {"train": train_peers, "show": show_peers}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,6 +37,11 @@ def parser() -> argparse.ArgumentParser:
         "memory", help="trains small recurrent networks to remember, and shows their gradients"
     )
     memory.set_defaults(run=_memory, given=None)
+    peers = commands.add_parser(
+        "peers", help="holds our models against other toolkits', trained as long on the same pairs"
+    )
+    peers.add_argument("given", choices=PEERS, metavar="|".join(PEERS))
+    peers.set_defaults(run=lambda step: PEERS[step]())
     return found
 
 

@@ -18,13 +18,7 @@ ROOT = Path(__file__).parents[2]
 SYMBOLS = "abcdefghijkl"
 MAX_LENGTH = 12
 
-OPENNMT = """\
-import argparse, sys, torch, types
-# It imports all of its text transforms, and these modules with them; and it reads checkpoints as torch did before 2.6.
-sys.modules |= {name: types.ModuleType(name) for name in ("fasttext", "spacy")}
-torch.serialization.add_safe_globals([argparse.Namespace])
-"""
-
+OPENNMT = ROOT / "benchmarks" / "harness" / "start_opennmt.py"
 OPENNMT_MODELS: Mapping[str, Mapping[str, object]] = {
     "general": {"global_attention": "general", "layers": 2},
     "mlp": {"global_attention": "mlp", "rnn_type": "GRU"},
@@ -155,14 +149,14 @@ def test_opennmt(name: str, tmp_path: Path) -> None:
         "seed": 1,
     } | dict(OPENNMT_MODELS[name])
     (tmp_path / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in options.items()))
-    run(python, "-c", f"{OPENNMT}from onmt.bin.train import main; main()", "-config", tmp_path / "config.yaml")
+    run(python, OPENNMT, "onmt.bin.train", "-config", tmp_path / "config.yaml")
     checkpoint, bundle = tmp_path / "model_step_200.pt", tmp_path / "bundle"
     main(["import", "OpenNMT-py", str(checkpoint), "--output", str(bundle)])
     for beam_size in (1, 4):
         asked = {"model": checkpoint, "src": tmp_path / "dev.src", "output": tmp_path / "found.txt"}
         asked |= {"beam_size": beam_size, "length_penalty": "none", "max_length": MAX_LENGTH}
         arguments = [word for key, value in asked.items() for word in (f"-{key}", value)]
-        run(python, "-c", f"{OPENNMT}from onmt.bin.translate import main; main()", *arguments)
+        run(python, OPENNMT, "onmt.bin.translate", *arguments)
         assert answers(bundle, texts, beam_size) == (tmp_path / "found.txt").read_text().splitlines()
 
 

@@ -1,0 +1,81 @@
+"""What the peers have learned beside our models: the table of docs/experiments/peers.md."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from attendant.training.data.pairs import Example, sample_evenly
+from attendant.training.evaluation.bootstrap import confidence_interval
+from attendant.training.evaluation.metrics import take_statistics
+from attendant.training.run.loading import load_run
+from experiments.pages import write_table
+from experiments.peers.tasks import OUR_DECODING, ROOT, Contest, Peer, answers_of, contests, load_peers, symbols
+from experiments.peers.training import Progress, best_checkpoint
+
+Decode = Callable[[Sequence[Example], int], tuple[list[str], float]]
+"""Symbols that are answers, a line each, of examples that are decoded so many at a time; and the processor seconds."""
+
+TOGETHER: Final = 32
+NUM_ALONE: Final = 100
+HEADINGS: Final = ("task", "model", "parameters", "metric", "value", "95 % interval", "one answer, ms")
+COUNT: Final = """\
+import sys, torch
+state = torch.load(sys.argv[1], map_location="cpu", weights_only=False)
+parts = [state["model_state"]] if "model_state" in state else [state["model"], state["generator"]]
+print(sum(one.numel() for one in {one.data_ptr(): one for part in parts for one in part.values()}.values()))
+"""
+
+
+def show_peers() -> None:
+    """Decodes the test split with every model that has had its time, and writes the table.
+
+    Raises:
+        UserError: a model can't be opened, or fails.
+    """
+    known = load_peers().peers
+    rows: list[list[str]] = []
+    for contest in contests():
+        if (ROOT / contest.task.bundle).exists() and contest.run.recipe_path.exists():
+            model = load_run(contest.run.path).model
+            size = sum(one.numel() for one in model.parameters())
+            rows.append(_row(contest, "Attendant", size, partial(_ours, contest)))
+        for name in contest.task.peers:
+            if Progress.of(contest.folder / name).ended:
+                rows.append(_row(contest, known[name].what, *_peer(contest, name, known[name])))
+    write_table("peers", "table", HEADINGS, rows)
+
+
+def _row(contest: Contest, what: str, num_parameters: int, decode: Decode) -> list[str]:
+    examples, target = contest.tests(), contest.run.tokenizer("target")
+    metric = contest.task.metric
+    lines, _ = decode(examples, TOGETHER)
+    texts = [target.decode_tokens(line.split()) for line in lines]
+    taken = take_statistics(metric, texts, [example.references for example in examples])
+    interval = confidence_interval(taken)
+    assert interval is not None
+    # What it takes to start is in both, and goes out by the difference.
+    alone = sample_evenly(examples, NUM_ALONE + 1)
+    milliseconds = 1000 * (decode(alone, 1)[1] - decode(alone[:1], 1)[1]) / NUM_ALONE
+    found = f"{taken.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}", f"{milliseconds:.1f}"
+    return [contest.task.question, what, f"{num_parameters:,}", metric, *found]
+
+
+def _ours(contest: Contest, examples: Sequence[Example], together: int) -> tuple[list[str], float]:
+    command = [sys.executable, "-c", OUR_DECODING, str(ROOT / contest.task.bundle), str(together)]
+    return answers_of(command, [example.source for example in examples])
+
+
+def _peer(contest: Contest, name: str, peer: Peer) -> tuple[int, Decode]:
+    """The number of its parameters, and how it decodes."""
+    best, source = best_checkpoint(contest.folder / name, peer), contest.run.tokenizer("source")
+    (counted,), _ = answers_of([peer.python(), "-c", COUNT, str(best)], [])
+
+    def decode(examples: Sequence[Example], together: int) -> tuple[list[str], float]:
+        contest.configure(name, model=best.parent, load=best, decoding_batch=together)
+        command = [peer.python(), *contest.filled(peer.translate, name, load=best, decoding_batch=together)]
+        lines, seconds = answers_of(command, [" ".join(symbols(source, one.source)) for one in examples])
+        # Before the answers there may be what it says of itself.
+        return lines[-len(examples) :], seconds
+
+    return int(counted), decode
