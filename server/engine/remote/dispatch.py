@@ -2,14 +2,15 @@
 
 There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
 the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
-answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
-the fewest of their rows: it can choose among them, and need not ask for more. While no worker is open, everything
-waits.
+answer sooner than a large one on one. Bulk requests go to the worker with the fewest of their rows, which has more of
+them than it can run, and so chooses among them. All rows are taken from the server's (shared_rows.py). While no worker
+is open, everything waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
+from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 
 Given = list[tuple[int, EngineRequest]]
@@ -19,9 +20,23 @@ Given = list[tuple[int, EngineRequest]]
 class Dispatcher:
     """The queues, and how many rows each worker has been given."""
 
-    def __init__(self, num_workers: int, max_rows: int) -> None:
-        """No worker is open yet; `max_rows`: of each priority but bulk, of each worker."""
-        self._max_rows = max_rows
+    def __init__(
+        self,
+        num_workers: int,
+        max_rows: int,
+        shared: SharedRows | None = None,
+        on_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """No worker is open yet.
+
+        Args:
+            max_rows: of each priority but bulk, of each worker.
+            shared: the rows of all dispatchers in the server; None: this one is alone.
+            on_room: called when others have given back rows that were waited for here; `next` says what can be sent.
+        """
+        shared = shared or SharedRows(num_workers * max_rows)
+        self._shares = {priority: shared.share(priority, on_room) for priority in Priority}
+        self._num_workers, self._max_rows = num_workers, max_rows
         self._open: list[int] = []
         self._waiting = {priority: FairQueue() for priority in Priority}
         self._rows = {priority: [0] * num_workers for priority in Priority}
@@ -52,25 +67,27 @@ class Dispatcher:
     def open(self, worker: int) -> Given:
         """A worker takes requests from now on; returns what is to be sent now."""
         self._open.append(worker)
-        return self._next()
+        return self.next()
 
     def close(self, worker: int) -> None:
         """A worker is given nothing more, and what it had counts no longer."""
         if worker in self._open:
             self._open.remove(worker)
-        for rows in self._rows.values():
+        for priority, rows in self._rows.items():
+            self._shares[priority].give_back(rows[worker])
             rows[worker] = 0
+        self._offer()
 
     def add(self, request: EngineRequest) -> Given:
         """Takes a request in; returns what is to be sent now."""
         self._waiting[request.priority].add(request)
-        return self._next()
+        return self.next()
 
     def take_back(self, requests: Iterable[EngineRequest]) -> Given:
         """Takes in again, before all others, what a closed worker had; returns the same."""
         for request in sorted(requests, key=lambda one: one.key, reverse=True):
             self._waiting[request.priority].put_back(request)
-        return self._next()
+        return self.next()
 
     def cancel(self, key: int) -> bool:
         """Nobody waits for this request any more; False: it does not wait here."""
@@ -80,29 +97,39 @@ class Dispatcher:
         """Requests that the worker had have ended; returns what is to be sent in their place."""
         for request in requests:
             self._rows[request.priority][worker] -= request.max_rows
-        return self._next()
+            self._shares[request.priority].give_back(request.max_rows)
+        given = self.next()
+        self._offer()
+        return given
 
     def clear(self) -> None:
-        """Nothing waits any more: there will be no worker for it."""
+        """Nothing waits any more, and the workers have nothing: they have been let go."""
         self._waiting = {priority: FairQueue() for priority in Priority}
+        for worker in range(self._num_workers):
+            self.close(worker)
 
-    def _next(self) -> Given:
+    def next(self) -> Given:
+        """What is to be sent now."""
         sent: Given = []
         for priority, queue in self._waiting.items():
             # The request whose turn it is is waited for until it fits, so that it does not starve behind smaller ones.
-            while self._open and (request := queue.first()) is not None and self._has_room(priority, request.max_rows):
+            while self._open and (request := queue.first()) is not None and self._takes(priority, request.max_rows):
                 queue.take(request.key)
                 sent.append((self._give(request), request))
         return sent
 
-    def _has_room(self, priority: Priority, num_rows: int) -> bool:
-        if priority is Priority.BULK:
-            return True
+    def _takes(self, priority: Priority, num_rows: int) -> bool:
+        """Whether a worker has room for so many rows, and the server had them, which are taken now."""
         rows = self._rows[priority]
-        return min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        fits = priority is Priority.BULK or min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        return fits and self._shares[priority].take(num_rows)
 
     def _give(self, request: EngineRequest) -> int:
         rows = self._rows[request.priority]
         worker = min(self._open, key=rows.__getitem__)
         rows[worker] += request.max_rows
         return worker
+
+    def _offer(self) -> None:
+        for share in self._shares.values():
+            share.offer()
