@@ -1,6 +1,7 @@
 """Who gets the rows of a server, on plain values: a dispatcher for each version, all of whose workers are open."""
 
 import random
+from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ class Versions:
         for desk in self.desks:
             assert desk.open(0) == []
 
-    def _asked(self, version: int):  # type: ignore[no-untyped-def]
+    def _asked(self, version: int) -> Callable[[], None]:
         return lambda: self._note(version, self.desks[version].next())
 
     def _note(self, version: int, sent: list[tuple[int, EngineRequest]]) -> None:
