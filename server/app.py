@@ -218,6 +218,7 @@ async def start_model(
         hang_seconds=config.hang_seconds,
         max_restarts=config.max_restarts,
         on_step=rendered.stepped,
+        shared_rows=processes.rows,
         on_restart=rendered.restarted,
     )
     runner = EngineRunner(

@@ -145,7 +145,8 @@ class ServerConfig:
     max_rows: int = _option(
         256,
         _whole("ROWS"),
-        "rows (live hypotheses) per engine that are stepped together; a request takes beam_size of them",
+        "rows (live hypotheses) that an engine may step together, and, times --workers, that all models and versions "
+        "have together; a request takes beam_size of them",
     )
     max_source_positions: int = _option(
         32768,

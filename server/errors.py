@@ -282,3 +282,10 @@ class InternalError(AttendantError):
     code = "INTERNAL"
     reason = "internal"
     default_message = IN_THE_LOG
+
+
+def error_of(raised: BaseException | None) -> AttendantError | None:
+    """What a caller is told of whatever was raised; None: nothing, it was an answer or a cancellation."""
+    if raised is None or isinstance(raised, AttendantError):
+        return raised
+    return InternalError() if isinstance(raised, Exception) else None

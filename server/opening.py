@@ -19,12 +19,11 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     """Opens every bundle.
 
     Raises:
-        UserError: a bundle that is refused, one line per difference; two bundles of one name; too few rows for one.
+        UserError: a bundle that is refused, one line per difference; two bundles of one name.
     """
     bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:
-        refuse_few_rows(bundle.manifest, config.max_rows)
         name = bundle.manifest.name
         if name in paths:
             raise UserError(
@@ -39,9 +38,12 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
     """Opens a bundle.
 
     Raises:
-        UserError: it is refused, signed by nobody who is trusted, or takes more time or memory than it may.
+        UserError: it is refused, signed by nobody who is trusted, takes more time or memory than it may, or needs more
+            rows than there are.
     """
-    return within_limits(lambda: open_signed_bundle(path, config.require_signature), path, config)
+    bundle = within_limits(lambda: open_signed_bundle(path, config.require_signature), path, config)
+    refuse_few_rows(bundle.manifest, config.max_rows)
+    return bundle
 
 
 def within_limits(load: Callable[[], T], path: Path, config: ServerConfig) -> T:

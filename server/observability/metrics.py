@@ -84,7 +84,7 @@ GAUGES = {
     "requests_waiting": "Requests that wait for rows.",
     "requests_running": "Requests that have rows.",
     "rows_running": "Rows (live hypotheses) now.",
-    "rows_limit": "Rows that may be stepped together: --max-rows.",
+    "rows_limit": "Rows that the model may have: --max-rows, times --workers; all models together have no more.",
     "bulk_requests": "Bulk requests that have a place in the engine.",
     "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
     "ready": "1 where the model is served: loaded, with an engine that takes requests, not draining.",
@@ -167,7 +167,7 @@ class Metrics:
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
         self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
-        self._watched: dict[str, list[tuple[EngineRunner, int]]] = {}
+        self._watched: dict[str, list[EngineRunner]] = {}
 
     def ended(
         self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
@@ -194,8 +194,8 @@ class Metrics:
 class ModelMetrics:
     """The metrics of one version of a model, their labels resolved once: a step is short."""
 
-    def __init__(self, metrics: Metrics, model: str, watched: list[tuple[EngineRunner, int]]) -> None:
-        """`watched`: the runners of all versions of the model, and the rows that each may have."""
+    def __init__(self, metrics: Metrics, model: str, watched: list[EngineRunner]) -> None:
+        """`watched`: the runners of all versions of the model."""
         self._observe = {name: metric.labels(model).observe for name, metric in metrics.histograms.items()}
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
         self._observe_phase = {phase: metrics.step_seconds.labels(model, phase).observe for phase in PHASES}
@@ -214,23 +214,23 @@ class ModelMetrics:
     def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
         """Sets what never changes, and what to ask the engines for at each scrape, so that it can't go stale."""
         watched = self._watched
-        watched.append((runner, rows_limit))
+        watched.append(runner)
         self._info = self._model, version, precision, provider
         self._metrics.bundle_info.labels(*self._info).set(1)
         asked: dict[str, Callable[[], float]] = {
-            "requests_waiting": lambda: sum(one.num_waiting for one, _ in watched),
-            "requests_running": lambda: sum(one.num_running for one, _ in watched),
-            "rows_running": lambda: sum(one.num_rows for one, _ in watched),
-            "rows_limit": lambda: sum(rows for _, rows in watched),
-            "bulk_requests": lambda: sum(one.bulk_room.num_held for one, _ in watched),
-            "bulk_requests_limit": lambda: sum(one.bulk_room.num_places for one, _ in watched),
+            "requests_waiting": lambda: sum(one.num_waiting for one in watched),
+            "requests_running": lambda: sum(one.num_running for one in watched),
+            "rows_running": lambda: sum(one.num_rows for one in watched),
+            "rows_limit": lambda: rows_limit if watched else 0,
+            "bulk_requests": lambda: sum(one.bulk_room.num_held for one in watched),
+            "bulk_requests_limit": lambda: sum(one.bulk_room.num_places for one in watched),
         }
         for name, ask in asked.items():
             self._gauges[name].set_function(ask)
 
     def unwatch(self, runner: EngineRunner) -> None:
         """The version has ended."""
-        self._watched[:] = [one for one in self._watched if one[0] is not runner]
+        self._watched.remove(runner)
         self._metrics.bundle_info.remove(*self._info)
 
     def watch_drift(self, reference: Reference | None) -> None:

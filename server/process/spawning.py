@@ -15,6 +15,7 @@ from attendant.runtime.cpu import available_cpus
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.flight_record import FlightRecord, new_record
 from attendant.server.engine.remote.frames import framed
+from attendant.server.engine.remote.shared_rows import SharedRows
 
 END_SECONDS = 2.0
 """How long workers may take to notice that they are not wanted any more: the step under way, or their loading."""
@@ -66,9 +67,14 @@ class WorkerProcess:
 
 
 class WorkerProcesses:
-    """All workers of a server; a context manager that sees them end."""
+    """All workers of a server; a context manager that sees them end.
+
+    Attributes:
+        rows: that they have together, whichever model and version they decode.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
+        self.rows = SharedRows(config.workers * config.max_rows)
         self._config = config
         self._workers: list[WorkerProcess] = []
 

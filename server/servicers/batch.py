@@ -78,7 +78,8 @@ class BatchStream:
         self._share = room.open()
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
-        self._ends_with: Unavailable | None = None
+        # With the id of the request that met it first; empty: it met none.
+        self._ends_with: tuple[Unavailable, str] | None = None
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None]
         # Tells the client that the stream has been ended because it does not read.
@@ -100,7 +101,7 @@ class BatchStream:
                 self._changed.clear()
                 if closing.done() and not reading.done():
                     reading.cancel()
-                    self._ends_with = Draining()
+                    self._ends_with = Draining(), ""
                 while self._ended:
                     item = self._ended.popleft()
                     fields = result_fields(item.request_id, item.context, item.parsed, item.outcome)
@@ -119,7 +120,7 @@ class BatchStream:
             if not reading.cancelled():
                 reading.result()
             if self._ends_with is not None:
-                await abort(self._context, self._ends_with)
+                await abort(self._context, *self._ends_with)
         finally:
             reading.cancel()
             closing.cancel()
@@ -177,7 +178,7 @@ class BatchStream:
             traceback.clear_frames(outcome.__traceback__)
         item.outcome = outcome
         if isinstance(outcome, Unavailable):
-            self._ends_with = outcome
+            self._ends_with = self._ends_with or (outcome, item.context.request_id)
         self._ended.append(item)
         self._changed.set()
 
@@ -195,7 +196,7 @@ class BatchStream:
         self._reading.cancel()
         self._free(unread)
         self._abandon(stalled)
-        self._telling = asyncio.create_task(abort(self._context, stalled))
+        self._telling = asyncio.create_task(abort(self._context, stalled, unread.context.request_id))
         # Mostly nobody is there any more to be told.
         self._telling.add_done_callback(lambda task: task.cancelled() or task.exception())
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
-from attendant.server.errors import AttendantError, InternalError, InvalidArgument, Unavailable
+from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue
 from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
@@ -81,8 +81,8 @@ async def answers_to(
             if item.submitted is not None:
                 item.submitted.cancel()
             item.context.end(raised, "DEADLINE_EXCEEDED" if late else "CANCELLED")
-        if isinstance(raised, Exception):
-            await refuse(raised if isinstance(raised, AttendantError) else InternalError(), ids[0][0])
+        if (told := error_of(raised)) is not None:
+            await refuse(told, ids[0][0])
         raise
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from attendant.server.access.clients import CLIENT
-from attendant.server.errors import AttendantError, InternalError
+from attendant.server.errors import AttendantError, error_of
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
@@ -83,9 +83,7 @@ class RequestContext:
             What to tell the caller; None where it has an answer, or has gone.
         """
         label, seconds = self._catalogue.label_of(self._model), time.monotonic() - self._began
-        error = raised if isinstance(raised, AttendantError) else None
-        if error is None and isinstance(raised, Exception):
-            error = InternalError()
+        error = error_of(raised)
         if error is not None and error.code == "INTERNAL":
             facts = self._facts(label) | {"reason": error.reason}
             log.error("internal error", exc_info=None if error is raised else raised, extra=facts)

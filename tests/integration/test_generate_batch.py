@@ -276,5 +276,6 @@ async def test_a_dead_engine_ends_the_stream() -> None:
 async def test_before_the_bundles_are_checked() -> None:
     async with served(fake_stepper(), ready=False) as server:
         call = server.stub.GenerateBatch()
-        await call.write(Generate(text="a"))
+        await call.write(Generate(text="a", request_id="mine"))
         assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is grpc.StatusCode.UNAVAILABLE
+        assert dict(await call.trailing_metadata())["attendant-request-id"] == "mine", "whose end ends the stream"

@@ -21,11 +21,13 @@ from tests.repositories import put_policy, put_version
 from tests.server_process import Running, server
 
 PATIENCE_SECONDS = 120
+MAX_ROWS = 8
 
 
 @pytest.fixture(scope="module")
 def running(repository: Path, tiny_bundle_path: Path) -> Iterator[Running]:
-    with server(str(repository), str(tiny_bundle_path), "--repository-seconds", "0.2") as started:
+    options = "--repository-seconds", "0.2", "--max-rows", str(MAX_ROWS), "--light-rows", "1000"
+    with server(str(repository), str(tiny_bundle_path), *options) as started:
         yield started
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(60) == 0
@@ -129,6 +131,27 @@ def test_replaced_under_load_nothing_is_dropped(
     assert len(infos) == 1 and versions[-1] in infos[0]
     shutil.rmtree(repository / "swap")
     eventually(lambda: version_of(stub, "swap") == "")
+
+
+def test_models_share_the_rows_of_the_server(running: Running) -> None:
+    models = "first", "tiny"
+
+    def rows() -> list[float]:
+        found = running.metrics()
+        return [found[f"attendant_rows_running{json.dumps({'model': model})}"] for model in models]
+
+    async def under_load() -> tuple[list[list[float]], list[list[str]]]:
+        ended = asyncio.Event()
+        asked = asyncio.gather(*(ask_until(running.target, model, ended) for model in models for _ in range(8)))
+        seen = [await asyncio.to_thread(rows) for _ in range(40)]
+        ended.set()
+        return seen, await asked
+
+    seen, answers = asyncio.run(under_load())
+    assert all(answers) and not any(":" in one for found in answers for one in found), "an error"
+    assert max(map(sum, seen)) <= MAX_ROWS and all(map(max, zip(*seen, strict=True)))
+    limits = [running.metrics()[f"attendant_rows_limit{json.dumps({'model': model})}"] for model in models]
+    assert limits == [MAX_ROWS, MAX_ROWS]
 
 
 def test_a_broken_version_never_replaces_a_good_one(

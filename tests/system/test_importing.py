@@ -1,7 +1,6 @@
 """Tiny models, trained by the real toolkits in environments of their own, answer as bundles what they answer there."""
 
 import random
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +8,10 @@ import pytest
 
 import attendant
 from attendant.export.__main__ import main
-from benchmarks.harness.environment import ENVIRONMENTS
-from benchmarks.harness.measurement import Unavailable
+from tests.environments import python_of, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[2]
 SYMBOLS = "abcdefghijkl"
 MAX_LENGTH = 12
 
@@ -71,28 +68,6 @@ model = G2p()
 for word in sys.stdin.read().split():
     print(*model.predict(word))
 """
-
-
-def python_of(toolkit: str) -> Path:
-    """Its interpreter; the environments are the benchmarks'."""
-    try:
-        return ENVIRONMENTS[toolkit].install(ROOT / ".benchmarks")
-    except Unavailable as reason:
-        pytest.skip(f"{toolkit} can't be installed: {reason}")
-
-
-def run(python: Path, *arguments: object, stdin: str = "", **variables: str) -> str:
-    """What it prints."""
-    done = subprocess.run(
-        [python, "-P", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **variables},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 def reversals(folder: Path) -> list[str]:

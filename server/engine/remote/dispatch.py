@@ -3,13 +3,14 @@
 There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
 the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
 answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
-the fewest of their rows: it can choose among them, and need not ask for more. While no worker is open, everything
-waits.
+the fewest of their rows: it can choose among them, and need not ask for more. Rows are the server's (shared_rows.py).
+While no worker is open, everything waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
+from attendant.server.engine.remote.shared_rows import TAKEN, SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 
 Given = list[tuple[int, EngineRequest]]
@@ -19,9 +20,26 @@ Given = list[tuple[int, EngineRequest]]
 class Dispatcher:
     """The queues, and how many rows each worker has been given."""
 
-    def __init__(self, num_workers: int, max_rows: int) -> None:
-        """No worker is open yet; `max_rows`: of each priority but bulk, of each worker."""
-        self._max_rows = max_rows
+    def __init__(
+        self,
+        num_workers: int,
+        max_rows: int,
+        shared: SharedRows | None = None,
+        on_room: Callable[[], None] = lambda: None,
+        on_bulk: Callable[[int], None] = lambda num_dispatchers: None,
+    ) -> None:
+        """No worker is open yet.
+
+        Args:
+            max_rows: of each priority but bulk, of each worker.
+            shared: the rows of all dispatchers in the server; None: this one is alone.
+            on_room: called when others have given back rows that were waited for here; `next` says what can be sent.
+            on_bulk: called with the number of dispatchers whose workers have bulk requests, where this is one of them.
+        """
+        self._shared = shared or SharedRows(num_workers * max_rows)
+        self._shares = {priority: self._shared.share(priority, on_room) for priority in TAKEN}
+        self._on_bulk, self._has_bulk = on_bulk, False
+        self._num_workers, self._max_rows = num_workers, max_rows
         self._open: list[int] = []
         self._waiting = {priority: FairQueue() for priority in Priority}
         self._rows = {priority: [0] * num_workers for priority in Priority}
@@ -52,25 +70,26 @@ class Dispatcher:
     def open(self, worker: int) -> Given:
         """A worker takes requests from now on; returns what is to be sent now."""
         self._open.append(worker)
-        return self._next()
+        return self.next()
 
     def close(self, worker: int) -> None:
         """A worker is given nothing more, and what it had counts no longer."""
         if worker in self._open:
             self._open.remove(worker)
-        for rows in self._rows.values():
-            rows[worker] = 0
+        for priority, rows in self._rows.items():
+            self._free(priority, worker, rows[worker])
+        self._offer()
 
     def add(self, request: EngineRequest) -> Given:
         """Takes a request in; returns what is to be sent now."""
         self._waiting[request.priority].add(request)
-        return self._next()
+        return self.next()
 
     def take_back(self, requests: Iterable[EngineRequest]) -> Given:
         """Takes in again, before all others, what a closed worker had; returns the same."""
         for request in sorted(requests, key=lambda one: one.key, reverse=True):
             self._waiting[request.priority].put_back(request)
-        return self._next()
+        return self.next()
 
     def cancel(self, key: int) -> bool:
         """Nobody waits for this request any more; False: it does not wait here."""
@@ -79,30 +98,54 @@ class Dispatcher:
     def ended(self, worker: int, requests: Iterable[EngineRequest]) -> Given:
         """Requests that the worker had have ended; returns what is to be sent in their place."""
         for request in requests:
-            self._rows[request.priority][worker] -= request.max_rows
-        return self._next()
+            self._free(request.priority, worker, request.max_rows)
+        given = self.next()
+        self._offer()
+        return given
 
     def clear(self) -> None:
-        """Nothing waits any more: there will be no worker for it."""
+        """Nothing waits any more, and the workers have nothing: they have been let go."""
         self._waiting = {priority: FairQueue() for priority in Priority}
+        for worker in range(self._num_workers):
+            self.close(worker)
 
-    def _next(self) -> Given:
+    def next(self) -> Given:
+        """What is to be sent now."""
         sent: Given = []
         for priority, queue in self._waiting.items():
             # The request whose turn it is is waited for until it fits, so that it does not starve behind smaller ones.
-            while self._open and (request := queue.first()) is not None and self._has_room(priority, request.max_rows):
+            while self._open and (request := queue.first()) is not None and self._takes(priority, request.max_rows):
                 queue.take(request.key)
                 sent.append((self._give(request), request))
+        self._note_bulk()
         return sent
 
-    def _has_room(self, priority: Priority, num_rows: int) -> bool:
+    def _takes(self, priority: Priority, num_rows: int) -> bool:
+        """Whether a worker has room for so many rows, and the server had them, which are taken now."""
         if priority is Priority.BULK:
             return True
         rows = self._rows[priority]
-        return min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        fits = min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        return fits and self._shares[priority].take(num_rows)
+
+    def _free(self, priority: Priority, worker: int, num_rows: int) -> None:
+        self._rows[priority][worker] -= num_rows
+        if priority is not Priority.BULK:
+            self._shares[priority].give_back(num_rows)
 
     def _give(self, request: EngineRequest) -> int:
         rows = self._rows[request.priority]
         worker = min(self._open, key=rows.__getitem__)
         rows[worker] += request.max_rows
         return worker
+
+    def _offer(self) -> None:
+        for share in self._shares.values():
+            share.offer()
+        self._note_bulk()
+
+    def _note_bulk(self) -> None:
+        has_bulk = any(self._rows[Priority.BULK])
+        if has_bulk != self._has_bulk:
+            self._has_bulk = has_bulk
+            self._shared.divide_bulk(self._on_bulk, has_bulk=has_bulk)

@@ -19,6 +19,7 @@ from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.remote.messages import Ready, Report
 from attendant.server.engine.remote.quarantine import Poisoned
 from attendant.server.engine.remote.restarts import Restarts
+from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.remote.slot import Slot, WorkerLost
 from attendant.server.engine.remote.watchdog import RoundBound
 from attendant.server.engine.remote.worker import Worker
@@ -61,6 +62,7 @@ class WorkerPool:
         hang_seconds: float,
         max_restarts: int,
         on_step: Callable[[StepStats], None],
+        shared_rows: SharedRows | None = None,
         on_restart: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,6 +75,7 @@ class WorkerPool:
             hang_seconds: a worker that has work may always be silent for so long.
             max_restarts: within Restarts' window.
             on_step: called in the event loop with each step's stats.
+            shared_rows: of all pools in the server; None: this one is alone.
             on_restart: called whenever a worker has died and another one is started.
         """
         self.num_engines, self.max_rows, self.pace = num_workers, max_rows, Pace()
@@ -81,7 +84,8 @@ class WorkerPool:
         self._on_step = on_step
         self._on_restart = on_restart
         self._clock = clock
-        self._dispatcher = Dispatcher(num_workers, max_rows)
+        self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more, self._divide_bulk)
+        self._bulk_rows = max_rows
         self._restarts = Restarts(max_restarts)
         self._poisoned = Poisoned()
         bound = RoundBound(hang_seconds)
@@ -170,6 +174,7 @@ class WorkerPool:
         self._stopping = True
         for slot in self._slots:
             slot.hang_up()
+        self._dispatcher.clear()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -177,6 +182,17 @@ class WorkerPool:
     def _send(self, given: Iterable[tuple[int, EngineRequest]]) -> None:
         for worker, request in given:
             self._slots[worker].send(request)
+
+    def _send_more(self) -> None:
+        self._send(self._dispatcher.next())
+
+    def _divide_bulk(self, num_pools: int) -> None:
+        """So many pools of the server have bulk requests, of which this is one."""
+        bulk_rows = max(1, self.max_rows // num_pools)
+        if bulk_rows != self._bulk_rows:
+            self._bulk_rows = bulk_rows
+            for slot in self._slots:
+                slot.limit_bulk(bulk_rows)
 
     def _on_report(self, slot: Slot, report: Report) -> None:
         ended = slot.ended(report.outcomes)
@@ -257,6 +273,7 @@ class WorkerPool:
         ready = await slot.fill(self._spawn())
         if ready.version != self._version:
             raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
+        slot.limit_bulk(self._bulk_rows)
         return ready
 
     async def _watch(self) -> None:
@@ -300,4 +317,3 @@ class WorkerPool:
         for slot in self._slots:
             slot.kill()
             slot.clear()
-        self._dispatcher.clear()

@@ -10,10 +10,13 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.requests.model import limits_in_force, refuse_few_rows
+from attendant.runtime.requests.model import limits_in_force
 from attendant.server import loading
 from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
+from attendant.server.opening import open_within_limits
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])
@@ -48,12 +51,13 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
     assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
 
 
-def test_a_default_request_must_fit(tiny_bundle_path: Path) -> None:
-    manifest = open_bundle(tiny_bundle_path).manifest
-    wide = manifest.model_copy(update={"decoding": manifest.decoding.model_copy(update={"beam_size": 4})})
-    refuse_few_rows(wide, 4)
-    with pytest.raises(UserError, match="max_rows is 3: tiny searches with 4 live hypotheses by default, so it must"):
-        refuse_few_rows(wide, 3)
+def test_a_default_request_must_fit() -> None:
+    """Wherever a bundle is opened: it may stand alone or in a repository."""
+    path = ROOT / "models" / "g2p-en"
+    assert open_bundle(path).manifest.decoding.beam_size == 4
+    open_within_limits(path, parse_config(["b", "--max-rows", "4"], {}))
+    with pytest.raises(UserError, match="max_rows is 3: g2p-en searches with 4 live hypotheses by default, so it must"):
+        open_within_limits(path, parse_config(["b", "--max-rows", "3"], {}))
 
 
 def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(

@@ -199,12 +199,15 @@ def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics)
     ]
     for number, (version, runner) in enumerate(zip(versions, runners, strict=True)):
         version.watch(runner, rows_limit=8, version=f"v{number}", precision="fp32", provider="cpu")
-    assert value(metrics, "requests_waiting") == 7 and value(metrics, "rows_limit") == 16
+    assert value(metrics, "requests_waiting") == 7
+    assert value(metrics, "rows_limit") == 8, "which they share"
     assert value(metrics, "bundle_info", version="v0", precision="fp32", provider="cpu") == 1
     versions[0].unwatch(runners[0])
     assert value(metrics, "requests_waiting") == 4 and value(metrics, "rows_limit") == 8
     assert value(metrics, "bundle_info", version="v0", precision="fp32", provider="cpu") is None
     assert value(metrics, "bundle_info", version="v1", precision="fp32", provider="cpu") == 1
+    versions[1].unwatch(runners[1])
+    assert value(metrics, "rows_limit") == 0
 
 
 def test_entropy_and_coverage_by_hand() -> None:

@@ -84,10 +84,15 @@ def test_mistakes_are_one_line(
     assert status == 2 and said in errors and len(errors.splitlines()) == 1
 
 
-def test_a_bad_row_stops_the_training_before_a_run_exists(tmp_path: Path, tiny_recipe: Path, command: Command) -> None:
-    append(tmp_path / "train.tsv", "only a source\n")
+@pytest.mark.parametrize(
+    ("content", "said"), [("a\tb\nonly a source\n", "train.tsv:2: 1 column"), ("", "train.tsv has no pairs")]
+)
+def test_bad_data_stop_the_training_before_a_run_exists(
+    content: str, said: str, tmp_path: Path, tiny_recipe: Path, command: Command
+) -> None:
+    (tmp_path / "train.tsv").write_text(content)
     status, _, errors = command(tiny_recipe, "--output", tmp_path / "run")
-    assert status == 2 and "train.tsv:49: 1 column" in errors
+    assert status == 2 and said in errors and len(errors.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

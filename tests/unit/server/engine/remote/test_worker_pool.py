@@ -16,6 +16,7 @@ from attendant.runtime.stepper import DecoderState
 from attendant.server.engine.door import DoorLimits
 from attendant.server.engine.remote import worker_pool
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
+from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.request import Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import EngineDead, OutOfTime, PoisonedRequest
@@ -228,6 +229,51 @@ async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> No
         stepper.open()
         assert isinstance((await ended(task))[0], Result)
         await eventually(lambda: len(told) == 200)
+
+
+async def test_models_share_the_rows_of_a_server() -> None:
+    shared, gated = SharedRows(2), GatedStepper(7)
+    async with (
+        running(gated, max_rows=2, shared_rows=shared) as (first, _),
+        running(FakeStepper(), max_rows=2, shared_rows=shared) as (second, _),
+    ):
+        mine = [ask(first) for _ in range(3)]
+        await gated.arrival()
+        theirs = ask(second)
+        await eventually(lambda: second.num_waiting == 1)
+        mine[0].cancel()
+        await eventually(mine[0].done)
+        for _ in range(2):  # the step under way, and the one that sees that the caller has gone
+            gated.let_one_pass()
+        assert isinstance((await ended(theirs))[0], Result)
+        # What a model that goes still had is free as well, whether or not its worker says how it ended.
+        first.stop()
+        gated.open()
+        assert [type(one) for one in await ended(*(ask(second) for _ in range(2)))] == [Result, Result]
+        await ended(*mine)
+
+
+async def test_models_divide_the_rows_for_bulk_work() -> None:
+    shared, gated = SharedRows(4), GatedStepper(7)
+    async with (
+        running(gated, max_rows=4, shared_rows=shared) as (first, _),
+        running(FakeStepper(), max_rows=4, shared_rows=shared) as (second, stats),
+    ):
+
+        async def most_rows() -> int:
+            stats.clear()
+            await asyncio.wait([second.submit((4, 5, 3), LONG, None, Priority.BULK) for _ in range(8)])
+            await eventually(lambda: second.num_rows == 0)
+            return max(one.num_rows for one in stats)
+
+        assert await most_rows() == 4
+        told: list[object] = []
+        ask_bulk(first, (4, 5, 3), LONG, told)
+        await gated.arrival()
+        assert await most_rows() == 2
+        gated.open()
+        await eventually(lambda: bool(told))
+        assert await most_rows() == 4
 
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:

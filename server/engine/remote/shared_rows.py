@@ -1,0 +1,101 @@
+"""One budget of rows for all models and versions in a server. Pure.
+
+A version's interactive and heavy requests go to its workers only when the server has rows for them. Rows that come free
+go to the version that waits and holds fewest (max-min fairness): one that is alone may have all of them, several that
+want more than there are come to have equally many. Rows count until their request has ended, whatever has become of its
+version.
+
+Bulk requests go to the workers at once, which choose among them. So the rows that they may run there are divided evenly
+among the versions that have any.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+from attendant.server.engine.request import Priority
+
+TAKEN = (Priority.INTERACTIVE, Priority.HEAVY)
+"""Whose rows are taken before their requests are sent."""
+
+
+class SharedRows:
+    """The rows of a server. Each priority has a budget of its own, as it has in every engine."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._pots = {priority: _Pot(max_rows) for priority in TAKEN}
+        self._with_bulk: dict[Callable[[int], None], None] = {}
+
+    def share(self, priority: Priority, ask: Callable[[], None]) -> "RowShare":
+        """A version's part of them; `ask`: called when it has waited for rows and may ask again."""
+        return RowShare(self._pots[priority], ask)
+
+    def divide_bulk(self, tell: Callable[[int], None], *, has_bulk: bool) -> None:
+        """The workers of a version have bulk requests from now on, or have none any more.
+
+        Args:
+            tell: called, while they have some, with the number of versions of which that is true.
+        """
+        if has_bulk:
+            self._with_bulk[tell] = None
+        else:
+            self._with_bulk.pop(tell, None)
+        for one in self._with_bulk:
+            one(len(self._with_bulk))
+
+
+class _Pot:
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.waiting: set[RowShare] = set()
+        self.tickets = itertools.count()
+
+
+class RowShare:
+    """What one version holds.
+
+    Attributes:
+        held: rows of its requests that have been given to workers.
+    """
+
+    def __init__(self, pot: _Pot, ask: Callable[[], None]) -> None:
+        self._pot = pot
+        self._ask = ask
+        # Of those that hold equally many, who has waited longest goes first.
+        self._ticket = math.inf
+        self.held = 0
+
+    @property
+    def _turn(self) -> tuple[int, float]:
+        return self.held, self._ticket
+
+    def take(self, num_rows: int) -> bool:
+        """Takes so many rows; False: they are not free, or another version that waits goes first."""
+        pot = self._pot
+        if num_rows <= pot.free and (not pot.waiting or self._turn <= min(other._turn for other in pot.waiting)):
+            pot.waiting.discard(self)
+            self._ticket = math.inf
+            pot.free -= num_rows
+            self.held += num_rows
+            return True
+        if self not in pot.waiting:
+            pot.waiting.add(self)
+            self._ticket = min(self._ticket, next(pot.tickets))
+        return False
+
+    def give_back(self, num_rows: int) -> None:
+        """See `offer`."""
+        self._pot.free += num_rows
+        self.held -= num_rows
+
+    def offer(self) -> None:
+        """Has those that wait ask again, each in its turn. For whoever has given rows back."""
+        pot = self._pot
+        while pot.waiting:
+            first, free = min(pot.waiting, key=lambda one: one._turn), pot.free
+            pot.waiting.remove(first)
+            first._ask()
+            if first not in pot.waiting:
+                first._ticket = math.inf
+            elif pot.free == free:  # what it wants does not fit yet, and nobody goes before it
+                return

@@ -1,0 +1,33 @@
+"""Programs of others, each in an environment of its own from PyPI."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.environment import ENVIRONMENTS
+from benchmarks.harness.measurement import Unavailable
+
+ROOT = Path(__file__).parents[1]
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of an environment that benchmarks/harness/environments.toml describes."""
+    try:
+        return ENVIRONMENTS[name].install(ROOT / ".benchmarks")
+    except Unavailable as reason:
+        pytest.skip(f"{name} can't be installed: {reason}")
+
+
+def run(python: Path, *arguments: object, stdin: str = "", **variables: str) -> str:
+    """What it prints."""
+    done = subprocess.run(
+        [python, "-P", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **variables},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
