@@ -6,6 +6,7 @@ its engine started. Until then every other call is UNAVAILABLE.
 """
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Callable, Coroutine
@@ -48,6 +49,9 @@ log = logging.getLogger(__name__)
 BULK_PER_ROW = 2
 """Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
 
+OBJECTS_BETWEEN_COLLECTIONS = 20_000
+"""With Python's own 700 its collector looks ten times at a list of requests that is answered: a tenth of the time."""
+
 
 async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM, SIGINT or the death of an engine; returns the exit status.
@@ -55,6 +59,7 @@ async def serve(config: ServerConfig) -> int:
     Raises:
         UserError: a port, a bundle, a provider or a file of credentials that can't be had.
     """
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     access = open_access(config)
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()

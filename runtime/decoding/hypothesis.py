@@ -1,6 +1,5 @@
 """What a search finds."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -12,9 +11,8 @@ class FinishReason(Enum):
     LENGTH = "length"
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """One target with its probability.
+class Hypothesis(NamedTuple):
+    """One target with its probability. A named tuple, because it crosses from worker processes.
 
     Attributes:
         token_ids: the target, without BOS and EOS.

@@ -73,15 +73,13 @@ class DecodingOptions:
     attention: bool = False
     num_beams: int = field(init=False, default=1)
     """Searches that the request splits into after its prefix: one, unless its hypotheses are drawn or alternatives."""
+    max_rows: int = field(init=False, default=1)
+    """Live hypotheses that the request may come to have."""
 
     def __post_init__(self) -> None:
         if self.alternatives or self.sampling is not None:
             object.__setattr__(self, "num_beams", self.num_hypotheses)
-
-    @property
-    def max_rows(self) -> int:
-        """Live hypotheses that the request may come to have."""
-        return self.num_beams * self.beam_size
+        object.__setattr__(self, "max_rows", self.num_beams * self.beam_size)
 
     @property
     def needs_attention(self) -> bool:

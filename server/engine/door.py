@@ -1,10 +1,12 @@
 """Who is let in: what a request will cost and when it would be answered, estimated before it costs anything. Pure.
 
 A request that can't be answered before its deadline is refused at once, and so is one whose turn would come later than
-is useful. Who is let in is told by when it must have begun; the queues drop what has not.
+is useful. Who is let in is told by when it must have begun; the queues drop what has not. A list is let in as a whole,
+by what would become of its last request.
 """
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -75,12 +77,16 @@ class Prediction(NamedTuple):
     late: bool
 
 
-@dataclass(frozen=True, slots=True)
+Asked = tuple[tuple[int, ...], DecodingOptions]
+"""A source, as the encoder takes it, and how it is decoded."""
+
+
+@dataclass(slots=True)
 class Entry:
     """A request that has been let in.
 
     Attributes:
-        expected_seconds: until its answer.
+        expected_seconds: until its answer; 0: not estimated, for it is one of a list and not the last.
         uncorrected_seconds: the same, before the correction.
     """
 
@@ -94,6 +100,35 @@ class _Client:
     num_requests: int = 0
     num_rows: int = 0
     num_heavy: int = 0
+
+
+class _Work:
+    """What is asked for at once.
+
+    Attributes:
+        steps, rows: of each request, as expected and as reserved.
+        total, of_last: rows x steps, of all and of the last one.
+    """
+
+    def __init__(self, steps: list[float], rows: list[int]) -> None:
+        self.steps, self.rows = steps, rows
+        self.num_rows = sum(rows)
+        self.total = sum(map(operator.mul, steps, rows))
+        self.of_last = steps[-1] * rows[-1]
+
+
+class _Place(NamedTuple):
+    """Where requests go, and what is expected of the last of them.
+
+    Attributes:
+        start_within: seconds in which each must have been admitted to be answered before the deadline; None: any.
+        expected_seconds, uncorrected_seconds: see Entry.
+    """
+
+    priority: Priority
+    start_within: float | None = None
+    expected_seconds: float = 0.0
+    uncorrected_seconds: float = 0.0
 
 
 class _Correction:
@@ -146,34 +181,50 @@ class Door:
 
     def enter(
         self,
-        key: int,
-        source_ids: Sequence[int],
-        options: DecodingOptions,
+        keys: Iterable[int],
+        asked: Sequence[Asked],
         priority: Priority,
         client: str,
         now: float,
         timeout_seconds: float | None,
         *,
         streams: bool = False,
-    ) -> Entry:
-        """Lets a request in.
+    ) -> list[Entry]:
+        """Lets a client's requests in, all of them or none, by one decision.
+
+        Args:
+            keys: for the requests, as many as there are at least.
+            asked: at least one.
 
         Raises:
-            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of an interactive request.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
         """
-        steps = self._lengths.expected(len(source_ids), options)
-        deadline = None if timeout_seconds is None else now + timeout_seconds
-        request = EngineRequest(
-            key, tuple(source_ids), options, now, deadline, priority, client, steps, streams=streams
+        expected = self._lengths.expected
+        work = _Work(
+            [expected(len(source_ids), options) for source_ids, options in asked],
+            [options.max_rows for _, options in asked],
         )
-        entry = Entry(request) if priority is Priority.BULK else self._admitted(request)
-        self._count(entry.request, 1)
-        return entry
+        place = _Place(priority) if priority is Priority.BULK else self._placed(work, client, timeout_seconds)
+        deadline = None if timeout_seconds is None else now + timeout_seconds
+        start_by = None if place.start_within is None else now + place.start_within
+        self._count(place.priority, client, len(asked), work.num_rows)
+        entries = [
+            Entry(
+                EngineRequest(key, source_ids, options, now, deadline, place.priority, client, steps, start_by, streams)
+            )
+            for (source_ids, options), steps, key in zip(asked, work.steps, keys, strict=False)
+        ]
+        # The last one was estimated, and what becomes of it corrects the estimates.
+        entries[-1].expected_seconds, entries[-1].uncorrected_seconds = (
+            place.expected_seconds,
+            place.uncorrected_seconds,
+        )
+        return entries
 
     def leave(self, entry: Entry, outcome: Outcome | None, now: float) -> None:
         """A request has ended; None: its caller has gone."""
         request = entry.request
-        self._count(request, -1)
+        self._count(request.priority, request.client, -1, -request.max_rows)
         if isinstance(outcome, Result):
             stats = outcome.stats
             self._lengths.note(len(request.source_ids), request.options, stats.steps)
@@ -184,50 +235,56 @@ class Door:
         ):
             self._learn(entry, now - request.submitted, 0, late=True)
 
-    def _admitted(self, request: EngineRequest) -> Entry:
+    def _placed(self, work: _Work, client: str, timeout_seconds: float | None) -> _Place:
+        """Where interactive requests go, and when the last of them would be answered."""
         limits, engines = self._limits, self._engines
-        mine = self._clients.get(request.client, _Client())
-        if mine.num_rows + request.max_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows):
-            request = request._replace(priority=Priority.HEAVY)
-        ahead = engines.ahead(request.priority, request.client, request.work)
-        correction = self._corrections[request.priority].factor
-        waiting = engines.pace.seconds(ahead.work, ahead.num_requests, engines.max_rows) / engines.num_engines
-        decoding = self._decoding_seconds(request)
+        mine = self._clients.get(client, _Client())
+        is_heavy = mine.num_rows + work.num_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows)
+        priority = Priority.HEAVY if is_heavy else Priority.INTERACTIVE
+        # Of a list too large for the rows that are free, a part waits: the last one for all others of that part.
+        num_free = max(0, engines.num_engines * engines.max_rows - self._rows[priority])
+        waiting_share = max(0.0, 1.0 - num_free / work.num_rows)
+        num_before = max(0.0, len(work.steps) * waiting_share - 1)
+        work_before = max(0.0, work.total * waiting_share - work.of_last)
+        ahead = engines.ahead(priority, client, work_before + work.of_last)
+        waiting = engines.pace.seconds(ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows)
+        waiting /= engines.num_engines
+        decoding = self._decoding_seconds(priority, work)
+        correction = self._corrections[priority].factor
         wait, service = waiting * correction, decoding * correction
-        self._check_client(mine, request, wait + service)
+        self._check_client(mine, work, wait + service)
         num_waiting = engines.num_waiting(Priority.INTERACTIVE) + engines.num_waiting(Priority.HEAVY)
-        if num_waiting + ahead.num_own >= limits.max_waiting:
+        if num_waiting + ahead.num_own + 2 * num_before >= limits.max_waiting:
             raise QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))
         if wait > limits.max_wait_seconds:
             raise WaitTooLong(wait, limits.max_wait_seconds)
-        if request.deadline is not None:
-            request = self._in_time(request, request.deadline - request.submitted, wait, service)
-        return Entry(request, wait + service, waiting + decoding)
+        start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)
+        return _Place(priority, start_within, wait + service, waiting + decoding)
 
-    def _in_time(self, request: EngineRequest, remaining: float, wait: float, service: float) -> EngineRequest:
-        """The request, knowing when it must begin, if it can be answered before its deadline."""
-        assert request.deadline is not None
+    def _start_within(self, remaining: float, wait: float, service: float) -> float | None:
+        """How soon what can be answered before its deadline must begin for that; None: it is only tried."""
         if remaining > 0 and wait / FILL + service <= remaining:
-            return request._replace(start_by=request.deadline - service)
+            return remaining - service
         if remaining > 0 and not any(self._rows.values()) and service <= GENEROSITY * remaining:
-            return request
+            return None
         raise DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
 
-    def _check_client(self, mine: _Client, request: EngineRequest, expected_seconds: float) -> None:
+    def _check_client(self, mine: _Client, work: _Work, expected_seconds: float) -> None:
         checks = (
-            ("requests", mine.num_requests + 1, self._limits.max_client_requests),
-            ("rows", mine.num_rows + request.max_rows, self._limits.max_client_rows),
+            ("requests", mine.num_requests + len(work.steps), self._limits.max_client_requests),
+            ("rows", mine.num_rows + work.num_rows, self._limits.max_client_rows),
         )
         for what, num, limit in checks:
             if limit is not None and num > limit:
                 raise ClientLimit(num, what, limit, max(expected_seconds, MIN_RETRY_SECONDS))
 
-    def _decoding_seconds(self, request: EngineRequest) -> float:
-        """Of encoding and stepping, beside those that are in."""
+    def _decoding_seconds(self, priority: Priority, work: _Work) -> float:
+        """Of encoding and stepping the last request, beside those that are in and those that come with it."""
         engines, pace = self._engines, self._engines.pace
-        beside = self._rows[request.priority] / engines.num_engines
-        rows = min(engines.max_rows, beside + request.max_rows, pace.peak_rows + request.max_rows)
-        return pace.encode_seconds + request.expected_steps * pace.step_seconds(rows)
+        own = work.rows[-1]
+        beside = (self._rows[priority] + work.num_rows - own) / engines.num_engines
+        rows = min(engines.max_rows, beside + own, pace.peak_rows + own)
+        return pace.encode_seconds + work.steps[-1] * pace.step_seconds(rows)
 
     def _learn(self, entry: Entry, seconds: float, steps: int, *, late: bool) -> None:
         if entry.request.priority is Priority.BULK:
@@ -239,13 +296,15 @@ class Door:
         expected = entry.request.expected_steps
         self._on_prediction(Prediction(entry.expected_seconds, seconds, expected, steps, late))
 
-    def _count(self, request: EngineRequest, sign: int) -> None:
-        self._rows[request.priority] += sign * request.max_rows
-        if request.priority is Priority.BULK:
+    def _count(self, priority: Priority, client: str, num_requests: int, num_rows: int) -> None:
+        self._rows[priority] += num_rows
+        if priority is Priority.BULK:
             return
-        client = self._clients.setdefault(request.client, _Client())
-        client.num_requests += sign
-        client.num_rows += sign * request.max_rows
-        client.num_heavy += sign * (request.priority is Priority.HEAVY)
-        if not client.num_requests:
-            del self._clients[request.client]
+        if (mine := self._clients.get(client)) is None:
+            mine = self._clients[client] = _Client()
+        mine.num_requests += num_requests
+        mine.num_rows += num_rows
+        if priority is Priority.HEAVY:
+            mine.num_heavy += num_requests
+        if not mine.num_requests:
+            del self._clients[client]

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.bulk_room import BulkRoom
-from attendant.server.engine.door import Door, DoorLimits, Entry, Prediction
+from attendant.server.engine.door import Asked, Door, DoorLimits, Entry, Prediction
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import News, Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, EngineDead
@@ -91,10 +91,21 @@ class EngineRunner:
         client: str = "",
         on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
-        """Takes a request in.
+        """Takes a request in: `submit_all` of one."""
+        return self.submit_all([(source_ids, options)], timeout_seconds, priority, client, on_progress)[0]
+
+    def submit_all(
+        self,
+        asked: Sequence[Asked],
+        timeout_seconds: float | None,
+        priority: Priority = Priority.INTERACTIVE,
+        client: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> list[asyncio.Future[Outcome]]:
+        """Takes requests in, all of them or none.
 
         Args:
-            options: of no more rows than the engine's budget.
+            asked: at least one, each of no more rows than the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
             priority: interactive or bulk; whoever submits a bulk request has acquired `bulk_room` for it.
             client: who asks; clients share the engine.
@@ -102,24 +113,27 @@ class EngineRunner:
                 may come twice: an engine that died is asked again from the beginning.
 
         Returns:
-            A future of the outcome. It never holds an exception: an error is a value, like a result.
+            A future of each outcome. It never holds an exception: an error is a value, like a result.
 
         Raises:
             EngineDead, Draining
-            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of an interactive request.
+            QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
         """
         if self._dead:
             raise EngineDead
         if self._draining:
             raise Draining
-        key, now = next(self._keys), self._clock()
-        streams = on_progress is not None
-        entry = self._door.enter(key, source_ids, options, priority, client, now, timeout_seconds, streams=streams)
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._in[key] = _Waiting(outcome, entry, on_progress)
-        outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
-        self._pool.submit(entry.request)
-        return outcome
+        streams, now = on_progress is not None, self._clock()
+        entries = self._door.enter(self._keys, asked, priority, client, now, timeout_seconds, streams=streams)
+        loop = asyncio.get_running_loop()
+        outcomes: list[asyncio.Future[Outcome]] = []
+        for entry in entries:
+            key, outcome = entry.request.key, loop.create_future()
+            self._in[key] = _Waiting(outcome, entry, on_progress)
+            outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
+            outcomes.append(outcome)
+        self._pool.submit([entry.request for entry in entries])
+        return outcomes
 
     @property
     def num_waiting(self) -> int:

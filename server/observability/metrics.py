@@ -13,7 +13,6 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -28,6 +27,7 @@ from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
+from attendant.server.observability.histogram import BufferedHistogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -107,7 +107,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        histogram = partial(Histogram, namespace="attendant", registry=registry)
+        histogram = partial(BufferedHistogram, namespace="attendant", registry=registry)
         counter = partial(Counter, namespace="attendant", registry=registry)
         gauge = partial(Gauge, namespace="attendant", registry=registry)
         self.histograms = {
@@ -296,7 +296,8 @@ class ModelMetrics:
             self._observe["inter_token_seconds"]((stats.total - stats.first_token) / (stats.steps - 1))
         self._observe["request_source_tokens"](num_source_tokens)
         self._count["source_tokens"](num_source_tokens)
-        self._count["unknown_tokens"](source_ids.count(UNK_ID))
+        if num_unknown := source_ids.count(UNK_ID):
+            self._count["unknown_tokens"](num_unknown)
 
     def generated(
         self, source_ids: Sequence[int], num_source_tokens: int, hypotheses: Sequence[Hypothesis], *, by_default: bool
@@ -312,7 +313,8 @@ class ModelMetrics:
         self._observe["request_target_tokens"](len(best.token_ids))
         self._observe["length_ratio"](len(best.token_ids) / num_source_tokens)
         self._count["target_tokens"](sum(len(one.token_ids) for one in hypotheses))
-        self._count["hit_max_length"](best.finish_reason is FinishReason.LENGTH)
+        if best.finish_reason is FinishReason.LENGTH:
+            self._count["hit_max_length"](1)
         if best.attention is not None:
             self._observe["coverage_deficit_ratio"](coverage_deficit(best.attention))
             if best.attention.shape[1] > 1:

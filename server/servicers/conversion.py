@@ -1,5 +1,6 @@
 """Plain values as messages."""
 
+from operator import attrgetter
 from typing import Any
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
@@ -23,6 +24,7 @@ ROLES: dict[Role, messages.Role] = {
 }
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
+timings_of = attrgetter(*TIMINGS)
 
 
 def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "version": model.manifest.version,
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
-        "timings": {name: getattr(result.stats, name) for name in TIMINGS},
+        "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
         "warnings": warnings_of(parsed.asked),
     }
 

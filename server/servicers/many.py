@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
+from attendant.runtime.requests.reading import ReadRequest
 from attendant.runtime.requests.violations import Violation
+from attendant.server.access.clients import CLIENT
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
-from attendant.server.models import Catalogue
+from attendant.server.models import Catalogue, ServedModel
 from attendant.server.servicers.request_context import RequestContext, identify
 from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
 from attendant.server.servicers.results import result_fields
@@ -70,10 +72,7 @@ async def answers_to(
         catalogue.all()
         await off_the_loop(asked.ByteSize(), partial(_read, items, requests, catalogue))
         _check_answers(items)
-        for item in items:
-            if isinstance(item.read, ParsedRequest):
-                left = None if timeout_seconds is None else timeout_seconds - (time.monotonic() - began)
-                item.submitted = item.read.submit(left)
+        _submit(items, None if timeout_seconds is None else timeout_seconds - (time.monotonic() - began))
         return messages.GenerateManyResponse(results=await _results(items))
     except BaseException as raised:
         late = timeout_seconds is not None and time.monotonic() - began >= timeout_seconds
@@ -108,6 +107,19 @@ def _check_answers(items: Iterable[_Item]) -> None:
     if num_bytes > MAX_ANSWER_BYTES:
         state = f"a list whose answers may take {num_bytes >> 20} MiB"
         raise InvalidArgument(Violation("requests", state, f"one of at most {MAX_ANSWER_BYTES >> 20} MiB"))
+
+
+def _submit(items: Iterable[_Item], timeout_seconds: float | None) -> None:
+    """Hands what has been read to the engines, the requests of each model together."""
+    of_model: dict[ServedModel, list[tuple[_Item, ReadRequest]]] = {}
+    for item in items:
+        if isinstance(item.read, ParsedRequest):
+            of_model.setdefault(item.read.model, []).append((item, item.read.asked))
+    for model, read in of_model.items():
+        asked = [(one.source_ids, one.options) for _, one in read]
+        submitted = model.runner.submit_all(asked, timeout_seconds, client=CLIENT.get())
+        for (item, _), outcome in zip(read, submitted, strict=True):
+            item.submitted = outcome
 
 
 async def _results(items: deque[_Item]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """GenerateBatch over a real socket and a fake model: per-item answers, flow control, endings."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -231,21 +232,30 @@ async def test_a_stream_that_goes_frees_its_rows_within_one_step(how: str) -> No
 
 
 async def test_draining_answers_what_is_in_and_sends_the_rest_away() -> None:
+    # grpc's synchronous client: the asynchronous one says INTERNAL of a write that meets the end (grpc/grpc#36066).
+    def ask_without_end(target: str) -> tuple[list[messages.GenerateBatchResponse], Any]:
+        answers = []
+        with grpc.insecure_channel(target) as channel:
+            requests = (Generate(request_id=str(number), text="a") for number in itertools.count())
+            try:
+                for answer in seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatch(requests):
+                    answers.append(answer)
+            except grpc.RpcError as error:
+                return answers, error
+        raise AssertionError("the stream ended well")
+
     stepper = gated_stepper()
     async with served(stepper, max_bulk=5) as server:
-        call = server.stub.GenerateBatch(iter(numbered(20)))
+        asking = asyncio.create_task(asyncio.to_thread(ask_without_end, server.target))
         await stepper.arrival()
         await eventually(lambda: server.model.runner.num_waiting + server.model.runner.num_running == 5)
         server.catalogue.closing.set()
         draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
         await asyncio.sleep(0)
         stepper.open()
-        answers = []
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for answer in call:
-                answers.append(answer)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert "shutting down" in (caught.value.details() or "")
+        answers, error = await asking
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shutting down" in error.details()
         assert sorted(answer.request_id for answer in answers) == ["0", "1", "2", "3", "4"]
         assert all(answer.WhichOneof("result") == "response" for answer in answers)
         await draining

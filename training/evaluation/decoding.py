@@ -124,4 +124,4 @@ def _worth(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingO
     """A hypothesis with the probabilities that another model gives it."""
     log_probs, log_prob = scored[0].token_log_probs, scored[0].log_prob
     score = log_prob / length_penalty(len(log_probs), options.length_penalty)
-    return replace(found, token_log_probs=log_probs, log_prob=log_prob, score=score)
+    return found._replace(token_log_probs=log_probs, log_prob=log_prob, score=score)

@@ -82,7 +82,11 @@ class Dispatcher:
 
     def add(self, request: EngineRequest) -> Given:
         """Takes a request in; returns what is to be sent now."""
-        self._waiting[request.priority].add(request)
+        queue = self._waiting[request.priority]
+        # Where nobody waits it is this one's turn: the queue would give it back, and forget its client.
+        if not queue and self._open and self._takes(request.priority, request.max_rows):
+            return [(self._give(request), request)]
+        queue.add(request)
         return self.next()
 
     def take_back(self, requests: Iterable[EngineRequest]) -> Given:

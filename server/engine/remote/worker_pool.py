@@ -135,13 +135,14 @@ class WorkerPool:
         self._begin(self._watch())
         self.precision = ready[0].precision
 
-    def submit(self, request: EngineRequest) -> None:
-        """Puts a request at the end of its queue."""
-        if request in self._poisoned:
-            refused: News = [(request.key, PoisonedRequest())]
-            asyncio.get_running_loop().call_soon(self._on_news, refused)
-        else:
-            self._send(self._dispatcher.add(request))
+    def submit(self, requests: Iterable[EngineRequest]) -> None:
+        """Puts requests at the end of their queues."""
+        for request in requests:
+            if request in self._poisoned:
+                refused: News = [(request.key, PoisonedRequest())]
+                asyncio.get_running_loop().call_soon(self._on_news, refused)
+            else:
+                self._send(self._dispatcher.add(request))
 
     def cancel(self, key: int) -> None:
         """Frees what the request holds, within a step. A key that has ended is ignored."""

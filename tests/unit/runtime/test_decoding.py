@@ -139,7 +139,7 @@ def test_arrivals_and_removals_at_random_change_nobodys_answer() -> None:
 
 
 def assert_same(got: tuple[Hypothesis, ...], expected: tuple[Hypothesis, ...]) -> None:
-    assert [replace(h, attention=None) for h in got] == [replace(h, attention=None) for h in expected]
+    assert [h._replace(attention=None) for h in got] == [h._replace(attention=None) for h in expected]
     for a, b in zip(got, expected, strict=True):
         assert (a.attention is None) == (b.attention is None)
         if a.attention is not None and b.attention is not None:

@@ -1,5 +1,6 @@
 """Who is let in, beside a host whose queue and pace the test makes up."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,12 +61,24 @@ class Desk:
         now: float = 0.0,
     ) -> Entry:
         self.key += 1
-        return self.door.enter(self.key, (5, 6, 3), options, priority, client, now, timeout)
+        return self.door.enter([self.key], [((5, 6, 3), options)], priority, client, now, timeout)[0]
 
     def refusal(self, *arguments: Any, **options: Any) -> Overloaded:
         with pytest.raises(Overloaded) as caught:
             self.enter(*arguments, **options)
         return caught.value
+
+    def enter_list(self, length: int, timeout: float | None = None, client: str = "") -> list[Entry]:
+        keys = range(self.key + 1, self.key + 1 + length)
+        self.key += length
+        return self.door.enter(keys, [((5, 6, 3), TEN)] * length, Priority.INTERACTIVE, client, 0.0, timeout)
+
+    def takes_list(self, length: int, **asked: Any) -> bool:
+        try:
+            self.enter_list(length, **asked)
+        except Overloaded:
+            return False
+        return True
 
 
 def result(seconds: float, steps: int = 10) -> Result:
@@ -217,3 +230,47 @@ def test_bulk_work_is_let_in() -> None:
     entry = desk.enter(timeout=0.001, priority=Priority.BULK)
     desk.door.leave(entry, DeadlineExceeded(), 1.0)
     assert desk.predictions == []
+
+
+def test_a_list_is_let_in_by_what_becomes_of_its_last_request() -> None:
+    desk = Desk()
+    fits, too_long = desk.enter_list(4, timeout=5.0), Desk().enter_list(8, timeout=5.0)
+    assert [one.request.key for one in fits] == [1, 2, 3, 4]
+    assert [one.request.start_by for one in fits] == pytest.approx([5.0 - 10 * STEP_SECONDS] * 4)
+    assert [bool(one.expected_seconds) for one in fits] == [False, False, False, True]
+    assert fits[-1].expected_seconds == pytest.approx(10 * STEP_SECONDS), "there are rows for all of them"
+    # Four have rows, and the last one waits for three: 30 steps, four at a time.
+    assert too_long[-1].expected_seconds == pytest.approx((7.5 + 10) * STEP_SECONDS)
+
+
+def test_a_list_is_let_in_as_a_whole_or_not_at_all() -> None:
+    desk = Desk(max_client_requests=5)
+    assert not desk.takes_list(6)
+    assert desk.takes_list(5), "nothing of the other one is in"
+    assert not desk.takes_list(1)
+    assert desk.takes_list(5, client="other")
+    # Nobody's deadline is further than the last one's answer.
+    assert Desk().takes_list(8, timeout=0.26 / FILL)
+    assert not Desk().takes_list(100, timeout=0.26 / FILL)
+
+
+@pytest.mark.parametrize("max_waiting", [3, 6, 10])
+def test_a_list_takes_as_much_of_the_queue_as_its_requests_one_by_one(max_waiting: int) -> None:
+    def longest(taken: Callable[[int], bool]) -> int:
+        return next(length for length in range(1, 30) if not taken(length + 1))
+
+    def one_by_one(length: int) -> bool:
+        desk = Desk(max_waiting=max_waiting)
+        for number in range(length):
+            # Four have rows; those behind them wait, and are the client's own.
+            desk.host.waiting = desk.host.own = max(0, number - 4)
+            if not desk.takes_list(1):
+                return False
+        return True
+
+    assert longest(lambda length: Desk(max_waiting=max_waiting).takes_list(length)) == longest(one_by_one)
+
+
+def test_a_list_of_many_rows_is_heavy_throughout() -> None:
+    assert {one.request.priority for one in Desk().enter_list(8)} == {Priority.INTERACTIVE}
+    assert {one.request.priority for one in Desk(max_waiting=100).enter_list(LIGHT_ROWS + 1)} == {Priority.HEAVY}
