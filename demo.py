@@ -7,7 +7,6 @@ leaves what is done so far in a state that the next run goes on from.
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from rich.table import Table
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
+from attendant.server.bench.host import addresses
 from attendant_client import AttendantClient, Generation, attention_map
 
 RECIPE = Path("recipes/g2p-cmudict-small.toml")
@@ -122,8 +122,8 @@ def wait_until_serving(process: subprocess.Popen[str]) -> tuple[str, int]:
     assert process.stdout is not None
     for line in process.stdout:
         console.print(f"  [dim]{line.rstrip()}[/]", highlight=False)
-        if match := re.search(r"serving on (\S+:\d+).*metrics on \S+?:(\d+)", line):
-            return match[1], int(match[2])
+        if found := addresses(line):
+            return found["serving"], int(found["metrics"].rpartition(":")[2])
     raise SystemExit(process.wait() or 1)
 
 

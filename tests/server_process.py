@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import IO
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.server.bench.host import addresses
 from benchmarks.harness.process import resident_bytes, tree
 
 ROOT = Path(__file__).parents[1]
@@ -100,9 +100,9 @@ def server(*arguments: str, program: str = "server") -> Iterator[Running]:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
-            found = re.search(r"serving on (\S+:\d+): .*; metrics on \S+:(\d+)(\"})?$", said)
+            found = addresses(said)
             assert found, said + os.pread(log_file.fileno(), MAX_LOG_BYTES_READ, 0).decode(errors="replace")
-            running = Running(process, said, found[1], int(found[2]), log_file)
+            running = Running(process, said, found["serving"], int(found["metrics"].rpartition(":")[2]), log_file)
             try:
                 yield running
             except BaseException:

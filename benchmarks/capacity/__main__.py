@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("costs", metavar="COSTS.json", type=Path)
     measure.add_argument("--cache", type=Path, default=Path(".benchmarks"), help="models and logs")
     measure.add_argument("--precision", choices=("int8", "fp32"), default="int8", help="(default: %(default)s)")
-    measure.add_argument("--seconds", type=float, default=4.0, help="of each load (default: %(default)g)")
+    measure.add_argument("--seconds", type=float, default=1.0, help="of each load and turn (default: %(default)g)")
     measure.add_argument("--quick", action="store_true", help="a tiny model: does everything run?")
     validate = actions.add_parser("validate", help="compare the simulation with how the servers did")
     plan = actions.add_parser("plan", help="say how many servers a load needs, and what it costs")
@@ -95,14 +95,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def _measure(options: argparse.Namespace) -> None:
     # The others need no torch, with which the benchmarks' model is made.
     from benchmarks.capacity.measuring import measured_costs  # noqa: PLC0415
-    from benchmarks.capacity.observing import observed  # noqa: PLC0415
     from benchmarks.command import Context  # noqa: PLC0415
 
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick)
     costs = measured_costs(context, options.precision, options.seconds)
-    context.say("loads ...")
-    costs = costs.model_copy(update={"observed": observed(context, options.precision, options.seconds)})
     write_text(options.costs, costs.model_dump_json(indent=1) + "\n")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from attendant.runtime.errors import UserError
 
@@ -55,13 +55,31 @@ def _place(sizes: Sequence[int], size: float) -> tuple[int, float]:
     return place, (size - sizes[place]) / (sizes[place + 1] - sizes[place])
 
 
+ALONE = 0.1
+"""Of a core: what other programs may take beside a load."""
+
+
+class Turn(BaseModel):
+    """How a real server did once.
+
+    Attributes:
+        others_share: of a core, that programs beside it took: a load that was not alone says little.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    answered_per_second: float
+    p50_ms: float
+    p99_ms: float
+    others_share: float
+
+
 class Observed(BaseModel):
-    """What a real server did, for comparison: with the lengths of real sentences, load generator on the same host.
+    """How a real server did, for comparison: with the lengths of real sentences, load generator on the same host.
 
     Attributes:
         clients: of a closed loop; 0: Poisson arrivals.
-        rate: requests per second that were asked for; of a closed loop that were answered.
-        others_share: of a core, that programs beside it took: a load that was not alone says little; None: not noted.
+        rate: requests per second that were asked for; 0: a closed loop.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,10 +88,13 @@ class Observed(BaseModel):
     num_cores: int
     clients: int
     rate: float
-    answered_per_second: float
-    p50_ms: float
-    p99_ms: float
-    others_share: float | None = None
+    turns: Annotated[tuple[Turn, ...], Field(min_length=1)]
+
+    @property
+    def alone(self) -> list[Turn]:
+        """The turns in which nothing else ran; where there are none, the least disturbed one."""
+        undisturbed = [turn for turn in self.turns if turn.others_share <= ALONE]
+        return undisturbed or [min(self.turns, key=lambda turn: turn.others_share)]
 
     def __str__(self) -> str:
         load = f"{self.clients} clients" if self.clients else f"{self.rate:,.0f} requests/s at random"
@@ -88,11 +109,11 @@ class Costs(BaseModel):
         step: a decoder step of so many rows over sources so wide, search included, while requests come and go.
         encode: encoding so many sources of this width together.
         change: what a round takes beside its step where rows have left or joined, by rows.
-        round_seconds: what a round takes outside the engine: its messages.
+        round_seconds: what a round takes in a server beside that: messages, and caches that it shares with them.
         call_seconds: processor time of the server's process for a request and its answer.
         generator_seconds: of the load generator, likewise: it shares the host where a simulation is compared with a
             measurement.
-        observed: loads on the server, in the same run.
+        observed: loads on servers, in turns with the costs.
         beside: by engines that run at the same time on one host, how many times as long everything takes in each.
     """
 

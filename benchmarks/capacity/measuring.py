@@ -4,8 +4,11 @@ import itertools
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import psutil
 
@@ -19,53 +22,90 @@ from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority, StepStats
 from benchmarks.capacity.costs import Costs, Grid
+from benchmarks.capacity.observing import WORKERS, Loads, asked
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import Decoder, workers
 from benchmarks.harness.process import cpu_seconds
 from benchmarks.harness.results import this_machine
 from benchmarks.job import Job, sentences
 from benchmarks.serving.payloads import UNARY, real_payloads
-from benchmarks.serving.servers import attendant_server, running
+from benchmarks.serving.servers import Running, Server, attendant_server, running
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ENCODED = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (8, 24, 48, 80)
-NUM_ROUNDS = 24
-NUM_ENCODINGS = 3
+NUM_ROUNDS = 16
+NUM_ENCODINGS = 2
 STEPS = 30
 """Of a request: one in so many of those that run ends with each step."""
 
-CLIENTS = 32
+CLIENTS = 16
+WIDEST = 48
+"""Of the sources that are stepped together, as a rule; a step hardly depends on it."""
+
+WARM_UP_SECONDS = 1.0
+
+NUM_TURNS = 3
 
 
 def measured_costs(context: Context, precision: Precision, seconds: float) -> Costs:
-    """The costs of the benchmarks' model.
+    """The costs of the benchmarks' model, and how servers of it do.
+
+    Costs and loads take turns, since the speed of a host may change within minutes.
 
     Args:
-        seconds: of the load on the server, and of each number of engines side by side.
+        seconds: of each closed loop in each turn, and of each number of engines side by side.
     """
     bundle = open_bundle(context.bundle)
     stepper = open_stepper(bundle, precision, "cpu", 1)
     rows, encoded = (ROWS[:3], ENCODED[:2]) if context.quick else (ROWS, ENCODED)
-    context.say("encodings ...")
-    encode = _grid(encoded, lambda number, width: _encoding(bundle, stepper, number, width))
-    context.say("steps ...")
-    rounds = {(number, width): _rounds(bundle, stepper, number, width) for number in rows for width in WIDTHS}
-    step = _grid(rows, lambda number, width: statistics.median(map(_step_seconds, rounds[number, width])))
-    change = _grid(rows, lambda number, width: _change(rounds[number, width], encode, width))
-    context.say("a server ...")
-    round_seconds, call_seconds, generator_seconds = _served(context, precision, seconds)
+    encodings: Samples[float] = defaultdict(list)
+    rounds: Samples[list[StepStats]] = defaultdict(list)
+    loads, served = Loads(seconds), []
+    with ExitStack() as exits:
+        servers = {number: exits.enter_context(running(_server(context, precision, number))) for number in WORKERS}
+        for run in servers.values():
+            run.load(Load(kind="closed", num_clients=CLIENTS, seconds=WARM_UP_SECONDS))
+        for turn in range(NUM_TURNS):
+            context.say(f"turn {turn + 1} of {NUM_TURNS} ...")
+            for number, width in itertools.product(encoded, WIDTHS):
+                encodings[number, width] += _encodings(bundle, stepper, number, width)
+            for number, width in itertools.product(rows, WIDTHS):
+                rounds[number, width].append(_rounds(bundle, stepper, number, width))
+            served.append(_served(servers[1], seconds))
+            for number, run in servers.items():
+                loads.ask(run, number)
     context.say("engines side by side ...")
+    encode = _grid(encoded, lambda *size: statistics.median(encodings[size]))
+    step = _grid(rows, lambda *size: statistics.median(map(_step_seconds, itertools.chain(*rounds[size]))))
+    change = _grid(rows, lambda *size: statistics.median(_change(turn, encode, size[1]) for turn in rounds[size]))
+    in_server = min(served, key=lambda one: one.others_share)
     machine = this_machine()
     return Costs(
         measured=f"{bundle.manifest.name} {precision}, {machine.cpu}, {machine.num_cores} cores, {machine.date}",
         step=step,
         encode=encode,
         change=change,
-        round_seconds=round_seconds,
-        call_seconds=call_seconds,
-        generator_seconds=generator_seconds,
+        round_seconds=in_server.beside_step(step),
+        call_seconds=in_server.call_seconds,
+        generator_seconds=in_server.generator_seconds,
         beside=_beside(context, precision, seconds),
+        observed=loads.observed(),
+    )
+
+
+Sample = TypeVar("Sample")
+Samples = dict[tuple[int, int], list[Sample]]
+"""By rows and width."""
+
+
+def _server(context: Context, precision: Precision, num_workers: int) -> Server:
+    return attendant_server(
+        context,
+        payloads=real_payloads(context),
+        num_workers=num_workers,
+        num_threads=num_workers,
+        precision=precision,
     )
 
 
@@ -91,15 +131,15 @@ def _engine(bundle: Bundle, stepper: BundleStepper) -> Engine:
     return Engine(stepper, budget, bundle.manifest.special_ids)
 
 
-def _encoding(bundle: Bundle, stepper: BundleStepper, number: int, width: int) -> float:
-    """So many sources, encoded together."""
+def _encodings(bundle: Bundle, stepper: BundleStepper, number: int, width: int) -> list[float]:
+    """Seconds of so many sources, encoded together."""
     found = []
     for _ in range(NUM_ENCODINGS):
         engine = _engine(bundle, stepper)
         for request in _requests(bundle, width, [2] * number):
             engine.submit(request)
         found.append(engine.step().stats.phase_seconds["encode"])
-    return statistics.median(found)
+    return found
 
 
 def _rounds(bundle: Bundle, stepper: BundleStepper, number: int, width: int) -> list[StepStats]:
@@ -129,29 +169,49 @@ def _change(rounds: Sequence[StepStats], encode: Grid, width: int) -> float:
     return statistics.fmean(found) if found else 0.0
 
 
-def _served(context: Context, precision: Precision, seconds: float) -> tuple[float, float, float]:
-    """Of a server with one worker: what a round takes outside the engine, a call in the server's process, and a call
-    in the load generator; all of it processor time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """Processor time of a server with one worker, under CLIENTS.
+
+    Attributes:
+        round_seconds: of the worker for a round, but for encoding and for rows that leave and join.
+        num_rows: of a round, in the mean.
+        call_seconds: of the server's process for a call.
+        generator_seconds: of the load generator for a call.
+        others_share: of a core, that programs beside it took.
     """
-    server = attendant_server(
-        context, payloads=real_payloads(context), num_workers=1, num_threads=1, precision=precision
-    )
-    load = Load(kind="closed", num_clients=CLIENTS, seconds=seconds)
-    with running(server) as run:
-        run.load(load)
-        front = [psutil.Process(run.process.pid)]
 
-        def processor_seconds() -> tuple[float, float, float]:
-            return cpu_seconds(front), run.process.cpu_seconds(), run.generators[UNARY].cpu_seconds()
+    round_seconds: float
+    num_rows: float
+    call_seconds: float
+    generator_seconds: float
+    others_share: float
 
-        metrics, before = run.metrics(), processor_seconds()
-        answers = run.load(load)["answers"]
-        grown = {name: value - metrics.get(name, 0.0) for name, value in run.metrics().items()}
-        after = processor_seconds()
+    def beside_step(self, step: Grid) -> float:
+        """What a round takes in a server and not in an engine that has the processor and its caches to itself."""
+        return max(0.0, self.round_seconds - step.at(self.num_rows, WIDEST))
+
+
+def _served(run: Running, seconds: float) -> _Served:
+    front = [psutil.Process(run.process.pid)]
+
+    def processor_seconds() -> tuple[float, float, float]:
+        return cpu_seconds(front), run.process.cpu_seconds(), run.generators[UNARY].cpu_seconds()
+
+    metrics, before = run.metrics(), processor_seconds()
+    figures, others_share = asked(run, Load(kind="closed", num_clients=CLIENTS, seconds=seconds))
+    grown = {name: value - metrics.get(name, 0.0) for name, value in run.metrics().items()}
+    after = processor_seconds()
     front_seconds, all_seconds, generator_seconds = (end - begin for begin, end in zip(before, after, strict=True))
-    in_engine, num_rounds = grown["attendant_step_seconds_sum"], grown["attendant_steps_total"]
-    outside = max(0.0, all_seconds - front_seconds - in_engine) / num_rounds
-    return outside, front_seconds / answers, generator_seconds / answers
+    others = sum(grown[f"attendant_step_seconds_sum{{{phase}}}"] for phase in ("encode", "select"))
+    num_rounds = grown["attendant_steps_total"]
+    return _Served(
+        round_seconds=(all_seconds - front_seconds - others) / num_rounds,
+        num_rows=grown["attendant_step_rows_sum"] / num_rounds,
+        call_seconds=front_seconds / figures["answers"],
+        generator_seconds=generator_seconds / figures["answers"],
+        others_share=others_share,
+    )
 
 
 def _beside(context: Context, precision: Precision, seconds: float) -> dict[int, float]:

@@ -1,70 +1,68 @@
 """Loads servers as a simulation is loaded, for comparison with it."""
 
 import time
+from collections import defaultdict
 
 import psutil
 
-from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.cpu import available_cpus
 from attendant.server.bench.load import Load
-from benchmarks.capacity.costs import Observed
-from benchmarks.command import Context
-from benchmarks.serving.payloads import UNARY, real_payloads
-from benchmarks.serving.servers import Running, attendant_server, running
+from benchmarks.capacity.costs import Observed, Turn
+from benchmarks.serving.payloads import UNARY
+from benchmarks.serving.servers import Running
 
 WORKERS = (1, 2)
 CLIENTS = (8, 64)
 RATES = (0.5, 0.7)
-"""Of what the most clients got."""
+"""Of what the most clients got in the first turn."""
 
 RATE_PARTS = 2
 """Arrivals at random are given longer than clients who wait for their answers."""
 
-WARM_UP_SECONDS = 1.0
 
+class Loads:
+    """The same loads in every turn, and what came of them."""
 
-def observed(context: Context, precision: Precision, seconds: float) -> tuple[Observed, ...]:
-    """Loads a server with one worker and with two, so many seconds for each closed loop."""
-    found = []
-    for num_workers in WORKERS:
-        server = attendant_server(
-            context,
-            payloads=real_payloads(context),
-            num_workers=num_workers,
-            num_threads=num_workers,
-            precision=precision,
+    def __init__(self, seconds: float) -> None:
+        """`seconds`: of each closed loop."""
+        self._seconds = seconds
+        self._rates: dict[int, list[float]] = {}
+        self._turns: dict[tuple[int, int, float], list[Turn]] = defaultdict(list)
+
+    def ask(self, run: Running, num_workers: int) -> None:
+        """A turn of a server with so many workers. Raises Unavailable."""
+        turn_number = len(next(iter(self._turns.values()), ()))
+        for number in CLIENTS:
+            turn = _turn(run, Load(kind="closed", num_clients=number, seconds=self._seconds))
+            self._turns[num_workers, number, 0.0].append(turn)
+        rates = self._rates.setdefault(num_workers, [share * turn.answered_per_second for share in RATES])
+        for rate in rates:
+            load = Load(kind="open", rate=rate, seconds=RATE_PARTS * self._seconds, seed=1 + turn_number)
+            self._turns[num_workers, 0, rate].append(_turn(run, load))
+
+    def observed(self) -> tuple[Observed, ...]:
+        return tuple(
+            Observed(num_workers=workers, num_cores=available_cpus(), clients=clients, rate=rate, turns=tuple(turns))
+            for (workers, clients, rate), turns in self._turns.items()
         )
-        with running(server) as run:
-            run.load(Load(kind="closed", num_clients=CLIENTS[-1], seconds=WARM_UP_SECONDS))
-            for number in CLIENTS:
-                load = Load(kind="closed", num_clients=number, seconds=seconds)
-                found.append(_observed(run, load, num_workers))
-            capacity = found[-1].answered_per_second
-            for share in RATES:
-                load = Load(kind="open", rate=share * capacity, seconds=RATE_PARTS * seconds)
-                found.append(_observed(run, load, num_workers))
-    for one in found:
-        context.say(repr(one))
-    return tuple(found)
 
 
-def _observed(run: Running, load: Load, num_workers: int) -> Observed:
-    def processor_seconds() -> tuple[float, float]:
-        """Of all programs, and of those that are measured."""
+def asked(run: Running, load: Load) -> tuple[dict[str, float], float]:
+    """The figures of a load; and how much of a core other programs took beside it. Raises Unavailable."""
+
+    def processor_seconds() -> float:
+        """Of all programs but those that are measured."""
         times = psutil.cpu_times()
-        generator = run.generators[UNARY].cpu_seconds()
-        return times.user + times.nice + times.system, run.process.cpu_seconds() + generator
+        own = run.process.cpu_seconds() + run.generators[UNARY].cpu_seconds()
+        return times.user + times.nice + times.system - own
 
     began, before = time.monotonic(), processor_seconds()
     figures = run.load(load)
-    everything, own = (after - one for after, one in zip(processor_seconds(), before, strict=True))
-    return Observed(
-        num_workers=num_workers,
-        num_cores=available_cpus(),
-        clients=load.num_clients if load.kind == "closed" else 0,
-        rate=load.rate or figures["speed"],
-        answered_per_second=figures["speed"],
-        p50_ms=figures["p50"],
-        p99_ms=figures["p99"],
-        others_share=max(0.0, everything - own) / (time.monotonic() - began),
+    return figures, max(0.0, processor_seconds() - before) / (time.monotonic() - began)
+
+
+def _turn(run: Running, load: Load) -> Turn:
+    figures, others_share = asked(run, load)
+    return Turn(
+        answered_per_second=figures["speed"], p50_ms=figures["p50"], p99_ms=figures["p99"], others_share=others_share
     )

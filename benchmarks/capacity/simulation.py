@@ -26,6 +26,8 @@ Lengths = Sequence[tuple[int, int]]
 """Source positions and decoder steps of requests."""
 
 MAX_SOURCE_POSITIONS = 32768
+LEAST_SECONDS = 1e-9
+"""Less than that is what rounding has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +74,47 @@ class Simulated:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+class Processors:
+    """The cores of a host: each thread that works has one; workers share evenly what threads leave."""
+
+    def __init__(self, env: simpy.Environment, num_cores: int) -> None:
+        self._env, self._num_cores = env, num_cores
+        self._num_threads = self._num_workers = 0
+        # In cores, of each that works.
+        self._speeds = {True: 1.0, False: 1.0}
+        self._changed = env.event()
+
+    def work(self, seconds: float, *, is_worker: bool = False) -> Events:
+        """So much processor time; longer by the clock where others work too."""
+        self._count(1, is_worker)
+        while seconds > LEAST_SECONDS:
+            began, speed = self._env.now, self._speeds[is_worker]
+            done = self._env.timeout(seconds / speed) if speed else self._env.event()
+            yield done | self._changed
+            seconds -= speed * (self._env.now - began)
+        self._count(-1, is_worker)
+
+    def _count(self, number: int, is_worker: bool) -> None:
+        if is_worker:
+            self._num_workers += number
+        else:
+            self._num_threads += number
+        left = max(0, self._num_cores - self._num_threads)
+        speeds = {
+            True: min(1.0, left / max(1, self._num_workers)),
+            False: min(1.0, self._num_cores / max(1, self._num_threads)),
+        }
+        if speeds != self._speeds:
+            changed, self._changed, self._speeds = self._changed, self._env.event(), speeds
+            changed.succeed()
+
+
 class SimulatedServer:
     """One server: a front, which is one thread, and engines."""
 
     def __init__(self, env: simpy.Environment, costs: Costs, setting: Setting, found: Simulated) -> None:
         self._env, self._costs, self._setting, self._found = env, costs, setting, found
-        # Workers share the cores, round by round. Threads go before them: what they take, a worker lacks.
-        self._cores, self._first = simpy.Resource(env, setting.num_cores), simpy.Resource(env, setting.num_cores)
-        self._owed: dict[int, float] = {}
+        self._processors = Processors(env, setting.num_cores)
         self._front = simpy.Resource(env)
         self._generator = simpy.Resource(env)
         self._slowdown = costs.slowdown(setting.num_workers)
@@ -112,26 +147,12 @@ class SimulatedServer:
         yield from self._on_thread(self._generator, generator)
 
     def _on_thread(self, thread: simpy.Resource, seconds: float) -> Events:
-        """Work of a single thread. Where all processors are busy, a worker waits for it meanwhile."""
+        """Work of a single thread."""
         if not seconds:
             return
         with thread.request() as turn:
             yield turn
-            with self._first.request() as core:
-                yield core
-                if self._owed and self._first.count + len(self._owed) > self._setting.num_cores:
-                    self._owed[min(self._owed, key=self._owed.__getitem__)] += seconds
-                yield self._env.timeout(seconds)
-
-    def _compute(self, worker: int, seconds: float) -> Events:
-        """A worker's round."""
-        with self._cores.request() as core:
-            yield core
-            self._owed[worker] = seconds
-            while (left := self._owed[worker]) > 0:
-                self._owed[worker] = 0.0
-                yield self._env.timeout(left)
-            del self._owed[worker]
+            yield from self._processors.work(seconds)
 
     def _send(self, given: Given) -> None:
         for worker, request in given:
@@ -154,7 +175,7 @@ class SimulatedServer:
             running |= {request.key: request for request in admitted}
             ended = self._advance(running)
             seconds = self._slowdown * self._round_seconds(running, admitted, ended)
-            yield from self._compute(number, seconds)
+            yield from self._processors.work(seconds, is_worker=True)
             for request in ended:
                 del running[request.key]
                 scheduler.remove(request.key)

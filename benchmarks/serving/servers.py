@@ -1,6 +1,5 @@
 """A server as a process, from its start to its end, and the load generators that ask it."""
 
-import re
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from attendant.server.bench.host import addresses
 from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
@@ -116,11 +116,11 @@ def running(server: Server) -> Iterator["Running"]:
 
 
 def _addresses(process: Process) -> dict[str, str]:
-    """Waits until a server says where it serves; HOST:PORT of `serving` and whatever else. Raises Unavailable."""
+    """Waits until a server says where it serves. Raises Unavailable."""
     give_up = time.monotonic() + START_SECONDS
     while process.is_running and time.monotonic() < give_up:
-        if found := re.search(r"^serving on [^\s,:]+:\d+.*\n", process.said(), re.MULTILINE):
-            return dict(re.findall(r"(\w+) on ([^\s,:]+:\d+)", found[0]))
+        if found := addresses(process.said()):
+            return found
         time.sleep(0.05)
     raise process.failure()
 

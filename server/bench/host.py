@@ -46,6 +46,12 @@ class Served:
         return sum(pages[pid] for pid in own) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def addresses(said: str) -> dict[str, str]:
+    """HOST:PORT of `serving` and of `metrics`, from what a server has printed; empty until it serves."""
+    line = re.search(r"serving on .*\n", said)
+    return dict(re.findall(r"(serving|metrics) on (\S+:\d+)", line[0])) if line else {}
+
+
 @contextmanager
 def serving(bundle: Path, options: Sequence[str]) -> Iterator[Served]:
     """Starts `python -m attendant.server`; it is ended with the block.
@@ -67,13 +73,13 @@ def serving(bundle: Path, options: Sequence[str]) -> Iterator[Served]:
     ):
         try:
             assert process.stdout is not None
-            found = re.search(r"serving on (\S+:\d+)", process.stdout.readline())
-            if found is None:
+            found = addresses(process.stdout.readline())
+            if not found:
                 process.wait(END_SECONDS)
                 log.seek(0)
                 lines = log.read().strip().splitlines()
                 raise UserError(one_line(lines[-1]) if lines else "the server ended before it served, without a word")
-            yield Served(found[1], process.pid)
+            yield Served(found["serving"], process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):

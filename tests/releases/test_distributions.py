@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from attendant.server.bench.host import addresses
 from attendant_client import VERSION
 from tests.releases.conftest import ROOT, built
 
@@ -47,9 +48,7 @@ def served(programs: Path, folder: Path) -> Iterator[str]:
     with subprocess.Popen(command, cwd=folder, env=bare(), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"serving on (\S+:\d+): ", process.stdout.readline())
-            assert found
-            yield found[1]
+            yield addresses(process.stdout.readline())["serving"]
         finally:
             process.terminate()
         assert process.wait(30) == 0

@@ -2,18 +2,20 @@
 
 import itertools
 import math
+import statistics
 from pathlib import Path
 
 import pytest
+import simpy
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.errors import UserError
 from benchmarks.capacity import measuring, planning
 from benchmarks.capacity.__main__ import run
-from benchmarks.capacity.costs import Costs, Grid, Observed, read_costs
+from benchmarks.capacity.costs import Costs, Grid, Observed, Turn, read_costs
 from benchmarks.capacity.planning import bound, most, p99, planned
-from benchmarks.capacity.simulation import Lengths, Setting, Simulated, closed_loop, open_loop
+from benchmarks.capacity.simulation import Events, Lengths, Processors, Setting, Simulated, closed_loop, open_loop
 from benchmarks.capacity.validation import COLUMNS, compared
 
 ONE_STEP = [(8, 1)]
@@ -94,6 +96,23 @@ def test_the_front_goes_before_the_workers() -> None:
     assert mean(found) == pytest.approx(1.01)
 
 
+def test_a_worker_waits_only_while_threads_have_all_processors() -> None:
+    """Two of them do for a tenth of a second."""
+    env = simpy.Environment()
+    processors, ended = Processors(env, 2), []
+
+    def working(begin: float, seconds: float, *, is_worker: bool) -> Events:
+        yield env.timeout(begin)
+        yield from processors.work(seconds, is_worker=is_worker)
+        ended.append(env.now)
+
+    env.process(working(0.0, 1.0, is_worker=True))
+    env.process(working(0.1, 0.6, is_worker=False))
+    env.process(working(0.6, 0.2, is_worker=False))
+    env.run()
+    assert ended == pytest.approx([0.7, 0.8, 1.1])
+
+
 MIX = [(length, length) for length in (5, 10, 20, 40)]
 
 
@@ -161,24 +180,34 @@ def test_a_plan_keeps_its_bound_and_its_sums(monkeypatch: pytest.MonkeyPatch) ->
     assert most(simple, settings[0], MIX, 0.15) <= one.rate
 
 
-def observation(**given: float) -> Observed:
-    fields = {"num_workers": 1, "num_cores": 2, "clients": 4, "rate": 80.0, "answered_per_second": 80.0}
-    return Observed(**fields | {"p50_ms": 50.0, "p99_ms": 50.0, "others_share": 0.0} | given)
+def turn(milliseconds: float, others_share: float = 0.0) -> Turn:
+    return Turn(answered_per_second=80.0, p50_ms=milliseconds, p99_ms=milliseconds, others_share=others_share)
+
+
+def observation(**given: object) -> Observed:
+    fields = {"num_workers": 1, "num_cores": 2, "clients": 4, "rate": 0.0, "turns": (turn(49.0), turn(51.0))}
+    return Observed.model_validate(fields | given)
 
 
 def test_what_was_observed_stands_beside_what_is_simulated() -> None:
     """Four clients of five steps each, and twice as slow as simulated at random."""
     (closed, opened) = compared(costs(observed=(observation(), observation(clients=0, rate=1.0))), [(8, 5)])
-    assert len(COLUMNS) == len(closed) == len(opened)
-    assert closed[0] == "--workers 1, 4 clients" and str(closed[4])[1:] == "0 %"
-    assert opened[6] == pytest.approx(50.0) and str(opened[7])[1:] == "0 %"
+    closed_row, opened_row = (dict(zip(COLUMNS, row, strict=True)) for row in (closed, opened))
+    assert closed_row["load"] == "--workers 1, 4 clients" and str(closed_row["requests/s, off"])[1:] == "0 %"
+    assert opened_row["p50 ms"] == 50.0 and opened_row["p50 ms, simulated"] == pytest.approx(50.0)
+    assert opened_row["p50 ms, turns"] == "-2 % to +2 %" and str(opened_row["p50 ms, off"])[1:] == "0 %"
+
+
+def test_turns_beside_other_programs_do_not_count() -> None:
+    assert observation(turns=(turn(50.0), turn(90.0, 0.9))).alone == [turn(50.0)]
+    assert observation(turns=(turn(70.0, 0.5), turn(90.0, 0.9))).alone == [turn(70.0, 0.5)]
 
 
 def test_the_costs_of_a_bundle_are_measured(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "WIDTHS", (8,))
     bundle = open_bundle(tiny)
     stepper = open_stepper(bundle, "fp32", "cpu", 1)
-    encode = measuring._grid((1, 2), lambda number, width: measuring._encoding(bundle, stepper, number, width))
+    encode = measuring._grid((1, 2), lambda *size: statistics.median(measuring._encodings(bundle, stepper, *size)))
     assert len(encode.seconds) == 2 and encode.at(1, 8) > 0
     rounds = measuring._rounds(bundle, stepper, 4, 8)
     assert {stats.num_rows for stats in rounds} <= {3, 4}
