@@ -9,6 +9,7 @@ from experiments.comparison import show
 from experiments.cost import measure_costs
 from experiments.memory.learning import learn_all
 from experiments.memory.showing import show_memory
+from experiments.memory.tasks import TASKS
 from experiments.plan import plan_names
 from experiments.trainings import train
 
@@ -32,13 +33,15 @@ def parser() -> argparse.ArgumentParser:
     memory = commands.add_parser(
         "memory", help="trains small recurrent networks to remember, and shows their gradients"
     )
-    memory.set_defaults(run=_memory, given=None)
+    memory.add_argument("given", nargs="*", choices=[*TASKS, []], default=[], metavar="TASK", help="default: all")
+    memory.set_defaults(run=_memory)
     return found
 
 
-def _memory(_: None) -> None:
-    learn_all()
-    show_memory()
+def _memory(names: list[str]) -> None:
+    for task in [TASKS[name] for name in names or TASKS]:
+        learn_all(task)
+        show_memory(task)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Plans are recipes, hand links are what they say, and gradients are those of the equations."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from attendant.runtime.errors import UserError
 from experiments import pages, trainings
 from experiments.alignment.error_rate import agreement, diagonal_links
 from experiments.alignment.hand import AlignedWord, read_words
-from experiments.memory.networks import KINDS, Network, sequences
+from experiments.memory.learning import learn
+from experiments.memory.networks import KINDS, Kind, Network
+from experiments.memory.tasks import ADDING, TASKS, Task
 from experiments.pages import write_table
 from experiments.plan import load_plan, plan_names, run_of
 
@@ -77,18 +80,39 @@ def test_the_alignment_error_rate() -> None:
     assert diagonal_links([word]) == [((0, 0), (2, 1), (4, 2))]
 
 
+def test_the_adding_problem_is_the_papers() -> None:
+    inputs, wanted = ADDING.draw(500, 15, _generator())
+    numbers, marks = inputs.unbind(2)
+    assert numbers.shape == (500, 30) and float(numbers.min()) < -0.99 and float(numbers.max()) > 0.99
+    assert torch.equal((marks == 1).sum(1), torch.full((500,), 2)) and not bool((marks[:, 14:29] != 0).any())
+    assert bool((marks[:, -1] == -1).all()) and set(marks[:, 0].tolist()) == {-1.0, 1.0}
+    assert torch.allclose(wanted, 0.5 + (numbers * (marks == 1)).sum(1) / 4)
+    assert (
+        ADDING.right(wanted.unsqueeze(1) + 0.039, wanted).all()
+        and not ADDING.right(wanted[:, None] + 0.041, wanted).any()
+    )
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_a_training_says_what_came_of_it(task: Task) -> None:
+    found = learn(replace(task, lag=4, num_steps=3), KINDS[1], "adam", clips=True, seed=1)
+    assert found["solved_at"] is None and 0 <= found["accuracy"] <= 1 and found["largest_norm"] > 0
+    assert len(found["before"]["norms"]) == len(found["after"]["norms"]) >= 8
+    assert found["before"] != found["after"] and len(found["before"]["eigenvalues"]) == 64
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_gradients_are_those_of_finite_differences(kind: object) -> None:
+def test_gradients_are_those_of_finite_differences(kind: Kind, task: Task) -> None:
     """Of the loss, by each number of a state that is put in the place of the one k steps back."""
     torch.manual_seed(0)
-    network = Network(kind).double()  # type: ignore[arg-type]
-    inputs, symbols = sequences(2, 4, torch.Generator().manual_seed(0))
-    inputs = inputs.double()
-    found = network.gradient_norms(inputs, symbols)
-    assert found.shape == (2, 4) and torch.allclose(found[:, 0], torch.ones(2).double())
+    network = Network(kind, task).double()
+    inputs, wanted = (given.double() if given.is_floating_point() else given for given in task.draw(2, 4, _generator()))
+    found, length = network.gradient_norms(inputs, wanted), inputs.shape[1]
+    assert found.shape == (2, length - 1) and torch.allclose(found[:, 0], torch.ones(2).double())
     norms = []
     for back in (0, 3):
-        _, state = network.recurrent(inputs[:1, : 5 - back])
+        _, state = network.recurrent(inputs[:1, : length - back])
         parts = state if isinstance(state, tuple) else (state,)
         squares = 0.0
         for part in parts:
@@ -97,13 +121,17 @@ def test_gradients_are_those_of_finite_differences(kind: object) -> None:
                 for change in (1e-6, -1e-6):
                     with torch.no_grad():
                         part[0, 0, place] += change
-                        rest = inputs[:1, 5 - back :]
+                        rest = inputs[:1, length - back :]
                         last = network.recurrent(rest, state)[0][:, -1] if back else parts[0][0]
-                        losses.append(float(torch.nn.functional.cross_entropy(network.output(last), symbols[:1])))
+                        losses.append(float(task.losses(network.output(last), wanted[:1])))
                         part[0, 0, place] -= change
                 squares += ((losses[0] - losses[1]) / 2e-6) ** 2
         norms.append(np.sqrt(squares))
     assert float(found[0, 3]) == pytest.approx(norms[1] / norms[0], rel=1e-4)
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 def test_a_table_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
