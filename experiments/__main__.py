@@ -7,6 +7,9 @@ from attendant.runtime.command import exit_command
 from experiments.alignment.showing import show_alignment
 from experiments.comparison import show
 from experiments.cost import measure_costs
+from experiments.hours import reckon
+from experiments.long_sources.measuring import measure_long_sources
+from experiments.long_sources.showing import show_long_sources
 from experiments.memory.learning import learn_all
 from experiments.memory.showing import show_memory
 from experiments.memory.tasks import TASKS
@@ -27,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         command.add_argument("given", choices=plan_names(), metavar=f"PLAN: {', '.join(plan_names())}")
         command.set_defaults(run=run)
+    hours = commands.add_parser("hours", help="reckons how long what is missing of plans will train")
+    hours.add_argument("given", nargs="*", choices=[*plan_names(), []], default=[], metavar="PLAN", help="default: all")
+    hours.set_defaults(run=reckon)
     align = commands.add_parser("align", help="holds attention against letters and sounds that were aligned by hand")
     align.add_argument("given", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
     align.set_defaults(run=show_alignment)
@@ -35,7 +41,16 @@ def parser() -> argparse.ArgumentParser:
     )
     memory.add_argument("given", nargs="*", choices=[*TASKS, []], default=[], metavar="TASK", help="default: all")
     memory.set_defaults(run=_memory)
+    long_sources = commands.add_parser(
+        "long-sources", help="measures runs of which-attention on sources of up to 500 letters"
+    )
+    long_sources.set_defaults(run=_long_sources, given=None)
     return found
+
+
+def _long_sources(_: None) -> None:
+    measure_long_sources()
+    show_long_sources()
 
 
 def _memory(names: list[str]) -> None:

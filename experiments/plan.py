@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, model_validator
 
 from attendant.runtime.errors import UserError
+from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.table import Count, Table, problems_of, requirement
@@ -39,6 +40,7 @@ class Plan(Table):
     Attributes:
         question: what it is to answer.
         page: of docs/experiments, whose table and picture of the plan's name show its runs.
+        metric: that is drawn.
         recipe: what variants begin with.
         changes: in all of them.
         seeds: each variant is trained from each of them.
@@ -47,6 +49,7 @@ class Plan(Table):
 
     question: str
     page: str
+    metric: TextMetricName
     recipe: Path
     changes: tuple[str, ...] = ()
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 2, 3)

@@ -29,7 +29,7 @@ def test_what_is_no_plan_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="which-attention"):
         load_plan("nothing")
     monkeypatch.setattr("experiments.plan.PLANS", tmp_path)
-    (tmp_path / "odd.toml").write_text('question = "?"\npage = "p"\nrecipe = "r.toml"\nseeds = []\nvariants = []\n')
+    (tmp_path / "odd.toml").write_text('question = "?"\npage = "p"\nmetric = "per"\nrecipe = "r.toml"\nseeds = []\nvariants = []\n')
     with pytest.raises(UserError, match=r"odd.toml: \w+: must have 1 or more"):
         load_plan("odd")
 
