@@ -35,9 +35,12 @@ LENGTHS: Final = (10, 20, 50, 100, 250, 500)
 """Letters."""
 
 NUM_SOURCES: Final = 20
-BIN: Final = 25
-NUM_BINS: Final = 16
-"""Bins of that many sounds, of the longest sources."""
+PLACES: Final = 2
+"""Of LENGTHS: the sources that are looked at sound by sound."""
+
+BIN: Final = 10
+NUM_BINS: Final = 3
+"""Bins of that many sounds of theirs."""
 
 
 def measure_long_sources() -> None:
@@ -84,8 +87,8 @@ def _measured(model: TextModel, groups: Sequence[Sequence[LongSource]]) -> dict[
 
     Returns:
         by length: `per`, in %, of greedy outputs; `on_word`, the % of attention on the letters of the word that is
-        being said, where the model is made to say the words' own sounds. Of the longest, by bins of BIN sounds:
-        `right`, the % of the sounds that are in the output; `on_word_by_place`.
+        being said, where the model is made to say the words' own sounds. Of sources of one length, by bins of BIN
+        sounds: `right`, the % of the sounds that are in the output; `on_word_by_place`.
     """
     sources = [one for group in groups for one in group]
     outputs = _decoded(model, sources)
@@ -97,13 +100,9 @@ def _measured(model: TextModel, groups: Sequence[Sequence[LongSource]]) -> dict[
         references = [(" ".join(one.sounds),) for one in sources[group]]
         per.append(round(take_statistics("per", outputs[group], references).value, 2))
         on_word.append(round(float(100 * np.concatenate(on_words[group]).mean()), 2))
-    right = [_found(one, said) for one, said in zip(groups[-1], outputs[-NUM_SOURCES:], strict=True)]
-    return {
-        "per": per,
-        "on_word": on_word,
-        "right": _binned(right),
-        "on_word_by_place": _binned(on_words[-NUM_SOURCES:]),
-    }
+    group = slice(PLACES * NUM_SOURCES, (PLACES + 1) * NUM_SOURCES)
+    right = [_found(one, said) for one, said in zip(sources[group], outputs[group], strict=True)]
+    return {"per": per, "on_word": on_word, "right": _binned(right), "on_word_by_place": _binned(on_words[group])}
 
 
 def _decoded(model: TextModel, sources: Sequence[LongSource]) -> list[str]:

@@ -24,13 +24,15 @@ def show_long_sources() -> None:
             for name, runs in models.items()
         ]
         write_table(PAGE, measure, ["model", "runs", *(f"{length} letters" for length in LENGTHS)], rows)
-    ends = [0, NUM_BINS - 1]
     rows = [
-        [name, *(_spread(runs, measure, place) for measure in ("right", "on_word_by_place") for place in ends)]
+        [
+            name,
+            *(_spread(runs, measure, place) for measure in ("right", "on_word_by_place") for place in range(NUM_BINS)),
+        ]
         for name, runs in models.items()
     ]
-    which = [f"sounds {place * BIN + 1} to {(place + 1) * BIN}" for place in ends]
-    headings = [f"{what}, {sounds}" for what in ("said right (%)", "attention on the word (%)") for sounds in which]
+    which = [f"{place * BIN + 1} to {(place + 1) * BIN}" for place in range(NUM_BINS)]
+    headings = [f"{what}, {sounds}" for what in ("right", "attention on the word") for sounds in which]
     write_table(PAGE, "place", ["model", *headings], rows)
     with picture(PAGE, 7.5, 3.2, columns=2) as axes:
         for axis, (measure, title) in zip(axes, PANELS, strict=True):

@@ -1,5 +1,6 @@
 """Plans are recipes, hand links are what they say, and gradients are those of the equations."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +9,21 @@ import pytest
 import torch
 
 from attendant.runtime.errors import UserError
-from experiments import pages, trainings
+from attendant.training.data.pairs import Pair
+from experiments import comparison, hours, pages, trainings
 from experiments.alignment.error_rate import agreement, diagonal_links
 from experiments.alignment.hand import AlignedWord, read_words
+from experiments.comparison import Found
+from experiments.long_sources import measuring
+from experiments.long_sources.texts import LongSource, run_together
 from experiments.memory.learning import learn
 from experiments.memory.networks import KINDS, Kind, Network
 from experiments.memory.tasks import ADDING, TASKS, Task
 from experiments.pages import write_table
 from experiments.plan import load_plan, plan_names, run_of
+
+BEGINNING = 'question = "?"\npage = "p"\nmetric = "per"\n'
+"""Of a plan."""
 
 
 @pytest.mark.parametrize("name", plan_names())
@@ -29,7 +37,7 @@ def test_what_is_no_plan_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match="which-attention"):
         load_plan("nothing")
     monkeypatch.setattr("experiments.plan.PLANS", tmp_path)
-    (tmp_path / "odd.toml").write_text('question = "?"\npage = "p"\nmetric = "per"\nrecipe = "r.toml"\nseeds = []\nvariants = []\n')
+    (tmp_path / "odd.toml").write_text(f'{BEGINNING}recipe = "r.toml"\nseeds = []\nvariants = []\n')
     with pytest.raises(UserError, match=r"odd.toml: \w+: must have 1 or more"):
         load_plan("odd")
 
@@ -91,6 +99,65 @@ def test_the_adding_problem_is_the_papers() -> None:
         ADDING.right(wanted.unsqueeze(1) + 0.039, wanted).all()
         and not ADDING.right(wanted[:, None] + 0.041, wanted).any()
     )
+
+
+def test_words_run_together_keep_their_letters() -> None:
+    pairs = [Pair("ab", "AH B"), Pair("cde", "K D")]
+    found = run_together(pairs, 8, random.Random(1))
+    assert 8 <= len(found.letters) <= 10 and len(found.sounds) == len(found.spans)
+    for sound, span in zip(found.sounds, found.spans, strict=True):
+        word = next(pair for pair in pairs if pair.source == found.letters[slice(*span)])
+        assert sound in word.target.split()
+
+
+def test_which_sounds_of_a_long_source_are_found() -> None:
+    source = LongSource("abcd", ("AH", "B", "K", "D"), ((0, 2), (0, 2), (2, 4), (2, 4)))
+    assert measuring._found(source, "B K T D").tolist() == [0, 1, 1, 1]
+    weights = np.array(
+        [[0.5, 0.25, 0.25, 0, 0], [0, 0, 0, 0, 1], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    )
+    assert measuring._on_words(source, weights).tolist() == [0.75, 0, 0.5, 1]
+
+
+def test_variants_are_compared_by_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[str, list[list[str]]] = {}
+    monkeypatch.setattr(
+        comparison, "write_table", lambda page, name, headings, rows: written.update({name: [headings, *rows]})
+    )
+    plan = load_plan("vector-size")
+    values = {"wer": [40.0, 60.0], "per": [10.0, 20.0], "perplexity": [2.0, 2.5]}
+    found = [
+        Found(plan.variants[0], values | {"aer": [3.0, 5.0]}, {}, 1000, {}),
+        Found(plan.variants[1], values | {"aer": []}, {}, 2000, {"tokens_per_second": 500.0, "step_ms": 0.5}),
+    ]
+    comparison._write("vector-size", plan, found)
+    headings, base, other = written["vector-size"]
+    assert headings[2:6] == ["WER (%)", "PER (%)", "perplexity", "AER (%)"] and headings[-1] == "step, ms"
+    assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
+    assert other[0] == "without attention: one vector of 64" and other[5:] == ["", "2,000", "500", "0.50"]
+
+
+def test_hours_are_those_of_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 words of 8 letters and an end, 8 times."""
+    recipe = Path("recipes/copy.toml").resolve()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("experiments.plan.PLANS", tmp_path)
+    variant = '[[variants]]\nname = "{0}"\nwhat = "{0}"\ngroup = "g"\n'
+    (tmp_path / "toy.toml").write_text(
+        f'{BEGINNING}recipe = "{recipe}"\nseeds = [1, 2]\n' + variant.format("whole") + variant.format("done")
+    )
+    for seed in (1, 2):
+        done = run_of("toy", load_plan("toy").variants[1], seed)
+        done.path.mkdir(parents=True)
+        done.evaluation_path.write_text('[{"metric": "wer"}]')
+    rows: list[list[str]] = []
+    monkeypatch.setattr(hours, "write_table", lambda page, name, headings, found: rows.extend(found))
+    monkeypatch.setattr(hours, "training_of", lambda *_: lambda: 8.0)
+    hours.reckon(["toy"])
+    ((name, what, seeds, speed, one, all_of_them),) = rows
+    assert (name, what, seeds, speed) == ("toy", "whole", "1, 2", "8")
+    assert float(one) == pytest.approx(4000 * 9 * 8 / 8 / 3600, rel=0.02)
+    assert float(all_of_them) == pytest.approx(2 * float(one), rel=0.01)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
