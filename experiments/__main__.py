@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("given", choices=plan_names(), metavar=f"PLAN: {', '.join(plan_names())}")
         command.set_defaults(run=run)
     hours = commands.add_parser("hours", help="reckons how long what is missing of plans will train")
-    hours.add_argument("given", nargs="*", choices=[*plan_names(), []], default=[], metavar="PLAN", help="default: all")
+    hours.add_argument("given", nargs="*", metavar="PLAN", help="default: all")
     hours.set_defaults(run=reckon)
     align = commands.add_parser("align", help="holds attention against letters and sounds that were aligned by hand")
     align.add_argument("given", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     memory = commands.add_parser(
         "memory", help="trains small recurrent networks to remember, and shows their gradients"
     )
-    memory.add_argument("given", nargs="*", choices=[*TASKS, []], default=[], metavar="TASK", help="default: all")
+    memory.add_argument("given", nargs="?", choices=[*TASKS], help="default: all")
     memory.set_defaults(run=_memory)
     long_sources = commands.add_parser(
         "long-sources", help="measures runs of which-attention on sources of up to 500 letters"
@@ -53,8 +53,8 @@ def _long_sources(_: None) -> None:
     show_long_sources()
 
 
-def _memory(names: list[str]) -> None:
-    for task in [TASKS[name] for name in names or TASKS]:
+def _memory(name: str | None) -> None:
+    for task in TASKS.values() if name is None else [TASKS[name]]:
         learn_all(task)
         show_memory(task)
 

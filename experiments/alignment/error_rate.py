@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -41,21 +42,25 @@ def open_model(path: Path) -> TextModel:
     return (open_bundle_model(path) if is_bundle(path) else open_run(path)).model
 
 
-def attended(model: TextModel, words: Sequence[str], sounds: Sequence[Sequence[str]]) -> list[Floats]:
-    """The attention [T, S] of a model that is made to say these sounds of words. Raises UserError: it has none."""
-    sources = encode_source(model.source_tokenizer, words, append_eos=model.append_eos)
-    targets = model.target_tokenizer.encode_batch([" ".join(each) for each in sounds])
+class Spoken(Protocol):
+    """A word, or several run together, and its sounds."""
+
+    @property
+    def word(self) -> str: ...
+    @property
+    def sounds(self) -> tuple[str, ...]: ...
+
+
+def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
+    """The attention [T, S] of a model that is made to say the words' own sounds. Raises UserError: it has none."""
+    sources = encode_source(model.source_tokenizer, [word.word for word in words], append_eos=model.append_eos)
+    targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
     options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
     found = [one.attention for (one, *_) in decode_all(model.stepper, sources, options, model.special_ids)]
     weights = [one for one in found if one is not None]
     if not weights:
         raise UserError("the model has no attention")
     return weights
-
-
-def attended_by_hand(model: TextModel, words: Sequence[AlignedWord]) -> list[Floats]:
-    """Likewise, of words that were aligned by hand."""
-    return attended(model, [word.word for word in words], [word.sounds for word in words])
 
 
 def links_of(weights: Sequence[Floats], words: Sequence[AlignedWord]) -> list[tuple[Link, ...]]:
@@ -94,7 +99,7 @@ def agreement(links: Sequence[Sequence[Link]], words: Sequence[AlignedWord]) -> 
 def error_rate_of(path: Path) -> Agreement:
     """Of the run or bundle at `path`. Raises UserError."""
     words = read_words()
-    return agreement(links_of(attended_by_hand(open_model(path), words), words), words)
+    return agreement(links_of(attended(open_model(path), words), words), words)
 
 
 def _error_rate(totals: Floats64) -> float:

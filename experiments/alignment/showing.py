@@ -7,14 +7,7 @@ from attendant.runtime.files import write_text
 from attendant.training.report.pictures.attention_map import attention_map
 from attendant.training.report.pictures.colors import on_paper
 from attendant_client.alignment import Link
-from experiments.alignment.error_rate import (
-    Agreement,
-    agreement,
-    attended_by_hand,
-    diagonal_links,
-    links_of,
-    open_model,
-)
+from experiments.alignment.error_rate import Agreement, agreement, attended, diagonal_links, links_of, open_model
 from experiments.alignment.hand import AlignedWord, read_words
 from experiments.pages import PAGES, write_table
 
@@ -25,7 +18,7 @@ SHOWN = "thoroughfare"
 def show_alignment(path: Path) -> None:
     """Of a run or a bundle. Raises UserError: it is none, or has no attention."""
     words, model = read_words(), open_model(path)
-    weights = attended_by_hand(model, words)
+    weights = attended(model, words)
     links = links_of(weights, words)
     found = {"attention": agreement(links, words), "the diagonal": agreement(diagonal_links(words), words)}
     write_table(PAGE, "table", HEADINGS, [_row(name, one) for name, one in found.items()])

@@ -92,7 +92,7 @@ def _measured(model: TextModel, groups: Sequence[Sequence[LongSource]]) -> dict[
     """
     sources = [one for group in groups for one in group]
     outputs = _decoded(model, sources)
-    weights = attended(model, [one.letters for one in sources], [one.sounds for one in sources])
+    weights = attended(model, sources)
     on_words = [_on_words(one, found) for one, found in zip(sources, weights, strict=True)]
     per, on_word = list[float](), list[float]()
     for start in range(0, len(sources), NUM_SOURCES):
@@ -107,8 +107,8 @@ def _measured(model: TextModel, groups: Sequence[Sequence[LongSource]]) -> dict[
 
 def _decoded(model: TextModel, sources: Sequence[LongSource]) -> list[str]:
     """Greedily, cut after as many sounds as there are letters."""
-    ids = encode_source(model.source_tokenizer, [one.letters for one in sources], append_eos=model.append_eos)
-    options = [DecodingOptions(max_length=len(one.letters)) for one in sources]
+    ids = encode_source(model.source_tokenizer, [one.word for one in sources], append_eos=model.append_eos)
+    options = [DecodingOptions(max_length=len(one.word)) for one in sources]
     found = decode_all(model.stepper, ids, options, model.special_ids)
     return [model.target_tokenizer.decode(best.token_ids) for (best, *_) in found]
 

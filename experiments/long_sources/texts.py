@@ -16,18 +16,18 @@ class LongSource:
         spans: for each sound the letters [start, end) of its word.
     """
 
-    letters: str
+    word: str
     sounds: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
 
 
 def run_together(pairs: Sequence[Pair], num_letters: int, generator: random.Random) -> LongSource:
     """Words drawn at random until there are so many letters; the last one is whole too."""
-    letters, sounds, spans = "", list[str](), list[tuple[int, int]]()
-    while len(letters) < num_letters:
+    word, sounds, spans = "", list[str](), list[tuple[int, int]]()
+    while len(word) < num_letters:
         pair = generator.choice(pairs)
         said = pair.target.split()
-        spans += [(len(letters), len(letters) + len(pair.source))] * len(said)
-        letters += pair.source
+        spans += [(len(word), len(word) + len(pair.source))] * len(said)
+        word += pair.source
         sounds += said
-    return LongSource(letters, tuple(sounds), tuple(spans))
+    return LongSource(word, tuple(sounds), tuple(spans))

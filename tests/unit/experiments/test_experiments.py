@@ -104,9 +104,9 @@ def test_the_adding_problem_is_the_papers() -> None:
 def test_words_run_together_keep_their_letters() -> None:
     pairs = [Pair("ab", "AH B"), Pair("cde", "K D")]
     found = run_together(pairs, 8, random.Random(1))
-    assert 8 <= len(found.letters) <= 10 and len(found.sounds) == len(found.spans)
+    assert 8 <= len(found.word) <= 10 and len(found.sounds) == len(found.spans)
     for sound, span in zip(found.sounds, found.spans, strict=True):
-        word = next(pair for pair in pairs if pair.source == found.letters[slice(*span)])
+        word = next(pair for pair in pairs if pair.source == found.word[slice(*span)])
         assert sound in word.target.split()
 
 
