@@ -60,13 +60,14 @@ def _draw_gradients(task: Task, results: Sequence[dict[str, Any]]) -> None:
 def _draw_eigenvalues(task: Task, results: Sequence[dict[str, Any]]) -> None:
     kinds = [kind for kind in KINDS if kind.cell == "tanh"]
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 100))
+    runs = [_of(results, kind.name, "adam", True)[0] for kind in kinds]
+    reach = 1.1 * max(float(np.abs(np.array(run["after"]["eigenvalues"])).max()) for run in runs)
     with picture(f"{PAGE}-{task.name}-eigenvalues", 7.5, 2.7, columns=len(kinds)) as axes:
-        for axis, kind in zip(axes, kinds, strict=True):
+        for axis, kind, first in zip(axes, kinds, runs, strict=True):
             axis.plot(circle.real, circle.imag, color=FAINT, linewidth=0.8)
-            first = _of(results, kind.name, "adam", True)[0]
             for number, (when, marker) in enumerate((("before", "o"), ("after", "x"))):
                 values = np.array(first[when]["eigenvalues"])
                 axis.plot(values[:, 0], values[:, 1], marker, color=series_color(number), markersize=3, label=when)
             axis.set_title(kind.name)
-            axis.set(xlim=(-2.8, 2.8), ylim=(-2.8, 2.8), aspect="equal")
+            axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
         axes[0].legend(frameon=False, fontsize=7)
