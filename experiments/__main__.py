@@ -7,8 +7,12 @@ from attendant.runtime.command import exit_command
 from experiments.alignment.showing import show_alignment
 from experiments.comparison import show
 from experiments.cost import measure_costs
+from experiments.hours import reckon
+from experiments.long_sources.measuring import measure_long_sources
+from experiments.long_sources.showing import show_long_sources
 from experiments.memory.learning import learn_all
 from experiments.memory.showing import show_memory
+from experiments.memory.tasks import TASKS
 from experiments.peers.showing import show_peers
 from experiments.peers.training import train_peers
 from experiments.plan import plan_names
@@ -30,13 +34,21 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         command.add_argument("given", choices=plan_names(), metavar=f"PLAN: {', '.join(plan_names())}")
         command.set_defaults(run=run)
+    hours = commands.add_parser("hours", help="reckons how long what is missing of plans will train")
+    hours.add_argument("given", nargs="*", metavar="PLAN", help="default: all")
+    hours.set_defaults(run=reckon)
     align = commands.add_parser("align", help="holds attention against letters and sounds that were aligned by hand")
     align.add_argument("given", type=Path, metavar="RUN|BUNDLE", help="a model of CMUdict's pronunciations")
     align.set_defaults(run=show_alignment)
     memory = commands.add_parser(
         "memory", help="trains small recurrent networks to remember, and shows their gradients"
     )
-    memory.set_defaults(run=_memory, given=None)
+    memory.add_argument("given", nargs="?", choices=[*TASKS], help="default: all")
+    memory.set_defaults(run=_memory)
+    long_sources = commands.add_parser(
+        "long-sources", help="measures runs of which-attention on sources of up to 500 letters"
+    )
+    long_sources.set_defaults(run=_long_sources, given=None)
     peers = commands.add_parser(
         "peers", help="holds our models against other toolkits', trained as long on the same pairs"
     )
@@ -45,9 +57,15 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _memory(_: None) -> None:
-    learn_all()
-    show_memory()
+def _long_sources(_: None) -> None:
+    measure_long_sources()
+    show_long_sources()
+
+
+def _memory(name: str | None) -> None:
+    for task in TASKS.values() if name is None else [TASKS[name]]:
+        learn_all(task)
+        show_memory(task)
 
 
 def main() -> None:

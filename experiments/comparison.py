@@ -2,22 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.perplexity import perplexity
+from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.findings.curves import read_curves
-from attendant.training.report.pictures.colors import FAINT, series_color
+from attendant.training.report.pictures.charts import METRIC_LABELS
+from attendant.training.report.pictures.colors import FAINT, LINE_STYLES, MARKERS, series_color
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from experiments.alignment.error_rate import error_rate_of
 from experiments.cost import read_costs
 from experiments.pages import picture, write_table
-from experiments.plan import Variant, load_plan, run_of
+from experiments.plan import Plan, Variant, load_plan, run_of
 
-METRICS = ("wer", "per")
+COLUMNS = {"perplexity": ("perplexity", 3), "aer": ("AER (%)", 1)}
+"""Beside the metrics: heading and digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,74 +28,75 @@ class Found:
     """A variant's finished runs.
 
     Attributes:
-        values: by metric, one value per run.
+        values: by metric and by the names of COLUMNS, one value per run.
+        by_length: of the plan's metric, by the name of each bin of source lengths; empty where the recipe has none.
         num_parameters: of one.
         costs: what `cost` has measured: tokens_per_second, step_ms; may be empty.
     """
 
     variant: Variant
     values: dict[str, list[float]]
+    by_length: dict[str, list[float]]
     num_parameters: int
     costs: dict[str, float]
 
-    @property
-    def num_runs(self) -> int:
-        return len(self.values[METRICS[0]])
-
 
 def show(name: str) -> None:
-    """Writes the table and the picture of docs/experiments/NAME.md. Raises UserError: no run of the plan has ended."""
+    """Writes the table and the picture of a plan's page. Raises UserError: no run of the plan has ended."""
     plan, costs = load_plan(name), read_costs(name)
     found = [
-        _found(variant, runs, costs.get(variant.name, {}))
+        _found(plan, variant, runs, costs.get(variant.name, {}))
         for variant in plan.variants
         if (runs := [run for seed in plan.seeds if (run := run_of(name, variant, seed)).evaluations()])
     ]
     if not found:
         raise UserError(f"{name}: none of its trainings has ended: python -m experiments train {name}")
-    write_table(name, "table", HEADINGS, [_row(one, found[0]) for one in found])
-    _draw(name, found)
+    _write(name, plan, found)
+    if found[0].by_length:
+        rows = [[one.variant.what, *(_spread(values, 1) for values in one.by_length.values())] for one in found]
+        write_table(plan.page, f"{name}-lengths", ["length of the source", *found[0].by_length], rows)
+        _draw_lengths(name, plan, found)
+    else:
+        _draw(name, plan, found)
 
 
-def _found(variant: Variant, runs: Sequence[Run], costs: dict[str, float]) -> Found:
-    values: dict[str, list[float]] = {metric: [] for metric in (*METRICS, "perplexity", "aer")}
+def _found(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, float]) -> Found:
+    recipe = runs[0].recipe()
+    metrics = tuple(metric for metric in recipe.evaluation.metrics if metric in get_args(TextMetricName))
+    values: dict[str, list[float]] = {name: [] for name in (*metrics, *COLUMNS)}
+    by_length: dict[str, list[float]] = {}
     for run in runs:
         entries: dict[str, dict[str, Any]] = {entry["metric"]: entry for entry in run.evaluations()}
-        for metric in METRICS:
+        for metric in metrics:
             values[metric].append(entries[metric]["value"])
+        for one in entries[plan.metric].get("by_length", ()):
+            name = f"{one['low']}-{one['high']}" if one["high"] else f"{one['low']}+"
+            by_length.setdefault(name, []).append(one["value"])
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
-        if run.recipe().model.has_attention:
+        if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path).error_rate)
     parameters = load_run(runs[0].path).model.parameters()
-    return Found(variant, values, sum(parameter.numel() for parameter in parameters), costs)
+    return Found(variant, values, by_length, sum(parameter.numel() for parameter in parameters), costs)
 
 
-HEADINGS = (
-    "what differs from the first",
-    "runs",
-    "WER %",
-    "PER %",
-    "perplexity",
-    "AER %",
-    "parameters",
-    "training, tokens/s",
-    "step, ms",
-)
-
-
-def _row(one: Found, base: Found) -> list[str]:
-    costs = one.costs
-    return [
-        f"{one.variant.group}: {one.variant.what}" if one is not base else f"**{one.variant.what}**",
-        str(one.num_runs),
-        *(_spread(one.values[metric], digits) for metric, digits in zip(COLUMNS, (1, 1, 3, 1), strict=True)),
-        f"{one.num_parameters:,}",
-        f"{costs['tokens_per_second']:,.0f}" if costs else "",
-        f"{costs['step_ms']:.2f}" if costs else "",
-    ]
-
-
-COLUMNS = ("wer", "per", "perplexity", "aer")
+def _write(name: str, plan: Plan, found: Sequence[Found]) -> None:
+    """A column that no variant has anything in is left out."""
+    base = found[0]
+    columns = {metric: (METRIC_LABELS[metric], 1) for metric in base.values if metric not in COLUMNS} | COLUMNS
+    shown = [column for column in columns if any(one.values[column] for one in found)]
+    has_costs = any(one.costs for one in found)
+    costs = ["training, tokens/s", "step, ms"] if has_costs else []
+    headings = ["what differs from the first", "runs", *(columns[one][0] for one in shown), "parameters", *costs]
+    rows = []
+    for one in found:
+        what = f"**{one.variant.what}**" if one is base else f"{one.variant.group}: {one.variant.what}"
+        qualities = [_spread(one.values[column], columns[column][1]) for column in shown]
+        rows.append([what, str(len(one.values[plan.metric])), *qualities, f"{one.num_parameters:,}"])
+        if has_costs:
+            rows[-1] += (
+                [f"{one.costs['tokens_per_second']:,.0f}", f"{one.costs['step_ms']:.2f}"] if one.costs else ["", ""]
+            )
+    write_table(plan.page, name, headings, rows)
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
@@ -103,22 +107,53 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
 
 
-def _draw(name: str, found: Sequence[Found]) -> None:
+def _draw(name: str, plan: Plan, found: Sequence[Found]) -> None:
     """A point for each run, a bar at the mean; the band is the base's own spread."""
     groups = list(dict.fromkeys(one.variant.group for one in found))
     places = range(len(found))[::-1]
-    with picture(name, 7.5, 0.6 + 0.27 * len(found), columns=2) as (left, right):
-        for axis, metric, title in ((left, "per", "PER, %"), (right, "step_ms", "decoder step of 32 rows, ms")):
-            for place, one in zip(places, found, strict=True):
-                values = one.values.get(metric) or ([one.costs[metric]] if one.costs else [])
+    drawn = {one.variant.name: one.values[plan.metric] for one in found}
+    panels = [(METRIC_LABELS[plan.metric], list(drawn.values()))]
+    if any(one.costs for one in found):
+        steps = [[one.costs["step_ms"]] if one.costs else [] for one in found]
+        panels.append(("decoder step of 32 rows, ms", steps))
+    with picture(name, 7.5, 0.6 + 0.27 * len(found), columns=len(panels)) as axes:
+        for axis, (title, values_of) in zip(axes, panels, strict=True):
+            for place, one, values in zip(places, found, values_of, strict=True):
                 color = series_color(groups.index(one.variant.group))
                 axis.plot(values, [place] * len(values), "o", color=color, alpha=0.7)
                 if values:
                     axis.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=color)
             axis.set_title(title)
             axis.grid(axis="x")
-            axis.set_yticks(list(places), [one.variant.what for one in found] if axis is left else [""] * len(found))
-        spread = found[0].values["per"]
-        left.axvspan(min(spread), max(spread), color=FAINT, alpha=0.15, linewidth=0)
-        shown = [one.values["per"] for one in found if one.variant.name != "none"]
-        left.set_xlim(min(map(min, shown)) - 0.5, max(map(max, shown)) + 0.5)
+            axis.set_yticks(list(places), [one.variant.what for one in found] if axis is axes[0] else [""] * len(found))
+        spread = drawn[found[0].variant.name]
+        axes[0].axvspan(min(spread), max(spread), color=FAINT, alpha=0.15, linewidth=0)
+        shown = [values for variant, values in drawn.items() if variant != "none"]
+        axes[0].set_xlim(min(map(min, shown)) - 0.5, max(map(max, shown)) + 0.5)
+
+
+def _draw_lengths(name: str, plan: Plan, found: Sequence[Found]) -> None:
+    """A line of means for each variant, and a band from the lowest run to the highest."""
+    bins = list(found[0].by_length)
+    with picture(name, 7.5, 3.4) as (axis,):
+        for number, one in enumerate(found):
+            values = [one.by_length[each] for each in bins]
+            color, style = series_color(number), LINE_STYLES[number % len(LINE_STYLES)]
+            axis.fill_between(
+                range(len(bins)),
+                [min(each) for each in values],
+                [max(each) for each in values],
+                color=color,
+                alpha=0.16,
+            )
+            axis.plot(
+                [np.mean(each) for each in values],
+                color=color,
+                linestyle=style,
+                marker=MARKERS[number % len(MARKERS)],
+                label=one.variant.what,
+            )
+        axis.set_xticks(range(len(bins)), bins)
+        axis.set_xlabel("length of the source")
+        axis.set_title(METRIC_LABELS[plan.metric])
+        axis.legend(frameon=False, fontsize=7)

@@ -21,6 +21,7 @@ from attendant.runtime.files import write_json
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
+from attendant.training.kernels.precision import choose_precision
 from attendant.training.loop.experiment import prepare
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.update import Updater
@@ -31,6 +32,7 @@ from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run
 from experiments.plan import RUNS, load_plan, run_of
 
+CPU = torch.device("cpu")
 NUM_ROUNDS = 5
 NUM_BATCHES = 6
 NUM_STEPS = 200
@@ -83,8 +85,8 @@ def training_of(recipe: Recipe, model: Seq2Seq, corpus: Corpus) -> Callable[[], 
         label_smoothing=recipe.training.label_smoothing,
         coverage_loss=0.0,
         clip_norm=recipe.training.clip_norm,
-        precision="fp32",
-        device=torch.device("cpu"),
+        precision=choose_precision(recipe.training.precision, CPU),
+        device=CPU,
         processes=Processes(),
     )
     batches = [

@@ -1,4 +1,4 @@
-"""A plan: one recipe, and variants of it that differ in one thing each, trained from several seeds."""
+"""A plan: a recipe, and variants of it that differ in one thing each, trained from several seeds."""
 
 import tomllib
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, model_validator
 
 from attendant.runtime.errors import UserError
+from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.table import Count, Table, problems_of, requirement
@@ -22,12 +23,14 @@ class Variant(Table):
         name: of its run directories.
         what: it is, in a table and a picture.
         group: of what differs from the first variant, which is the base of all groups.
+        recipe: what it begins with; None: the plan's.
         changes: as for `--set`, e.g. "model.cell=gru".
     """
 
     name: str
     what: str
     group: str
+    recipe: Path | None = None
     changes: tuple[str, ...] = ()
 
 
@@ -36,13 +39,19 @@ class Plan(Table):
 
     Attributes:
         question: what it is to answer.
-        recipe: what all variants begin with.
+        page: of docs/experiments, whose table and picture of the plan's name show its runs.
+        metric: that is drawn.
+        recipe: what variants begin with.
+        changes: in all of them.
         seeds: each variant is trained from each of them.
         variants: the first is what the others differ from.
     """
 
     question: str
+    page: str
+    metric: TextMetricName
     recipe: Path
+    changes: tuple[str, ...] = ()
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 2, 3)
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
 
@@ -53,13 +62,16 @@ class Plan(Table):
             raise ValueError(f"variants: two have one name, of {', '.join(names)}")
         return self
 
+    def recipe_of(self, variant: Variant) -> Path:
+        return variant.recipe or self.recipe
+
     def overrides(self, variant: Variant, seed: int) -> list[str]:
         """What a training changes in the recipe."""
-        return [*variant.changes, f"seed={seed}"]
+        return [*self.changes, *variant.changes, f"seed={seed}"]
 
     def resolved(self, variant: Variant, seed: int) -> Recipe:
         """The recipe of a training. Raises UserError: a change that no recipe takes."""
-        return load_recipe(self.recipe, self.overrides(variant, seed))
+        return load_recipe(self.recipe_of(variant), self.overrides(variant, seed))
 
 
 def plan_names() -> list[str]:

@@ -26,7 +26,8 @@ def train(name: str) -> None:
             continue
         print(flush=True)
         changes = [part for change in plan.overrides(variant, seed) for part in ("--set", change)]
-        command = [sys.executable, "-m", "training", str(plan.recipe), *changes, "--output", str(run.path), "--resume"]
+        where = ["--output", str(run.path), "--resume"]
+        command = [sys.executable, "-m", "training", str(plan.recipe_of(variant)), *changes, *where]
         try:
             status = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False).returncode
         except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -41,7 +42,16 @@ def open_model(path: Path) -> TextModel:
     return (open_bundle_model(path) if is_bundle(path) else open_run(path)).model
 
 
-def attended(model: TextModel, words: Sequence[AlignedWord]) -> list[Floats]:
+class Spoken(Protocol):
+    """A word, or several run together, and its sounds."""
+
+    @property
+    def word(self) -> str: ...
+    @property
+    def sounds(self) -> tuple[str, ...]: ...
+
+
+def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
     """The attention [T, S] of a model that is made to say the words' own sounds. Raises UserError: it has none."""
     sources = encode_source(model.source_tokenizer, [word.word for word in words], append_eos=model.append_eos)
     targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])

@@ -1,1 +1,1 @@
-"""How far back a recurrent network's loss reaches, at first and once it has learned to remember one symbol."""
+"""How far back a recurrent network's loss reaches, at first and once it has learned to remember."""

@@ -8,15 +8,12 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from attendant.runtime.files import write_json
-from experiments.memory.networks import KINDS, Kind, Network, sequences
+from experiments.memory.networks import KINDS, Kind, Network
+from experiments.memory.tasks import Task
 from experiments.plan import RUNS
 
-RESULTS: Final = RUNS / "memory.json"
-DELAY: Final = 30
-NUM_STEPS: Final = 800
 BATCH_SIZE: Final = 32
 SEEDS: Final = (1, 2, 3)
 CLIP_NORM: Final = 1.0
@@ -25,57 +22,59 @@ SOLVED: Final = 0.98
 
 WINDOW: Final = 20
 NUM_MEASURED: Final = 64
-MEASURED_DELAY: Final = 60
-OPTIMIZERS: Final = ("adam", "sgd")
 
 
-def learn_all() -> None:
-    """Trains what is missing in RESULTS, and writes each result there as soon as it is there."""
+def learn_all(task: Task) -> None:
+    """Trains what is missing in the task's results, and writes each there as soon as it is there."""
     torch.set_num_threads(1)
-    results = read_results()
+    results = read_results(task)
     done = {result["key"] for result in results}
-    wanted = list(product(SEEDS, OPTIMIZERS, (True, False), KINDS))
+    wanted = list(product(SEEDS, task.optimizers, (True, False), KINDS))
     for place, (seed, optimizer, clips, kind) in enumerate(wanted, 1):
         key = f"{kind.name}; {optimizer}; {'clipped' if clips else 'not clipped'}; seed {seed}"
         if key not in done:
-            results.append({"key": key, **learn(kind, optimizer, clips=clips, seed=seed)})
-            RESULTS.parent.mkdir(parents=True, exist_ok=True)
-            write_json(RESULTS, results)
-        print(f"{place} of {len(wanted)}: {key}", flush=True)
+            results.append({"key": key, **learn(task, kind, optimizer, clips=clips, seed=seed)})
+            _path(task).parent.mkdir(parents=True, exist_ok=True)
+            write_json(_path(task), results)
+        print(f"{task.name}, {place} of {len(wanted)}: {key}", flush=True)
 
 
-def read_results() -> list[dict[str, Any]]:
-    path = Path(RESULTS)
+def read_results(task: Task) -> list[dict[str, Any]]:
+    path = _path(task)
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return found
 
 
-def learn(kind: Kind, optimizer_name: str, *, clips: bool, seed: int) -> dict[str, Any]:
+def _path(task: Task) -> Path:
+    return RUNS / f"memory-{task.name}.json"
+
+
+def learn(task: Task, kind: Kind, optimizer_name: str, *, clips: bool, seed: int) -> dict[str, Any]:
     """One training: how many steps until the task was solved, if it was, and what the network was like.
 
     Returns:
-        what RESULTS has of it. `solved_at` is None where NUM_STEPS were not enough; `norms` are [MEASURED_DELAY]
-        medians; `eigenvalues` are [H, 2], None where the network has gates.
+        what the task's results have of it. `solved_at` is None where its steps were not enough; `norms` are medians by
+        distance; `eigenvalues` are [H, 2], None where the network has gates.
     """
     torch.manual_seed(seed)
-    network = Network(kind)
+    network = Network(kind, task)
     generator = torch.Generator().manual_seed(seed)
-    before = _measured(network, kind, seed)
+    before = _measured(task, network, kind, seed)
     optimizer: torch.optim.Optimizer
     if optimizer_name == "adam":
         optimizer = torch.optim.Adam(network.parameters(), 0.005)
     else:
         optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
     right, solved_at, largest = list[float](), None, 0.0
-    for step in range(1, NUM_STEPS + 1):
-        inputs, symbols = sequences(BATCH_SIZE, DELAY, generator)
-        logits = network(inputs)
+    for step in range(1, task.num_steps + 1):
+        inputs, wanted = task.draw(BATCH_SIZE, task.lag, generator)
+        outputs = network(inputs)
         optimizer.zero_grad()
-        F.cross_entropy(logits, symbols).backward()  # type: ignore[no-untyped-call]
+        task.losses(outputs, wanted).mean().backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM if clips else torch.inf))
         largest = max(largest, norm)
         optimizer.step()
-        right.append(float((logits.argmax(1) == symbols).float().mean()))
+        right.append(float(task.right(outputs, wanted).float().mean()))
         if step >= WINDOW and sum(right[-WINDOW:]) >= SOLVED * WINDOW:
             solved_at = step
             break
@@ -88,13 +87,13 @@ def learn(kind: Kind, optimizer_name: str, *, clips: bool, seed: int) -> dict[st
         "accuracy": sum(right[-WINDOW:]) / WINDOW,
         "largest_norm": largest,
         "before": before,
-        "after": _measured(network, kind, seed),
+        "after": _measured(task, network, kind, seed),
     }
 
 
-def _measured(network: Network, kind: Kind, seed: int) -> dict[str, Any]:
-    inputs, symbols = sequences(NUM_MEASURED, MEASURED_DELAY, torch.Generator().manual_seed(seed))
-    norms = network.gradient_norms(inputs, symbols).median(0).values
+def _measured(task: Task, network: Network, kind: Kind, seed: int) -> dict[str, Any]:
+    inputs, wanted = task.draw(NUM_MEASURED, 2 * task.lag, torch.Generator().manual_seed(seed))
+    norms = network.gradient_norms(inputs, wanted).median(0).values
     return {"norms": [float(f"{norm:.4g}") for norm in norms], "eigenvalues": list(_eigenvalues(network, kind)) or None}
 
 

@@ -1,10 +1,6 @@
-"""Small recurrent networks, and the task of copying after a delay.
+"""Small recurrent networks, in which nothing but the recurrent state carries what was read to the end.
 
-A sequence is one of NUM_SYMBOLS symbols, then noise: NUM_NOISE other symbols at random. After the last of them the
-network has to say the first symbol: the latch problem of Bengio, Simard and Frasconi (1994). Nothing but the recurrent
-state can carry it there.
-
-Shapes: B sequences, K + 1 steps (the symbol and a delay of K), H states.
+Shapes: B sequences, T steps, V numbers read at each, O outputs, H states.
 """
 
 from dataclasses import dataclass
@@ -12,10 +8,9 @@ from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-NUM_SYMBOLS: Final = 8
-NUM_NOISE: Final = 2
+from experiments.memory.tasks import Task
+
 HIDDEN_SIZE: Final = 64
 
 
@@ -43,13 +38,14 @@ KINDS: Final = (
 
 
 class Network(nn.Module):
-    """Reads one-hot symbols [B, K + 1, V] and gives logits [B, NUM_SYMBOLS] after the last."""
+    """Reads [B, T, V] and gives outputs [B, O] after the last."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, task: Task) -> None:
         super().__init__()
         cells = {"tanh": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-        self.recurrent = cells[kind.cell](NUM_SYMBOLS + NUM_NOISE, HIDDEN_SIZE, batch_first=True)
-        self.output = nn.Linear(HIDDEN_SIZE, NUM_SYMBOLS)
+        self.recurrent = cells[kind.cell](task.num_inputs, HIDDEN_SIZE, batch_first=True)
+        self.output = nn.Linear(HIDDEN_SIZE, task.num_outputs)
+        self.losses = task.losses
         with torch.no_grad():
             if kind.radius is not None:
                 nn.init.orthogonal_(self.recurrent.weight_hh_l0).mul_(kind.radius)
@@ -58,11 +54,11 @@ class Network(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         states, _ = self.recurrent(inputs)
-        logits: Tensor = self.output(states[:, -1])
-        return logits
+        outputs: Tensor = self.output(states[:, -1])
+        return outputs
 
-    def gradient_norms(self, inputs: Tensor, symbols: Tensor) -> Tensor:
-        """[B, K] of each sequence's loss, at the state k = 0, ..., K - 1 steps before the last, an LSTM's cells
+    def gradient_norms(self, inputs: Tensor, wanted: Tensor) -> Tensor:
+        """[B, T - 1] of each sequence's loss, at the state k = 0, ..., T - 2 steps before the last, an LSTM's cells
         included; relative to k = 0.
         """
         state, kept = None, []
@@ -72,7 +68,7 @@ class Network(nn.Module):
             parts = tuple(part.requires_grad_() for part in parts)
             kept.append(parts)
             state = parts if isinstance(state, tuple) else parts[0]
-        loss = F.cross_entropy(self.output(kept[-1][0][0]), symbols, reduction="sum")
+        loss = self.losses(self.output(kept[-1][0][0]), wanted).sum()
         gradients = iter(torch.autograd.grad(loss, [part for parts in kept for part in parts], allow_unused=True))
         squares = torch.stack(
             [torch.stack([_squares(next(gradients), like=part) for part in parts]).sum(0) for parts in kept]
@@ -89,11 +85,3 @@ class Network(nn.Module):
 def _squares(gradient: Tensor | None, *, like: Tensor) -> Tensor:
     """[B] the sums of squares of a state's gradient [1, B, H]; 0 where the loss does not depend on it."""
     return (torch.zeros_like(like) if gradient is None else gradient).square().sum((0, 2))
-
-
-def sequences(number: int, delay: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs [B, K + 1, V] and the symbols [B] that are to be said after them."""
-    symbols = torch.randint(NUM_SYMBOLS, (number,), generator=generator)
-    noise = torch.randint(NUM_NOISE, (number, delay), generator=generator) + NUM_SYMBOLS
-    ids = torch.cat([symbols.unsqueeze(1), noise], 1)
-    return F.one_hot(ids, NUM_SYMBOLS + NUM_NOISE).float(), symbols

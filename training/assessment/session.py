@@ -15,7 +15,6 @@ from attendant.training.data.pairs import Example, group_references, read_pairs
 from attendant.training.evaluation.bootstrap import compare
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
-from attendant.training.evaluation.lengths import LengthUnit
 from attendant.training.run.directory import Run
 
 
@@ -33,7 +32,6 @@ class Session:
 
     Attributes:
         num_resamples: of the bootstrap; 0: no intervals.
-        length_edges: where the bins of source lengths end; None: no bins.
         progress: has a bar while something is decoded.
         outputs: takes every output; may be None.
         rescorer: ranks the hypotheses of every beam anew; may be None.
@@ -41,8 +39,6 @@ class Session:
 
     data: EvaluationData
     num_resamples: int
-    length_edges: tuple[int, ...] | None
-    length_unit: LengthUnit
     progress: Progress
     outputs: OutputsFile | None
     rescorer: TextModel | None = None
@@ -72,8 +68,8 @@ class Session:
             config.metrics if baseline is None else tuple(statistics.metric for statistics in theirs),
             data_name=", ".join(filter(None, (self.data.name, opened.variant))),
             num_resamples=self.num_resamples,
-            length_edges=self.length_edges,
-            length_unit=self.length_unit,
+            length_edges=config.length_edges,
+            length_unit=config.length_unit,
         )
         ours = () if baseline is None else evaluation.statistics
         return Result(

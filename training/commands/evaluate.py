@@ -89,8 +89,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--length-unit",
         choices=get_args(LengthUnit),
-        default="words",
-        help="counted in words and punctuation marks, or in tokens of the model's own tokenizer (default: words)",
+        help="counted in words and punctuation marks, or in tokens of the model's own tokenizer",
     )
     found.add_argument("--output", type=Path, metavar="FILE.json", help="write the results here too")
     found.add_argument("--outputs", type=Path, metavar="FILE.tsv", help="write every output here, with its score")
@@ -102,7 +101,6 @@ def run(arguments: argparse.Namespace) -> None:
     bundles = {path for path in arguments.paths if is_bundle(path)}
     precisions = arguments.precision.split(",") if arguments.precision else [None]
     _check(arguments, bundles, precisions)
-    edges = None if arguments.by_length is None else _edges(arguments.by_length)
     searches = list(_searches(arguments))
     for search in searches:
         _config(EvaluationConfig(), search)  # a mistake is told before anything is loaded
@@ -117,8 +115,6 @@ def run(arguments: argparse.Namespace) -> None:
         session = Session(
             data=data,
             num_resamples=arguments.bootstrap,
-            length_edges=edges,
-            length_unit=arguments.length_unit,
             progress=progress,
             outputs=outputs,
             rescorer=None if rescorer is None else rescorer.model,
@@ -232,6 +228,8 @@ def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     given = {
         "metrics": arguments.metrics.split(",") if arguments.metrics else None,
         "max_length": arguments.max_length,
+        "length_edges": None if arguments.by_length is None else _edges(arguments.by_length),
+        "length_unit": arguments.length_unit,
     }
     swept = ("beam_size", "length_penalty", "patience")
     choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in swept]

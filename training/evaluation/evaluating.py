@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
@@ -26,6 +26,9 @@ class EvaluationConfig(Table):
             that the server has by default.
         max_length: target tokens after which an output is cut; None: data.max_target_tokens. To be raised where the
             model is measured on longer texts than it was trained on.
+        length_edges: every metric is taken by the source's length too, in bins that end there; None: it is not.
+        length_unit: what these lengths are counted in: words and punctuation marks, or tokens of the model's own
+            tokenizer.
     """
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
@@ -33,6 +36,15 @@ class EvaluationConfig(Table):
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     patience: Annotated[float, Field(gt=0.0)] | None = None
     max_length: Count | None = None
+    length_edges: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    length_unit: LengthUnit = "words"
+
+    @field_validator("length_edges")
+    @classmethod
+    def edges_rise(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and list(value) != sorted(set(value)):
+            raise ValueError("must be whole numbers that rise")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,10 @@ def test_by_length(finished_run: Path, command: Command, tmp_path: Path) -> None
     assert "source tokens" in said and "1-2" in said and "4+" in said
     status, said, _ = command("evaluate", finished_run, *options[:4], "--by-length")
     assert status == 0 and "source words" in said and "1-10" in said
+    recipe = Run(finished_run).recipe_path
+    recipe.write_text(recipe.read_text().replace('length_unit = "words"', 'length_unit = "tokens"\nlength_edges = [3]'))
+    status, said, _ = command("evaluate", finished_run, *options[:4])
+    assert status == 0 and "source tokens" in said and "1-3" in said and "4+" in said
 
 
 def test_a_bundle_is_decoded_by_its_own_graphs(

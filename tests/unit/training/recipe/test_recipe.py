@@ -74,6 +74,8 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("model.attention.score=zz", "score = 'zz': must be one of dot, scaled_dot, general, additive, concat, none"),
         ('evaluation.metrics=["zz"]', "small.toml: evaluation.metrics.0 = 'zz': must be one of wer"),
         ("evaluation.metrics=[]", "evaluation.metrics = []: must have 1 or more"),
+        ("evaluation.length_edges=[]", "evaluation.length_edges = []: must have 1 or more"),
+        ("evaluation.length_edges=[4,4]", "evaluation.length_edges: must be whole numbers that rise"),
         ("data=7", "small.toml: data = 7: must be a table"),
         ("data.train=[]", "data.train = []: must be a table"),
         ("data.drop_duplicates=7.5", "data.drop_duplicates = 7.5: must be true or false"),

@@ -1,0 +1,1 @@
+"""Sources far longer than those of training: where attention loses its place."""
