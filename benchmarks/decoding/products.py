@@ -1,7 +1,8 @@
 """The limit below the graphs: the matrix products of an encoding and of the steps, bare."""
 
 import statistics
-import time
+import timeit
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,12 +58,7 @@ def reading_ms(workload: Workload) -> float:
     """
     per_step = sum(one.depth * one.columns for one in products(workload) if one.times == workload.num_tokens)
     weights = np.zeros(per_step // np.dtype(np.int64).itemsize, np.int64)
-    durations = []
-    for _ in range(NUM_READINGS):
-        began = time.perf_counter()
-        np.add.reduce(weights)
-        durations.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(durations) * workload.num_tokens
+    return workload.num_tokens * _median_ms(lambda: np.add.reduce(weights), NUM_READINGS)
 
 
 def limit(context: Context) -> Part:
@@ -100,9 +96,9 @@ def _milliseconds(precision: str, batch_size: int, product: Product) -> float:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    durations = []
-    for _ in range(NUM_REPEATS + 1):
-        began = time.perf_counter()
-        session.run(None, {"left": left})
-        durations.append(time.perf_counter() - began)
-    return product.times * 1e3 * statistics.median(durations[1:])
+    return product.times * _median_ms(lambda: session.run(None, {"left": left}), NUM_REPEATS)
+
+
+def _median_ms(call: Callable[[], object], num_repeats: int) -> float:
+    """The first call is not counted."""
+    return 1e3 * statistics.median(timeit.repeat(call, number=1, repeat=num_repeats + 1)[1:])

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from attendant.runtime.requests.reading import ReadRequest
 from attendant.runtime.requests.violations import Violation
-from attendant.server.access.clients import CLIENT
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue, ServedModel
 from attendant.server.servicers.request_context import RequestContext, identify
-from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, off_the_loop, read_generate
+from attendant.server.servicers.requests import (
+    MAX_REQUEST_ID_CHARACTERS,
+    ParsedRequest,
+    off_the_loop,
+    read_generate,
+    submit_all,
+)
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -111,14 +115,13 @@ def _check_answers(items: Iterable[_Item]) -> None:
 
 def _submit(items: Iterable[_Item], timeout_seconds: float | None) -> None:
     """Hands what has been read to the engines, the requests of each model together."""
-    of_model: dict[ServedModel, list[tuple[_Item, ReadRequest]]] = {}
+    of_model: dict[ServedModel, list[tuple[_Item, ParsedRequest]]] = {}
     for item in items:
         if isinstance(item.read, ParsedRequest):
-            of_model.setdefault(item.read.model, []).append((item, item.read.asked))
-    for model, read in of_model.items():
-        asked = [(one.source_ids, one.options) for _, one in read]
-        submitted = model.runner.submit_all(asked, timeout_seconds, client=CLIENT.get())
-        for (item, _), outcome in zip(read, submitted, strict=True):
+            of_model.setdefault(item.read.model, []).append((item, item.read))
+    for mine in of_model.values():
+        submitted = submit_all([read for _, read in mine], timeout_seconds)
+        for (item, _), outcome in zip(mine, submitted, strict=True):
             item.submitted = outcome
 
 

@@ -1,7 +1,7 @@
 """Requests as the engine takes them, or everything that is wrong with them, told together."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -100,6 +100,12 @@ class ParsedRequest:
             for shadow in self.model.shadows:
                 shadow(self.message, result)
         return result
+
+
+def submit_all(asked: Sequence[ParsedRequest], timeout_seconds: float | None) -> list[asyncio.Future[Outcome]]:
+    """Submits requests of one model, at least one; all of them or none. See EngineRunner.submit_all."""
+    read = [(one.asked.source_ids, one.asked.options) for one in asked]
+    return asked[0].model.runner.submit_all(read, timeout_seconds, client=CLIENT.get())
 
 
 async def parsed(

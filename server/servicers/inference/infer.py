@@ -14,7 +14,7 @@ from attendant.server.servicers.inference.parameters import set_options
 from attendant.server.servicers.inference.tensors import INPUT, add_outputs, read_outputs, read_texts
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.many import ANSWERS_IN_A_ROW
-from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate
+from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate, submit_all
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 
@@ -30,15 +30,7 @@ async def infer(
         AttendantError: the first one that a text ends with.
     """
     names, asked = await off_the_loop(request.ByteSize(), partial(_read, request, model))
-    submitted = []
-    try:
-        for one in asked:
-            submitted.append(one.submit(time_remaining()))
-        outcomes = await asyncio.gather(*submitted)
-    except BaseException:
-        for waiting in submitted:
-            waiting.cancel()
-        raise
+    outcomes = await asyncio.gather(*submit_all(asked, time_remaining()))
     answers = []
     for one, outcome in zip(asked, outcomes, strict=True):
         answers.append(generate_fields(one, one.generated(outcome)))
