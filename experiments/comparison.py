@@ -8,6 +8,7 @@ import numpy as np
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.perplexity import perplexity
+from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.findings.curves import read_curves
 from attendant.training.report.pictures.charts import METRIC_LABELS
@@ -70,8 +71,7 @@ def _found(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, f
         for metric in metrics:
             values[metric].append(entries[metric]["value"])
         for one in entries[plan.metric].get("by_length", ()):
-            name = f"{one['low']}-{one['high']}" if one["high"] else f"{one['low']}+"
-            by_length.setdefault(name, []).append(one["value"])
+            by_length.setdefault(LengthBin(**one).name, []).append(one["value"])
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path).error_rate)
