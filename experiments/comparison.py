@@ -8,6 +8,7 @@ import numpy as np
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.perplexity import perplexity
+from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.findings.curves import read_curves
 from attendant.training.report.pictures.charts import METRIC_LABELS
@@ -16,7 +17,7 @@ from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from experiments.alignment.error_rate import error_rate_of
 from experiments.cost import read_costs
-from experiments.pages import picture, write_table
+from experiments.pages import picture, spread, write_table
 from experiments.plan import Plan, Variant, load_plan, run_of
 
 COLUMNS = {"perplexity": ("perplexity", 3), "aer": ("AER (%)", 1)}
@@ -53,7 +54,7 @@ def show(name: str) -> None:
         raise UserError(f"{name}: none of its trainings has ended: python -m experiments train {name}")
     _write(name, plan, found)
     if found[0].by_length:
-        rows = [[one.variant.what, *(_spread(values, 1) for values in one.by_length.values())] for one in found]
+        rows = [[one.variant.what, *(spread(values, 1) for values in one.by_length.values())] for one in found]
         write_table(plan.page, f"{name}-lengths", ["length of the source", *found[0].by_length], rows)
         _draw_lengths(name, plan, found)
     else:
@@ -70,8 +71,7 @@ def _found(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, f
         for metric in metrics:
             values[metric].append(entries[metric]["value"])
         for one in entries[plan.metric].get("by_length", ()):
-            name = f"{one['low']}-{one['high']}" if one["high"] else f"{one['low']}+"
-            by_length.setdefault(name, []).append(one["value"])
+            by_length.setdefault(LengthBin(**one).name, []).append(one["value"])
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path).error_rate)
@@ -90,21 +90,13 @@ def _write(name: str, plan: Plan, found: Sequence[Found]) -> None:
     rows = []
     for one in found:
         what = f"**{one.variant.what}**" if one is base else f"{one.variant.group}: {one.variant.what}"
-        qualities = [_spread(one.values[column], columns[column][1]) for column in shown]
+        qualities = [spread(one.values[column], columns[column][1]) for column in shown]
         rows.append([what, str(len(one.values[plan.metric])), *qualities, f"{one.num_parameters:,}"])
         if has_costs:
             rows[-1] += (
                 [f"{one.costs['tokens_per_second']:,.0f}", f"{one.costs['step_ms']:.2f}"] if one.costs else ["", ""]
             )
     write_table(plan.page, name, headings, rows)
-
-
-def _spread(values: Sequence[float], digits: int) -> str:
-    """The mean, and the lowest and the highest."""
-    if not values:
-        return ""
-    mean = f"{np.mean(values):.{digits}f}"
-    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
 
 
 def _draw(name: str, plan: Plan, found: Sequence[Found]) -> None:
@@ -126,8 +118,8 @@ def _draw(name: str, plan: Plan, found: Sequence[Found]) -> None:
             axis.set_title(title)
             axis.grid(axis="x")
             axis.set_yticks(list(places), [one.variant.what for one in found] if axis is axes[0] else [""] * len(found))
-        spread = drawn[found[0].variant.name]
-        axes[0].axvspan(min(spread), max(spread), color=FAINT, alpha=0.15, linewidth=0)
+        of_base = drawn[found[0].variant.name]
+        axes[0].axvspan(min(of_base), max(of_base), color=FAINT, alpha=0.15, linewidth=0)
         shown = [values for variant, values in drawn.items() if variant != "none"]
         axes[0].set_xlim(min(map(min, shown)) - 0.5, max(map(max, shown)) + 0.5)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -28,6 +29,14 @@ def write_table(page: str, name: str, headings: Sequence[str], rows: Sequence[Se
     text, count = pattern.subn(lambda marks: f"{marks[1]}{chr(10).join(lines)}\n{marks[2]}", path.read_text("utf-8"))
     assert count == 1, f"{path} has {count} places for {name}"
     write_text(path, text)
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The mean, and the lowest and the highest."""
+    if not values:
+        return ""
+    mean = f"{np.mean(values):.{digits}f}"
+    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
 
 
 @contextmanager

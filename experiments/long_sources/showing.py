@@ -1,14 +1,13 @@
 """The tables and the picture of docs/experiments/long-sources.md."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from attendant.training.report.pictures.colors import LINE_STYLES, MARKERS, series_color
 from experiments.long_sources.measuring import BIN, LENGTHS, NUM_BINS, measured_models, read_results
-from experiments.pages import picture, write_table
+from experiments.pages import picture, spread, write_table
 
 PAGE = "long-sources"
 PANELS = (("per", "PER (%)"), ("on_word", "attention on the word that is said (%)"))
@@ -20,14 +19,14 @@ def show_long_sources() -> None:
     models = {name: [results[str(path)] for path in paths] for name, paths in measured_models().items()}
     for measure, _ in PANELS:
         rows = [
-            [name, str(len(runs)), *(_spread(runs, measure, place) for place in range(len(LENGTHS)))]
+            [name, str(len(runs)), *map(spread, zip(*(one[measure] for one in runs), strict=True))]
             for name, runs in models.items()
         ]
         write_table(PAGE, measure, ["model", "runs", *(f"{length} letters" for length in LENGTHS)], rows)
     rows = [
         [
             name,
-            *(_spread(runs, measure, place) for measure in ("right", "on_word_by_place") for place in range(NUM_BINS)),
+            *map(spread, zip(*(one["right"] + one["on_word_by_place"] for one in runs), strict=True)),
         ]
         for name, runs in models.items()
     ]
@@ -52,10 +51,3 @@ def _draw(axis: Axes, number: int, name: str, values: Sequence[Sequence[float]])
     color, style = series_color(number), LINE_STYLES[number % len(LINE_STYLES)]
     axis.fill_between(LENGTHS, np.min(values, 0), np.max(values, 0), color=color, alpha=0.16, linewidth=0)
     axis.plot(LENGTHS, np.mean(values, 0), color=color, linestyle=style, marker=MARKERS[number], label=name)
-
-
-def _spread(runs: Sequence[dict[str, Any]], measure: str, place: int) -> str:
-    """The mean, and the lowest and the highest."""
-    values = [one[measure][place] for one in runs]
-    mean = f"{np.mean(values):.1f}"
-    return f"{mean} ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else mean
