@@ -13,6 +13,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -27,7 +28,6 @@ from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.engine.door import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.observability.histogram import BufferedHistogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -107,7 +107,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        histogram = partial(BufferedHistogram, namespace="attendant", registry=registry)
+        histogram = partial(Histogram, namespace="attendant", registry=registry)
         counter = partial(Counter, namespace="attendant", registry=registry)
         gauge = partial(Gauge, namespace="attendant", registry=registry)
         self.histograms = {

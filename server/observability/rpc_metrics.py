@@ -8,9 +8,8 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from attendant.server.observability.histogram import BufferedHistogram
 from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -33,7 +32,7 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         self.handled = counter("handled", "RPCs ended.", (*LABELS, "grpc_code"))
         self.received = counter("msg_received", "Messages received.", LABELS)
         self.sent = counter("msg_sent", "Messages sent.", LABELS)
-        self.seconds = BufferedHistogram(
+        self.seconds = Histogram(
             "grpc_server_handling_seconds", "Duration of RPCs.", LABELS, registry=registry, buckets=REQUEST_BUCKETS
         )
 
