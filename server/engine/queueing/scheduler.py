@@ -92,10 +92,15 @@ class _LimitedQueue:
 
 
 class Scheduler:
-    """A queue per priority, and what decides between them."""
+    """A queue per priority, and what decides between them.
+
+    Attributes:
+        bulk_rows: that bulk requests may have now: the budget's, or what those of other models leave of them.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self.bulk_rows = budget.max_rows
         self._limited = {priority: _LimitedQueue(budget.call_seconds(priority)) for priority in Priority}
         self._queues = {priority: one.queue for priority, one in self._limited.items()}
         seconds = budget.call_seconds(Priority.HEAVY)
@@ -137,7 +142,7 @@ class Scheduler:
     def admit(self, priority: Priority) -> list[EngineRequest]:
         """Moves the requests of a priority that may join now to running, and returns them."""
         limited, budget = self._limited[priority], self.budget
-        max_rows, max_joining = budget.max_rows, math.inf
+        max_rows, max_joining = self.bulk_rows if priority is Priority.BULK else budget.max_rows, math.inf
         if (limits := self._limits(priority)) is not None:
             max_rows, max_joining = min(max_rows, limits.rows.units), limits.positions.units
         if priority is Priority.BULK:

@@ -2,15 +2,15 @@
 
 There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
 the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
-answer sooner than a large one on one. Bulk requests go to the worker with the fewest of their rows, which has more of
-them than it can run, and so chooses among them. All rows are taken from the server's (shared_rows.py). While no worker
-is open, everything waits.
+answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
+the fewest of their rows: it can choose among them, and need not ask for more. Rows are the server's (shared_rows.py).
+While no worker is open, everything waits.
 """
 
 from collections.abc import Callable, Iterable
 
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
-from attendant.server.engine.remote.shared_rows import SharedRows
+from attendant.server.engine.remote.shared_rows import TAKEN, SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 
 Given = list[tuple[int, EngineRequest]]
@@ -26,6 +26,7 @@ class Dispatcher:
         max_rows: int,
         shared: SharedRows | None = None,
         on_room: Callable[[], None] = lambda: None,
+        on_bulk: Callable[[int], None] = lambda num_dispatchers: None,
     ) -> None:
         """No worker is open yet.
 
@@ -33,9 +34,11 @@ class Dispatcher:
             max_rows: of each priority but bulk, of each worker.
             shared: the rows of all dispatchers in the server; None: this one is alone.
             on_room: called when others have given back rows that were waited for here; `next` says what can be sent.
+            on_bulk: called with the number of dispatchers whose workers have bulk requests, where this is one of them.
         """
-        shared = shared or SharedRows(num_workers * max_rows)
-        self._shares = {priority: shared.share(priority, on_room) for priority in Priority}
+        self._shared = shared or SharedRows(num_workers * max_rows)
+        self._shares = {priority: self._shared.share(priority, on_room) for priority in TAKEN}
+        self._on_bulk, self._has_bulk = on_bulk, False
         self._num_workers, self._max_rows = num_workers, max_rows
         self._open: list[int] = []
         self._waiting = {priority: FairQueue() for priority in Priority}
@@ -74,8 +77,7 @@ class Dispatcher:
         if worker in self._open:
             self._open.remove(worker)
         for priority, rows in self._rows.items():
-            self._shares[priority].give_back(rows[worker])
-            rows[worker] = 0
+            self._free(priority, worker, rows[worker])
         self._offer()
 
     def add(self, request: EngineRequest) -> Given:
@@ -96,8 +98,7 @@ class Dispatcher:
     def ended(self, worker: int, requests: Iterable[EngineRequest]) -> Given:
         """Requests that the worker had have ended; returns what is to be sent in their place."""
         for request in requests:
-            self._rows[request.priority][worker] -= request.max_rows
-            self._shares[request.priority].give_back(request.max_rows)
+            self._free(request.priority, worker, request.max_rows)
         given = self.next()
         self._offer()
         return given
@@ -116,13 +117,21 @@ class Dispatcher:
             while self._open and (request := queue.first()) is not None and self._takes(priority, request.max_rows):
                 queue.take(request.key)
                 sent.append((self._give(request), request))
+        self._note_bulk()
         return sent
 
     def _takes(self, priority: Priority, num_rows: int) -> bool:
         """Whether a worker has room for so many rows, and the server had them, which are taken now."""
+        if priority is Priority.BULK:
+            return True
         rows = self._rows[priority]
-        fits = priority is Priority.BULK or min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        fits = min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
         return fits and self._shares[priority].take(num_rows)
+
+    def _free(self, priority: Priority, worker: int, num_rows: int) -> None:
+        self._rows[priority][worker] -= num_rows
+        if priority is not Priority.BULK:
+            self._shares[priority].give_back(num_rows)
 
     def _give(self, request: EngineRequest) -> int:
         rows = self._rows[request.priority]
@@ -133,3 +142,10 @@ class Dispatcher:
     def _offer(self) -> None:
         for share in self._shares.values():
             share.offer()
+        self._note_bulk()
+
+    def _note_bulk(self) -> None:
+        has_bulk = any(self._rows[Priority.BULK])
+        if has_bulk != self._has_bulk:
+            self._has_bulk = has_bulk
+            self._shared.divide_bulk(self._on_bulk, has_bulk=has_bulk)

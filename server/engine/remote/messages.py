@@ -37,14 +37,15 @@ class Ready(NamedTuple):
 
 @dataclass(slots=True)
 class Commands:
-    """What the server wants of a worker."""
+    """What the server wants of a worker; `bulk_rows`: that bulk requests may have from now on, None: as before."""
 
     requests: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+    bulk_rows: int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
         packed = [(key, ids, _pickled(options), *rest) for key, ids, options, *rest in self.requests]
-        return _commands, (packed, self.cancelled)
+        return _commands, (packed, self.cancelled, self.bulk_rows)
 
 
 class Report(NamedTuple):
@@ -62,9 +63,9 @@ class Report(NamedTuple):
     num_rows: int
 
 
-def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int]) -> Commands:
+def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int], bulk_rows: int | None) -> Commands:
     requests = [EngineRequest(key, ids, _options(options), *rest) for key, ids, options, *rest in packed]
-    return Commands(requests, cancelled)
+    return Commands(requests, cancelled, bulk_rows)
 
 
 def _pickled(options: DecodingOptions) -> bytes:

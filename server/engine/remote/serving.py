@@ -76,6 +76,8 @@ def serve_engine(connection: socket.socket, engine: Engine) -> None:
                     engine.submit(request)
                 for key in commands.cancelled:
                     engine.cancel(key)
+                if commands.bulk_rows is not None:
+                    engine.scheduler.bulk_rows = commands.bulk_rows
         if not engine.has_work:
             continue
         result = engine.step()

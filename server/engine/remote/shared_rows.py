@@ -1,8 +1,12 @@
 """One budget of rows for all models and versions in a server. Pure.
 
-A version's requests go to its workers only when the server has rows for them. Rows that come free go to the version
-that waits and holds fewest (max-min fairness): one that is alone may have all of them, several that want more than
-there are come to have equally many. Rows count until their request has ended, whatever has become of its version.
+A version's interactive and heavy requests go to its workers only when the server has rows for them. Rows that come free
+go to the version that waits and holds fewest (max-min fairness): one that is alone may have all of them, several that
+want more than there are come to have equally many. Rows count until their request has ended, whatever has become of its
+version.
+
+Bulk requests go to the workers at once, which choose among them. So the rows that they may run there are divided evenly
+among the versions that have any.
 """
 
 import itertools
@@ -11,21 +15,33 @@ from collections.abc import Callable
 
 from attendant.server.engine.request import Priority
 
-BULK_FACTOR = 2
-"""Bulk requests may have so many times the rows: one half of them runs, and among the others the next are chosen."""
+TAKEN = (Priority.INTERACTIVE, Priority.HEAVY)
+"""Whose rows are taken before their requests are sent."""
 
 
 class SharedRows:
     """The rows of a server. Each priority has a budget of its own, as it has in every engine."""
 
     def __init__(self, max_rows: int) -> None:
-        self._pots = {
-            priority: _Pot(max_rows * (BULK_FACTOR if priority is Priority.BULK else 1)) for priority in Priority
-        }
+        self._pots = {priority: _Pot(max_rows) for priority in TAKEN}
+        self._with_bulk: dict[Callable[[int], None], None] = {}
 
     def share(self, priority: Priority, ask: Callable[[], None]) -> "RowShare":
         """A version's part of them; `ask`: called when it has waited for rows and may ask again."""
         return RowShare(self._pots[priority], ask)
+
+    def divide_bulk(self, tell: Callable[[int], None], *, has_bulk: bool) -> None:
+        """The workers of a version have bulk requests from now on, or have none any more.
+
+        Args:
+            tell: called, while they have some, with the number of versions of which that is true.
+        """
+        if has_bulk:
+            self._with_bulk[tell] = None
+        else:
+            self._with_bulk.pop(tell, None)
+        for one in self._with_bulk:
+            one(len(self._with_bulk))
 
 
 class _Pot:

@@ -86,6 +86,11 @@ class Slot:
         self._size += size_of(request)
         self._link.next_commands().requests.append(request)
 
+    def limit_bulk(self, max_rows: int) -> None:
+        """Tells the worker how many rows of bulk requests it may run from now on; one request it always may."""
+        if self._link is not None:
+            self._link.next_commands().bulk_rows = max_rows
+
     def cancel(self, key: int) -> bool:
         """Tells the worker that nobody waits for a request any more; False: it has no such request."""
         if key not in self.given or self._link is None:

@@ -84,7 +84,8 @@ class WorkerPool:
         self._on_step = on_step
         self._on_restart = on_restart
         self._clock = clock
-        self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more)
+        self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more, self._divide_bulk)
+        self._bulk_rows = max_rows
         self._restarts = Restarts(max_restarts)
         self._poisoned = Poisoned()
         bound = RoundBound(hang_seconds)
@@ -185,6 +186,14 @@ class WorkerPool:
     def _send_more(self) -> None:
         self._send(self._dispatcher.next())
 
+    def _divide_bulk(self, num_pools: int) -> None:
+        """So many pools of the server have bulk requests, of which this is one."""
+        bulk_rows = max(1, self.max_rows // num_pools)
+        if bulk_rows != self._bulk_rows:
+            self._bulk_rows = bulk_rows
+            for slot in self._slots:
+                slot.limit_bulk(bulk_rows)
+
     def _on_report(self, slot: Slot, report: Report) -> None:
         ended = slot.ended(report.outcomes)
         missed = self._missed()
@@ -264,6 +273,7 @@ class WorkerPool:
         ready = await slot.fill(self._spawn())
         if ready.version != self._version:
             raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
+        slot.limit_bulk(self._bulk_rows)
         return ready
 
     async def _watch(self) -> None:

@@ -42,7 +42,7 @@ def test_commands_arrive_as_they_were() -> None:
     forced = scoring_options((4, 5), 3)
     drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
     commands = Commands(
-        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)], [7, 8]
+        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)], [7, 8], 5
     )
     assert arrived(commands) == commands
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.server.engine.remote.dispatch import Dispatcher
-from attendant.server.engine.remote.shared_rows import BULK_FACTOR, SharedRows
+from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
 
@@ -17,12 +17,17 @@ class Versions:
 
     Attributes:
         running: of each version, what its worker has, by key.
+        with_bulk: of each version, what it was told of how many have bulk requests.
     """
 
     def __init__(self, number: int, max_rows: int) -> None:
         self.shared = SharedRows(max_rows)
         self.running: list[dict[int, EngineRequest]] = [{} for _ in range(number)]
-        self.desks = [Dispatcher(1, max_rows, self.shared, self._asked(version)) for version in range(number)]
+        self.with_bulk: list[list[int]] = [[] for _ in range(number)]
+        self.desks = [
+            Dispatcher(1, max_rows, self.shared, self._asked(version), self.with_bulk[version].append)
+            for version in range(number)
+        ]
         for desk in self.desks:
             assert desk.open(0) == []
 
@@ -96,15 +101,20 @@ def test_what_a_version_leaves_behind_is_given_to_others() -> None:
     assert versions.held(1) == 4
 
 
-def test_bulk_requests_have_rows_of_their_own_from_which_workers_choose() -> None:
+def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
     versions = Versions(2, max_rows=4)
     versions.ask(0, *range(20), priority=BULK)
     versions.ask(0, *range(20, 30))
-    assert (versions.held(0, BULK), versions.held(0)) == (4 * BULK_FACTOR, 4)
-    versions.ask(1, *range(40, 60), priority=BULK)
-    for key in range(4):
-        versions.end(0, key)
-    assert (versions.held(0, BULK), versions.held(1, BULK)) == (4, 4)
+    assert (versions.held(0, BULK), versions.held(0)) == (20, 4), "workers choose among them"
+    assert versions.with_bulk == [[1], []]
+    versions.ask(1, 40, 41, priority=BULK)
+    versions.end(1, 40)
+    assert versions.with_bulk == [[1, 2], [2]]
+    versions.end(1, 41)
+    assert versions.with_bulk == [[1, 2, 1], [2]]
+    versions.ask(1, 42, priority=BULK)
+    versions.desks[0].clear()
+    assert versions.with_bulk == [[1, 2, 1, 2], [2, 2, 1]]
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,7 +127,7 @@ def test_the_budget_holds_and_everybody_is_served(seed: int, number: int, max_ro
     def check() -> None:
         for priority in Priority:
             total = sum(versions.held(version, priority) for version in range(number))
-            assert total <= max_rows * (BULK_FACTOR if priority is BULK else 1)
+            assert total <= max_rows or priority is BULK
 
     def end_one() -> None:
         version = rng.choice([version for version in range(number) if versions.running[version]])

@@ -218,7 +218,7 @@ async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
 
 async def test_a_worker_that_does_not_listen_does_not_hold_up_the_server() -> None:
     stepper = GatedStepper(7)
-    async with running(stepper, max_rows=100) as (runner, _):
+    async with running(stepper, max_rows=1) as (runner, _):
         task = ask(runner)
         await stepper.arrival()
         source = (4,) * 5000
@@ -251,6 +251,29 @@ async def test_models_share_the_rows_of_a_server() -> None:
         gated.open()
         assert [type(one) for one in await ended(*(ask(second) for _ in range(2)))] == [Result, Result]
         await ended(*mine)
+
+
+async def test_models_divide_the_rows_for_bulk_work() -> None:
+    shared, gated = SharedRows(4), GatedStepper(7)
+    async with (
+        running(gated, max_rows=4, shared_rows=shared) as (first, _),
+        running(FakeStepper(), max_rows=4, shared_rows=shared) as (second, stats),
+    ):
+
+        async def most_rows() -> int:
+            stats.clear()
+            await asyncio.wait([second.submit((4, 5, 3), LONG, None, Priority.BULK) for _ in range(8)])
+            await eventually(lambda: second.num_rows == 0)
+            return max(one.num_rows for one in stats)
+
+        assert await most_rows() == 4
+        told: list[object] = []
+        ask_bulk(first, (4, 5, 3), LONG, told)
+        await gated.arrival()
+        assert await most_rows() == 2
+        gated.open()
+        await eventually(lambda: bool(told))
+        assert await most_rows() == 4
 
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:
