@@ -73,7 +73,8 @@ def open_channel(
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         # A server that is gone without a word is noticed while calls wait for it; ours takes a ping in ten seconds.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+        # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
     target = with_port(target)

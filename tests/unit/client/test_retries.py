@@ -1,5 +1,6 @@
 """The service config at work: what is tried again, when, and for how long."""
 
+import asyncio
 import time
 
 import grpc
@@ -84,3 +85,25 @@ async def test_servers_of_one_name_take_turns() -> None:
             for _ in range(40):
                 await client.generate("a")
             assert min(len(server.seq2seq.requests) for server in (one, other)) > 5
+
+
+async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has greeted, and says nothing any more. Its host still tells ours that all has arrived, pings too."""
+    monkeypatch.setattr("attendant_client.channel.KEEPALIVE_MS", 500)
+
+    gone = asyncio.Event()
+
+    class Vanished(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.WriteTransport)
+            transport.write(b"\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0")  # HTTP/2: SETTINGS, and that it has ours
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            gone.set()
+
+    listening = await asyncio.get_running_loop().create_server(Vanished, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening, AttendantClient(f"127.0.0.1:{port}") as client:
+        with pytest.raises(Unavailable):
+            await client.health(timeout=20)
+        await gone.wait()
