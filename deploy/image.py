@@ -47,6 +47,8 @@ def main() -> int:
     root: Path = options.root
     install(options.locks, options.environment)
     put_python(options.environment, root)
+    # With CUDA's libraries it is gigabytes, which whoever builds would keep a second time.
+    shutil.rmtree(options.environment)
     put_libraries(root)
     for name in SETTINGS:
         put(Path(name), root)
@@ -74,6 +76,7 @@ def install(locks: Sequence[str], environment: Path) -> None:
     subprocess.run([*build, "--no-index", "."], check=True)
     installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run([*installed, *sorted(Path("wheels").glob("*.whl"))], check=True)
+    shutil.rmtree("wheels")
 
 
 def put_python(environment: Path, root: Path) -> None:

@@ -85,7 +85,9 @@ class Dispatcher:
         queue = self._waiting[request.priority]
         # Where nobody waits it is this one's turn: the queue would give it back, and forget its client.
         if not queue and self._open and self._takes(request.priority, request.max_rows):
-            return [(self._give(request), request)]
+            worker = self._give(request)
+            self._note_bulk()
+            return [(worker, request)]
         queue.add(request)
         return self.next()
 
