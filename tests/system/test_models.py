@@ -34,6 +34,15 @@ ANSWERS = {
         "987654321987654": "nine hundred eighty-seven trillion six hundred fifty-four billion three hundred twenty-one "
         "million nine hundred eighty-seven thousand six hundred fifty-four",
     },
+    "translate-en-fr": {
+        "Click the button to save the document.": "Cliquez sur le bouton pour enregistrer le document.",
+        "If the option --recursive is given, files in subdirectories are also removed.": (
+            "Si l'option --recursive est donnée, les fichiers dans les sous-répertoires sont également supprimés."
+        ),
+        "The 1-dimensional array is sorted in ascending order.": (
+            "Le tableau 1-dimensionnel est trié par ordre croissant."
+        ),
+    },
     "summarize-debian": {
         "A C++ library providing safe code for c++ mutexes. This package is a header-only library.": (
             "safe code for c++ mutexes"
@@ -45,7 +54,11 @@ ANSWERS = {
         ),
     },
 }
-MEASURED = {"g2p-en": ("wer", 12606, 0.2), "summarize-debian": ("rouge_1", 1286, 0.3)}
+MEASURED = {
+    "g2p-en": ("wer", 12606, 0.2),
+    "translate-en-fr": ("bleu", 2166, 0.15),
+    "summarize-debian": ("rouge_1", 1286, 0.3),
+}
 """Metric, size of the test split, and how far int8 is from fp32 at most."""
 
 
