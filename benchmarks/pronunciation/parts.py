@@ -23,9 +23,9 @@ ASKED = {"": f"{NUM_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
 def pronunciation(context: Context) -> Part:
     """The pronunciation model, in process and served.
 
-    English words, greedy. PyTorch: the same model as it was trained, by the same search. g2p_en: a GRU without
-    attention, in numpy, a word at a time. A list: one client that asks for 256 words in one call, and again when it was
-    answered. Each at the fastest of its batch sizes.
+    English words, greedy. PyTorch: the same model as it was trained (runs/g2p-cmudict), by the same search. g2p_en: a
+    GRU without attention, in numpy, a word at a time. A list: one client that asks for 256 words in one call, and again
+    when it was answered. Each at the fastest of its batch sizes.
     """
     job = Job(num_sentences=8 if context.quick else LIST_SIZE, batch_size=LIST_SIZE)
     systems = [one.system({"": job}, context.visit_seconds, fixed=False) for one in _decoders(context)]
