@@ -23,6 +23,7 @@ def test_a_gpus_part_is_left_out_without_one() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 def test_dropout_on_a_gpu_goes_on() -> None:
     device = torch.device("cuda")
     state = random_state(device)
