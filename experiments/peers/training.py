@@ -90,30 +90,36 @@ def _train(contest: Contest, name: str, peer: Peer) -> None:
             env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        try:
-            spent = _watch(process, folder, peer, progress.processor_seconds, limit)
-        finally:
-            process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(SAVING_SECONDS)
-            process.kill()
-            process.wait()
+        spent = _watch(process, folder, peer, progress.processor_seconds, limit)
     if spent < limit:
         raise UserError(f"{folder}: its training ended by itself; training.log says why")
     write_json(folder / "progress.json", {"processor_seconds": spent, "ended": True})
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, peer: Peer, before: float, limit: float) -> float:
-    """Waits until the training has had its time, or has ended; the processor seconds of it in all.
+    """Waits until the training has had its time, or has ended, and ends it; the processor seconds of it in all.
 
     What came after the last checkpoint is lost to whoever is interrupted, so it does not count for him.
     """
     spent, seen = before, last_checkpoint(folder, peer)
-    while process.poll() is None and spent < limit:
-        time.sleep(WATCH_SECONDS)
-        with suppress(psutil.Error):
-            spent = before + cpu_seconds(tree(process.pid))
+
+    def note() -> Path | None:
         if (newest := last_checkpoint(folder, peer)) != seen:
-            seen = newest
             write_json(folder / "progress.json", {"processor_seconds": spent, "ended": False})
+        return newest
+
+    try:
+        while process.poll() is None and spent < limit:
+            time.sleep(WATCH_SECONDS)
+            with suppress(psutil.Error):
+                spent = before + cpu_seconds(tree(process.pid))
+            seen = note()
+    finally:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SAVING_SECONDS)
+        process.kill()
+        process.wait()
+        # Some save themselves when they are interrupted.
+        note()
     return spent

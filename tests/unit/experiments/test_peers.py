@@ -84,15 +84,16 @@ def test_an_interrupted_peer_goes_on_from_its_last_checkpoint(
     monkeypatch.setattr(training, "contests", lambda: [contest])
     folder = contest.folder / "slow"
 
-    def interrupted(*_: object) -> float:
+    def interrupted(_: object) -> float:
         while training.last_checkpoint(folder, PEER) is None:
             pass
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_watch", interrupted)
+        patch.setattr(training, "cpu_seconds", interrupted)
         with pytest.raises(KeyboardInterrupt):
             training.train_peers()
+    assert (folder / "progress.json").exists()
     last = training.last_checkpoint(folder, PEER)
     assert not Progress.of(folder).ended
     training.train_peers()
