@@ -130,7 +130,7 @@ audit: setup build/audit/.installed ## Names, hashes, licences and known vulnera
 locks: build/audit/.installed ## Write deploy/locks anew: versions of constraints.txt, with their hashes
 	@build/audit/bin/python deploy/lock.py
 
-# With Docker, or where there is none, with buildah: make image BUILD="buildah build --isolation chroot"
+# With Docker, or where there is none, with buildah: make image BUILD="buildah build --isolation chroot --format docker"
 BUILD ?= docker build
 TARGET ?= server-cpu
 IMAGE ?= attendant:$(VERSION)-$(TARGET)

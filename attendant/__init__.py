@@ -25,3 +25,8 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_") and name in (library := import_module("attendant.library")).__all__:
         return getattr(library, name)
     raise AttributeError(f"module 'attendant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What a prompt completes."""
+    return [*globals(), *_PACKAGES, *import_module("attendant.library").__all__]

@@ -35,7 +35,7 @@ SUITES = {
             overhead.idle,
             decoding.against,
         ),
-        asked_for={"against": "against"},
+        asked_for=("against",),
     ),
     "peers": Suite(
         title="Attendant and its peers",

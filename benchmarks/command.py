@@ -64,14 +64,14 @@ class Suite:
     Attributes:
         about: Markdown, on top of the page.
         parts: their docstrings stand on the page: title, then what the table shows and how it was measured.
-        asked_for: the option of each part that runs only where its option is given, and alone then.
+        asked_for: parts that run only where the option of the same name is given, and alone then.
         check: raises UserError where options make no sense, before anything is measured.
     """
 
     title: str
     about: str
     parts: Sequence[Callable[[Context], Part]]
-    asked_for: Mapping[str, str] = field(default_factory=dict)
+    asked_for: Sequence[str] = ()
     check: Callable[[argparse.Namespace], None] = lambda options: None
 
     @property
@@ -81,7 +81,7 @@ class Suite:
     def chosen(self, options: argparse.Namespace) -> list[str]:
         """The parts that --only names, or those that are run where it names none. Raises UserError."""
         names = [name for name in options.only.split(",") if name]
-        names = names or [name for name, option in self.asked_for.items() if getattr(options, option) is not None]
+        names = names or [name for name in self.asked_for if getattr(options, name) is not None]
         for name in names:
             if name not in self.named:
                 raise UserError(f"--only: there is no part {name!r}; there are {', '.join(self.named)}")

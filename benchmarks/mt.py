@@ -18,6 +18,7 @@ from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
 from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
+from benchmarks import ROOT
 from benchmarks.job import Job, sentences, word_of
 from benchmarks.workload import Workload
 
@@ -35,7 +36,6 @@ SMALL_PLAN = VerificationPlan(
 )
 """The graphs are verified as any export's, on a smaller grid: models are certified elsewhere, here one is timed."""
 
-ROOT = Path(__file__).parents[1]
 MAKERS = ("export/**/*.py", "training/model/*.py", "training/kernels/*.py", "runtime/bundle/*.py")
 """The code that a bundle's graphs and manifest follow from."""
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +109,7 @@ def _serve(parsed: argparse.Namespace) -> None:
         raise UserError(
             f"--min-replicas is {parsed.min_replicas}, must be at most --max-replicas, {parsed.max_replicas}"
         )
-    scale = Scale(
-        min_replicas=parsed.min_replicas,
-        max_replicas=parsed.max_replicas,
-        ongoing_requests=parsed.ongoing_requests,
-        upscale_seconds=parsed.upscale_seconds,
-        downscale_seconds=parsed.downscale_seconds,
-        models_held=parsed.models_held,
-    )
-    deploy(config_of(parsed, os.environ), scale)
+    deploy(config_of(parsed, os.environ), Scale(**{one.name: getattr(parsed, one.name) for one in fields(Scale)}))
 
 
 def _decode(parsed: argparse.Namespace) -> None:

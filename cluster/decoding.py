@@ -1,7 +1,7 @@
 """Decodes files on Ray Data: the library in actors, a file at a time.
 
-A file is decoded whole or not at all. Whoever decodes it again, because an actor has died or the whole work was begun
-anew, writes the same, so it takes no record of what has been done but the files that are there.
+A file is decoded whole or not at all. Decoded again, because an actor has died or the work was begun anew, it is the
+same. So the files that are there are the only record of what has been done.
 """
 
 import itertools

@@ -29,8 +29,8 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.opening import in_daemon_thread, open_within_limits
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.retirement import Retirement
+from attendant.server.servicers.request_context import refuse
 from attendant.server.servicers.seq2seq import Seq2SeqServicer
-from attendant.server.servicers.status import abort
 
 
 class Call:
@@ -125,7 +125,7 @@ class Replica:
         return await self._answer(self._servicer.ListModels, request, grpc_context, [])
 
     async def GenerateStream(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        call = await self._let_in(grpc_context)
+        call = await self._let_in("GenerateStream", grpc_context)
         await self._provide(request)
         async for message in self._servicer.GenerateStream(request, call):
             yield message
@@ -136,7 +136,7 @@ class Replica:
                 await self._provide(request)
                 yield request
 
-        call = await self._let_in(grpc_context)
+        call = await self._let_in("GenerateBatch", grpc_context)
         async for message in self._servicer.GenerateBatch(of_held_models(), call):
             yield message
 
@@ -149,14 +149,14 @@ class Replica:
             naming: the messages that name models; None: the request itself.
         """
         try:
-            call = await self._let_in(told)
+            call = await self._let_in(method.__name__, told)
             for message in [request] if naming is None else naming:
                 await self._provide(message)
             return await method(request, call)
         except grpc.aio.AbortError:
             return Empty()
 
-    async def _let_in(self, told: Any) -> Any:
+    async def _let_in(self, method: str, told: Any) -> Any:
         """The call, for the servicer.
 
         Raises:
@@ -166,7 +166,7 @@ class Replica:
         try:
             CLIENT.set(self._access.client_of(call))
         except Unauthenticated as error:
-            await abort(call, error)
+            await refuse(call, method, error, self._metrics)
         return call
 
     async def _provide(self, request: Any) -> None:

@@ -25,12 +25,12 @@ class Scale:
         models_held: by a replica at once; None: all.
     """
 
-    min_replicas: int = 1
-    max_replicas: int = 1
-    ongoing_requests: int = 32
-    upscale_seconds: float = 30.0
-    downscale_seconds: float = 600.0
-    models_held: int | None = None
+    min_replicas: int
+    max_replicas: int
+    ongoing_requests: int
+    upscale_seconds: float
+    downscale_seconds: float
+    models_held: int | None
 
 
 def deploy(config: ServerConfig, scale: Scale) -> None:

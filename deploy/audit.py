@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "locks"
 SHIPPED = ("server-cpu", "server-gpu", "signing", "otel", "training")
@@ -93,8 +96,8 @@ def strangers_names() -> Iterator[str]:
         extras = project.get("optional-dependencies", {})
         # `attendant[training]` within its own extras is what is being installed, not the index's.
         for requirement in [*project["dependencies"], *itertools.chain(*extras.values())]:
-            name = canonical(re.split(r"[\[<>=!~; @]", requirement, maxsplit=1)[0])
-            if name in own and name != canonical(project["name"]):
+            name = name_of(requirement)
+            if name in own and name != canonicalize_name(project["name"]):
                 yield f"{requirement}: our own name, which a stranger may claim on the index"
             elif name not in own and name not in known:
                 yield f"{requirement}: not in constraints.txt"
@@ -109,7 +112,7 @@ def loose_locks() -> Iterator[str]:
                 yield f"{path.name}: {name} has no hash"
             if path.stem in SHIPPED and versions.get(name) != version:
                 yield f"{path.name}: {name} {version}, constraints.txt has {versions.get(name)}: make locks"
-    needed = {canonical(re.split(r"[<>=!~\[]", one)[0]) for one in _toml(ROOT)["project"]["dependencies"]}
+    needed = set(map(name_of, _toml(ROOT)["project"]["dependencies"]))
     for lock, runtime in (("server-cpu", "onnxruntime"), ("server-gpu", "onnxruntime-gpu")):
         for name in sorted((needed | {runtime}) - locked(LOCKS / f"{lock}.txt").keys()):
             yield f"{lock}.txt: {name} is missing: make locks"
@@ -117,7 +120,7 @@ def loose_locks() -> Iterator[str]:
 
 def other_licences() -> Iterator[str]:
     """Packages under a licence that is not among those allowed, of all that are installed here."""
-    installed = {canonical(one.metadata["Name"]): one for one in distributions()}
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
     for name, one in sorted(installed.items()):
         if not NVIDIA.match(name) and not is_allowed(licence := licence_of(one)):
             yield f"{name} {one.version}: {licence or 'says no licence'}"
@@ -134,7 +137,7 @@ def licence_of(distribution: Distribution) -> str:
         return str(expression)
     prefix = "License :: OSI Approved :: "
     named = [one.removeprefix(prefix) for one in metadata.get_all("Classifier", []) if one.startswith(prefix)]
-    said = named or [str(metadata.get("License") or UNDECLARED.get(canonical(metadata["Name"]), ""))]
+    said = named or [str(metadata.get("License") or UNDECLARED.get(canonicalize_name(metadata["Name"]), ""))]
     return " AND ".join(SPELLINGS.get(one, one) for one in said)
 
 
@@ -153,10 +156,8 @@ def vulnerabilities(python: str) -> Iterator[str]:
         try:
             found = json.loads(run.stdout)["dependencies"]
         except (ValueError, KeyError):
-            reason = next(
-                (line for line in reversed(run.stderr.splitlines()) if line.strip()), "pip-audit said nothing"
-            )
-            yield f"{lock}: NOT CHECKED: {reason.strip()[:200]}"
+            reason = run.stderr.strip().splitlines()[-1:] or ["pip-audit said nothing"]
+            yield f"{lock}: NOT CHECKED: {reason[0].strip()[:200]}"
             continue
         # pip-audit ends with status 0 where it has found nothing because it could look nothing up.
         if skipped := [one["name"] for one in found if "skip_reason" in one]:
@@ -172,20 +173,12 @@ def bills_of_materials(python: str, folder: Path) -> Iterator[str]:
     """Writes one per lock, in CycloneDX; a line where it could not be."""
     folder.mkdir(parents=True, exist_ok=True)
     for lock in SHIPPED:
-        output = folder / f"{lock}.cdx.json"
-        command = [
-            python,
-            "-m",
-            "cyclonedx_py",
-            "requirements",
-            str(LOCKS / f"{lock}.txt"),
-            "--output-reproducible",
-            "--no-validate",
-        ]
-        run = _run(*command, "--output-file", str(output))
+        path, output = LOCKS / f"{lock}.txt", folder / f"{lock}.cdx.json"
+        options = "--output-reproducible", "--no-validate", "--output-file", str(output)
+        run = _run(python, "-m", "cyclonedx_py", "requirements", str(path), *options)
         listed = len(json.loads(output.read_text())["components"]) if run.returncode == 0 else 0
-        if listed != len(locked(LOCKS / f"{lock}.txt")):
-            yield f"{lock}: {listed} components of {len(locked(LOCKS / f'{lock}.txt'))}; {run.stderr.strip()[-200:]}"
+        if listed != (expected := len(locked(path))):
+            yield f"{lock}: {listed} components of {expected}; {run.stderr.strip()[-200:]}"
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":
@@ -197,18 +190,17 @@ def locked(path: Path) -> dict[str, tuple[str, int]]:
     found = {}
     for block in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8")):
         if match := re.match(r"([A-Za-z0-9._-]+)==(\S+)", block):
-            found[canonical(match[1])] = match[2], len(re.findall(r"--hash=sha256:[0-9a-f]{64}", block))
+            found[canonicalize_name(match[1])] = match[2], len(re.findall(r"--hash=sha256:[0-9a-f]{64}", block))
     return found
 
 
 def pinned() -> dict[str, str]:
     """Package -> version, of constraints.txt."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return {canonical(name): version for name, equal, version in (line.partition("==") for line in lines) if equal}
+    return {name: version for name, (version, _) in locked(ROOT / "constraints.txt").items()}
 
 
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def name_of(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def _toml(folder: Path) -> dict[str, dict[str, object]]:  # type: ignore[type-arg]

@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "locks"
 ALONE = "tokenizers"
@@ -61,13 +63,8 @@ def blocks(requirements: Sequence[str], *, constrained: bool = True) -> dict[str
         command += [f"--constraint={ROOT / 'constraints.txt'}"] if constrained else []
         subprocess.run([*command, f"--output-file={output}", str(given)], check=True)
         text = output.read_text(encoding="utf-8")
-    found = re.findall(r"^([A-Za-z0-9._-]+)==(?:.*\\\n)+.*\n", text, re.MULTILINE)
-    pieces = [match[0] for match in re.finditer(r"^[A-Za-z0-9._-]+==(?:.*\\\n)+.*\n", text, re.MULTILINE)]
-    return dict(zip(map(canonical, found), pieces, strict=True))
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    found = re.finditer(r"^([A-Za-z0-9._-]+)==(?:.*\\\n)+.*\n", text, re.MULTILINE)
+    return {canonicalize_name(match[1]): match[0] for match in found}
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.findings.curves import read_curves
 from attendant.training.report.pictures.charts import METRIC_LABELS
-from attendant.training.report.pictures.colors import FAINT, LINE_STYLES, MARKERS, series_color
+from attendant.training.report.pictures.colors import FAINT, series_color
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from experiments.alignment.error_rate import error_rate_of
 from experiments.cost import read_costs
-from experiments.pages import picture, spread, write_table
-from experiments.plan import Plan, Variant, load_plan, run_of
+from experiments.pages import draw_runs, picture, spread, write_table
+from experiments.plan import Plan, Variant, ended_runs, load_plan
 
 COLUMNS = {"perplexity": ("perplexity", 3), "aer": ("AER (%)", 1)}
 """Beside the metrics: heading and digits."""
@@ -48,7 +48,7 @@ def show(name: str) -> None:
     found = [
         _found(plan, variant, runs, costs.get(variant.name, {}))
         for variant in plan.variants
-        if (runs := [run for seed in plan.seeds if (run := run_of(name, variant, seed)).evaluations()])
+        if (runs := ended_runs(name, plan, variant))
     ]
     if not found:
         raise UserError(f"{name}: none of its trainings has ended: python -m experiments train {name}")
@@ -75,8 +75,7 @@ def _found(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, f
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path).error_rate)
-    parameters = load_run(runs[0].path).model.parameters()
-    return Found(variant, values, by_length, sum(parameter.numel() for parameter in parameters), costs)
+    return Found(variant, values, by_length, load_run(runs[0].path).model.num_parameters, costs)
 
 
 def _write(name: str, plan: Plan, found: Sequence[Found]) -> None:
@@ -125,26 +124,11 @@ def _draw(name: str, plan: Plan, found: Sequence[Found]) -> None:
 
 
 def _draw_lengths(name: str, plan: Plan, found: Sequence[Found]) -> None:
-    """A line of means for each variant, and a band from the lowest run to the highest."""
     bins = list(found[0].by_length)
     with picture(name, 7.5, 3.4) as (axis,):
         for number, one in enumerate(found):
-            values = [one.by_length[each] for each in bins]
-            color, style = series_color(number), LINE_STYLES[number % len(LINE_STYLES)]
-            axis.fill_between(
-                range(len(bins)),
-                [min(each) for each in values],
-                [max(each) for each in values],
-                color=color,
-                alpha=0.16,
-            )
-            axis.plot(
-                [np.mean(each) for each in values],
-                color=color,
-                linestyle=style,
-                marker=MARKERS[number % len(MARKERS)],
-                label=one.variant.what,
-            )
+            runs = list(zip(*one.by_length.values(), strict=True))
+            draw_runs(axis, number, one.variant.what, range(len(bins)), runs)
         axis.set_xticks(range(len(bins)), bins)
         axis.set_xlabel("length of the source")
         axis.set_title(METRIC_LABELS[plan.metric])

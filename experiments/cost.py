@@ -4,7 +4,6 @@ Processor time on one thread, so that whatever else the machine does takes nothi
 the median of all rounds.
 """
 
-import json
 import statistics
 import tempfile
 import time
@@ -30,7 +29,7 @@ from attendant.training.optimization.optimizer import make_optimizer
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run
-from experiments.plan import RUNS, load_plan, run_of
+from experiments.plan import RUNS, load_plan, read_results, run_of
 
 CPU = torch.device("cpu")
 NUM_ROUNDS = 5
@@ -71,9 +70,7 @@ def measure_costs(name: str) -> None:
 
 def read_costs(name: str) -> dict[str, dict[str, float]]:
     """By variant; empty where nothing was measured."""
-    path = _path(name)
-    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    return read_results(_path(name), {})
 
 
 def training_of(recipe: Recipe, model: Seq2Seq, corpus: Corpus) -> Callable[[], float]:
@@ -82,9 +79,7 @@ def training_of(recipe: Recipe, model: Seq2Seq, corpus: Corpus) -> Callable[[], 
     updater = Updater(
         model,
         make_optimizer(recipe.optimizer, model.parameters()),
-        label_smoothing=recipe.training.label_smoothing,
-        coverage_loss=0.0,
-        clip_norm=recipe.training.clip_norm,
+        recipe.training,
         precision=choose_precision(recipe.training.precision, CPU),
         device=CPU,
         processes=Processes(),

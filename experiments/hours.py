@@ -41,7 +41,7 @@ def _speed(recipe: Recipe) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         experiment = prepare(Run(Path(folder)), recipe)
     corpus, limits = experiment.corpus, recipe.training
-    num_batches = len(BatchPlan(corpus, recipe.batches, seed=recipe.seed).epoch(0))
+    num_batches = BatchPlan(corpus, recipe.batches, recipe.seed).num_batches
     steps = min(
         limit
         for limit in (limits.max_steps, limits.max_epochs and limits.max_epochs * num_batches)

@@ -1,6 +1,5 @@
 """What commands write into docs/experiments: tables between the marks of a page, and pictures beside it."""
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from attendant.runtime.files import write_text
-from attendant.training.report.pictures.charts import STYLE
-from attendant.training.report.pictures.colors import on_paper
+from attendant.training.report.pictures.charts import STYLE, svg_of
+from attendant.training.report.pictures.colors import line_style, marker, on_paper, series_color
 
 PAGES: Final = Path(__file__).parents[1] / "docs" / "experiments"
 
@@ -39,6 +38,13 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
 
 
+def draw_runs(axis: Axes, number: int, label: str, places: Sequence[float], runs: Sequence[Sequence[float]]) -> None:
+    """A line of the runs' means, and a band from the lowest to the highest; each run has a value for each place."""
+    color, means = series_color(number), np.mean(runs, 0)
+    axis.fill_between(places, np.min(runs, 0), np.max(runs, 0), color=color, alpha=0.16, linewidth=0)
+    axis.plot(places, means, color=color, linestyle=line_style(number), marker=marker(number), label=label)
+
+
 @contextmanager
 def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
     """Axes beside one another, written as docs/experiments/images/NAME.svg when the context ends."""
@@ -46,7 +52,5 @@ def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iter
         figure = Figure(figsize=(width, height))
         FigureCanvasSVG(figure)
         yield [figure.add_subplot(1, columns, place + 1) for place in range(columns)]
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    svg = written.getvalue()
-    write_text(PAGES / "images" / f"{name}.svg", on_paper(svg[svg.index("<svg") :].strip()))
+        drawn = svg_of(figure)
+    write_text(PAGES / "images" / f"{name}.svg", on_paper(drawn))

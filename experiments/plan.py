@@ -1,8 +1,9 @@
 """A plan: a recipe, and variants of it that differ in one thing each, trained from several seeds."""
 
+import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -14,6 +15,8 @@ from attendant.training.table import Count, Table, problems_of, requirement
 
 PLANS = Path(__file__).parent / "plans"
 RUNS = Path("runs/experiments")
+
+Results = TypeVar("Results", dict[str, Any], list[Any])
 
 
 class Variant(Table):
@@ -88,6 +91,17 @@ def load_plan(name: str) -> Plan:
     except ValidationError as error:
         problem = problems_of(error)[0]
         raise UserError(f"{path}: {'.'.join(map(str, problem['loc']))}: {requirement(problem)}") from None
+
+
+def read_results(path: Path, nothing: Results) -> Results:
+    """What has been measured so far, a JSON file of RUNS; `nothing` where it is not there yet."""
+    found: Results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing
+    return found
+
+
+def ended_runs(name: str, plan: Plan, variant: Variant) -> list[Run]:
+    """Of a plan's variant, by seed."""
+    return [run for seed in plan.seeds if (run := run_of(name, variant, seed)).evaluations()]
 
 
 def run_of(name: str, variant: Variant, seed: int) -> Run:

@@ -28,11 +28,12 @@ def train(name: str) -> None:
         changes = [part for change in plan.overrides(variant, seed) for part in ("--set", change)]
         where = ["--output", str(run.path), "--resume"]
         command = [sys.executable, "-m", "training", str(plan.recipe_of(variant)), *changes, *where]
+        training = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
-            status = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False).returncode
+            status = training.wait()
         except KeyboardInterrupt:
-            # The training has had Ctrl-C too, and has saved itself.
-            raise KeyboardInterrupt from None
+            training.wait()  # it has had Ctrl-C too, and saves itself
+            raise
         if status:
             raise UserError(f"{run.path}: its training ended with status {status}")
 

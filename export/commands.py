@@ -60,19 +60,23 @@ def _first_line_of(path: Path, bundle: Bundle) -> str:
 
 def import_checkpoint(options: argparse.Namespace) -> None:
     """Publishes a bundle of another toolkit's checkpoint and prints what it is."""
-    examples = [] if options.data is None else read_data(CorpusFiles.named(options.data)).examples
-    texts = [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
     exportable = exportable_checkpoint(
         options.toolkit,
         options.checkpoint,
         options.name,
         segmented=options.segmented,
-        texts=texts,
+        texts=[] if options.data is None else _some_sources(options.data),
         data=options.data or "",
     )
     with status() as say:
         bundle = write_bundle(_with_decoding(exportable, options), options.output, force=options.force, say=say)
     print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest)]))
+
+
+def _some_sources(data: str) -> list[str]:
+    """From all over the files, which may be sorted: as many as a reference is made of, up to twice as many."""
+    examples = read_data(CorpusFiles.named(data)).examples
+    return [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
 
 
 def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
@@ -185,10 +189,7 @@ def reference(options: argparse.Namespace) -> None:
         UserError: too few texts, or `options.output` is occupied.
     """
     bundle = open_bundle(options.bundle)
-    examples = read_data(CorpusFiles.named(options.data)).examples
-    # Files may be sorted: from all over it.
-    chosen = examples[:: max(1, len(examples) // NUM_REFERENCE)]
-    sources = bundle.source_tokenizer.encode_batch([example.source for example in chosen])
+    sources = bundle.source_tokenizer.encode_batch(_some_sources(options.data))
     with status() as say, published(options.output, force=options.force) as folder:
         stepper = open_stepper(bundle, default_precision(bundle.manifest, "cpu"))
         found = reference_of(bundle, stepper, sources, options.data, say)

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, Unpack, overload
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.requests import Options, read_generate, read_score
-from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_stepper
+from attendant.runtime.bundle_stepper import BundleStepper, default_precision
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.growing_text import GrowingText
-from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.golden_check import open_checked
 from attendant.runtime.limited import limited
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
@@ -57,10 +57,7 @@ def _load(path: Path, precision: Precision | None, provider: Provider, threads: 
     bundle = open_bundle(path)
     refuse_few_rows(bundle.manifest, max_rows)
     precision = precision or default_precision(bundle.manifest, provider)
-    stepper = open_stepper(bundle, precision, provider, threads)
-    if differences := check_decoding(bundle, stepper, precision, provider):
-        raise BundleRefused(path, differences)
-    return Model(bundle, stepper, max_rows=max_rows)
+    return Model(bundle, open_checked(bundle, precision, provider, threads), max_rows=max_rows)
 
 
 class Model:
@@ -94,7 +91,9 @@ class Model:
         return self.bundle.manifest.version
 
     @overload
-    def generate(self, source: str, **options: Unpack[Options]) -> Generation: ...  # type: ignore[overload-overlap]
+    def generate(  # type: ignore[overload-overlap]
+        self, source: str | tuple[str, ...], **options: Unpack[Options]
+    ) -> Generation: ...
 
     @overload
     def generate(
@@ -107,16 +106,17 @@ class Model:
     ) -> list[Generation | InvalidArgument]: ...
 
     def generate(
-        self, source: str | Iterable[Source], *, return_errors: bool = False, **options: Unpack[Options]
+        self, source: Any, *, return_errors: bool = False, **options: Unpack[Options]
     ) -> Generation | Sequence[Generation | InvalidArgument]:
-        """Decodes a text, or each source of a list together with the others, in their order.
+        """Decodes one source, or each of a list together with the others, in their order.
 
         Args:
-            source: a text; or a list, each of whose items is a text or the tokens of one source.
+            source: a text, or its tokens as a tuple; or a list, each of whose items is a text or the tokens of one
+                source.
             return_errors: of a list: what is wrong with a source stands in its place; otherwise it is raised.
             options: the API's, which docs/api.md lists; one that is left out takes the bundle's default.
         """
-        if isinstance(source, str):
+        if _is_one(source):
             request = read_generate(source, options, self._facts)
             return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
@@ -146,7 +146,7 @@ class Model:
 
     @overload
     def score(  # type: ignore[overload-overlap]
-        self, source: str, target: Source, *, include_eos: bool = True, attention: bool = False
+        self, source: str | tuple[str, ...], target: Source, *, include_eos: bool = True, attention: bool = False
     ) -> Score: ...
 
     @overload
@@ -156,7 +156,7 @@ class Model:
 
     def score(
         self,
-        source: str | Iterable[Source],
+        source: Any,
         target: Any,
         *,
         include_eos: bool = True,
@@ -165,19 +165,23 @@ class Model:
         """How probable the model finds a given target: log P(target | source), whole and per token.
 
         Args:
-            source: a text; or a list, and then `target` is one of as many targets.
+            source: a text, or its tokens as a tuple; or a list, and then `target` is one of as many targets.
             target: a text or its tokens.
             include_eos: whether the target's end counts.
             attention: return the attention weights too.
 
         Raises:
-            ValueError: lists of two lengths.
+            TypeError, ValueError: a list for one target; lists of two lengths.
         """
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
-        if isinstance(source, str):
+        if _is_one(source):
             return self._scores([read(source, target)])[0]
-        requests = []
-        for place, (one, of_one) in enumerate(zip(source, target, strict=True)):
+        if isinstance(target, str) or not isinstance(target, Iterable):
+            raise TypeError(f"target={target!r}: must be a list, as source is")
+        sources, targets, requests = list(source), list(target), []
+        if len(sources) != len(targets):
+            raise ValueError(f"target: has {len(targets)} items, must have as many as source, which has {len(sources)}")
+        for place, (one, of_one) in enumerate(zip(sources, targets, strict=True)):
             try:
                 requests.append(read(one, of_one))
             except InvalidArgument as error:
@@ -246,6 +250,11 @@ class GenerationStream(Streamed[Generation]):
                 piece = growing.rest(best.tokens, best.text)
             if piece is not None:
                 yield Delta(tokens=tuple(piece.tokens), text=piece.text)
+
+
+def _is_one(source: object) -> bool:
+    """Whether it is no list of sources: what is neither that nor a source is refused as one."""
+    return isinstance(source, str | tuple | bytes | bytearray) or not isinstance(source, Iterable)
 
 
 def _answered(outcome: Outcome) -> Result:

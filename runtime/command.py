@@ -35,10 +35,11 @@ class Command:
     run: Callable[[argparse.Namespace], int | None]
 
     def __post_init__(self) -> None:
+        one_line(self.parser)
         self.parser.add_argument("--version", action="version", version=f"attendant {installed_version()}")
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
-        """Raises SystemExit after --help, --version and a bad option."""
+        """Raises SystemExit after --help and --version; UserError, as `run` may: a bad option."""
         return self.run(self.parser.parse_args(arguments))
 
     def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
@@ -46,6 +47,16 @@ class Command:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         self.parser.prog = program
         exit_command(program, lambda: self(arguments))
+
+
+def one_line(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser, which raises UserError for a bad option, where argparse would print its whole usage and exit."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message}; see {parser.prog} --help")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,8 @@ from attendant.runtime.errors import UserError
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 UNWRITABLE = FULL | READ_ONLY | {errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+UNMAKABLE = UNWRITABLE | {errno.ENOENT}
+"""Also of what is only made, not filled: its folder is missing, or is no place for files, like those of /proc."""
 
 
 class CantWrite(UserError):
@@ -40,8 +42,11 @@ class CantWrite(UserError):
 
 
 @contextmanager
-def told_of(path: Path) -> Iterator[None]:
+def told_of(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
     """Around writing: the operating system's refusal becomes a line of text.
+
+    Args:
+        numbers: of the refusals that it becomes one for.
 
     Raises:
         CantWrite: the disk is full, the place is read-only, and the like.
@@ -49,7 +54,7 @@ def told_of(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in UNWRITABLE:
+        if error.errno is not None and error.errno in numbers:
             raise CantWrite(path, os.strerror(error.errno), error.errno) from None
         raise
 
@@ -64,7 +69,9 @@ def new_file(path: Path) -> Iterator[IO[str]]:
     aside = path.with_name(f".{path.name}.writing")
     with told_of(path):
         try:
-            with aside.open("w", encoding="utf-8", newline="\n") as file:
+            with told_of(path, UNMAKABLE):
+                file = aside.open("w", encoding="utf-8", newline="\n")
+            with file:
                 yield file
             flush_to_disk(aside)
             aside.replace(path)
@@ -98,9 +105,10 @@ def new_folder(path: Path, put: Callable[[Path, Path], object] = Path.rename) ->
     with told_of(path):
         aside = None
         try:
-            with told_of(path.parent):
+            with told_of(path.parent, UNMAKABLE):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
+            with told_of(path, UNMAKABLE):
+                aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
             yield aside
             # A temporary folder is its owner's alone; this one is as readable as anything else that the user makes.
             mask = os.umask(0)
@@ -127,9 +135,15 @@ def unless_there(folder: Path, path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The sha256 of a file's content, in hexadecimal. Raises UserError where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise UserError(f"{path}: there is no such file{where}") from None
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror}") from None
 
 
 def flush_to_disk(path: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.golden import GoldenExample
-from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.bundle_stepper import BundleStepper, open_stepper
 from attendant.runtime.decoding.hypothesis import Hypothesis
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -16,6 +17,21 @@ from attendant.runtime.errors import reason_of
 from attendant.runtime.stepper import Stepper
 
 log = logging.getLogger(__name__)
+
+
+def open_checked(
+    bundle: Bundle, precision: Precision, provider: Provider, num_threads: int, *, cuda_graphs: bool = False
+) -> BundleStepper:
+    """The stepper that serves, once it has decoded the bundle's golden examples on this host.
+
+    Raises:
+        UserError: as `open_stepper`.
+        BundleRefused: the graphs' inputs or outputs differ from the manifest, or what they decode from the examples.
+    """
+    stepper = open_stepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+    if differences := check_decoding(bundle, stepper, precision, provider):
+        raise BundleRefused(bundle.path, differences)
+    return stepper
 
 
 def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:

@@ -14,9 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.command import one_line
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 from attendant.server.engine.door import LIGHT_ROWS
@@ -333,14 +334,9 @@ OPTIONS = tuple(
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
 def config_parser() -> argparse.ArgumentParser:
     """What the command line may say; see `config_of`."""
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m server",
         allow_abbrev=False,
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
@@ -372,10 +368,12 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
     """The options of a command line and an environment.
 
     Raises:
-        UserError: the first option whose value is not what it must be.
+        UserError: the first option whose value is not what it must be, or which another one makes void.
     """
     given = vars(parsed)
     values = {option.name: option.value(given.get(option.name), environment) for option in OPTIONS}
+    if values["http_origins"] and values["no_http"] == "on":
+        raise UserError("--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out")
     bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
@@ -389,4 +387,4 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         UserError: the first option that is unknown, or whose value is not what it must be.
         SystemExit: after --help.
     """
-    return config_of(config_parser().parse_args(arguments), environment)
+    return config_of(one_line(config_parser()).parse_args(arguments), environment)

@@ -46,7 +46,7 @@ class AttendantError(Exception):
         default_message: of a class whose errors all say the same.
     """
 
-    code: ClassVar[str]
+    code: str
     reason: ClassVar[str]
     default_message: ClassVar[str] = ""
 

@@ -8,12 +8,12 @@ from statistics import median
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.graph_io import position_bytes
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle_stepper import default_precision, open_stepper
+from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import reason_of
-from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.golden_check import open_checked
 from attendant.runtime.limited import MIB
 from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import Stepper, padded_width
@@ -61,9 +61,7 @@ def _load_engine(
     began, threads = time.monotonic(), config.threads or available_cpus()
     precision = config.precision or default_precision(bundle.manifest, config.provider)
     _refuse_large_state(bundle, precision, config)
-    stepper = open_stepper(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
-    if differences := check_decoding(bundle, stepper, precision, config.provider):
-        raise BundleRefused(bundle.path, differences)
+    stepper = open_checked(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
     warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, config)
     log.info(
         "bundle checked",

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -98,10 +98,8 @@ class Catalogue:
         self._is_open = False
         self.closing = asyncio.Event()
 
-    def open(self, models: Iterable[ServedModel] = ()) -> None:
-        """Lets requests in, to these and to what was put in already."""
-        for model in models:
-            self.put(Routes(stable=model))
+    def open(self) -> None:
+        """Lets requests in."""
         self._is_open = True
 
     def put(self, routes: Routes) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.harness.measurement import Unavailable
-
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 def python_of(name: str) -> Path:

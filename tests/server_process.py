@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 import psutil
@@ -17,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.server.bench.host import addresses
 from benchmarks.harness.process import resident_bytes, tree
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 MEBIBYTE = 2**20
 MAX_LOG_BYTES_READ = 1 << 24
 LAST_CHARACTERS = 4000

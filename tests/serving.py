@@ -38,7 +38,7 @@ from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import AttendantError
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
@@ -193,10 +193,10 @@ class Served:
         """A metric's value; 0 where it has none yet."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
-    async def ended(self, code: str) -> None:
-        """Waits until a Generate of the first model has ended with that code, as the server sees it."""
+    async def ended(self, code: str, count: int = 1) -> None:
+        """Waits until so many Generate calls of the first model have ended with that code, as the server sees it."""
         labels = {"model": self.model.name, "method": "Generate", "code": code}
-        await eventually(lambda: self.sample("attendant_requests_total", **labels) >= 1)
+        await eventually(lambda: self.sample("attendant_requests_total", **labels) >= count)
 
 
 @asynccontextmanager
@@ -237,7 +237,8 @@ async def served(
     if ready:
         for model in models:
             await model.runner.start()
-        catalogue.open(models)
+            catalogue.put(Routes(stable=model))
+        catalogue.open()
         await lifecycle.tell(serving=True)
     try:
         target = f"127.0.0.1:{port}"

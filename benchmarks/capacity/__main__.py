@@ -3,12 +3,14 @@
 import argparse
 import json
 import math
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_text
+from benchmarks import ROOT
 from benchmarks.capacity.costs import Costs, read_costs
 from benchmarks.capacity.planning import p99, planned
 from benchmarks.capacity.simulation import Lengths, Setting
@@ -16,7 +18,7 @@ from benchmarks.capacity.validation import COLUMNS, compared
 from benchmarks.harness.results import Cell, Picture, draw, markdown_table
 from benchmarks.workload import QUICK, Workload
 
-LENGTHS = Path(__file__).parents[1] / "serving" / "lengths.json"
+LENGTHS = ROOT / "benchmarks" / "serving" / "lengths.json"
 PICTURE_SHARES = (0.25, 0.5, 0.75, 1.0)
 """Of the rate that a plan gives a server, at which the picture has points."""
 
@@ -34,6 +36,13 @@ def _parser() -> argparse.ArgumentParser:
     plan = actions.add_parser("plan", help="say how many servers a load needs, and what it costs")
     for one in (validate, plan):
         one.add_argument("costs", metavar="COSTS.json", type=Path)
+        one.add_argument(
+            "--lengths",
+            type=Path,
+            default=LENGTHS,
+            metavar="JSON",
+            help="pairs of source positions and decoder steps (default: those of real sentences)",
+        )
     plan.add_argument(
         "--rate", type=_positive, required=True, metavar="N", help="requests per second of the whole fleet"
     )
@@ -45,14 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--workers", type=_numbers, default=(1, 2, 4, 8, 16), metavar="N,...", help="per server, to try")
     plan.add_argument("--max-rows", type=_numbers, default=(64, 256), metavar="N,...", help="per worker, to try")
     plan.add_argument("--picture", type=Path, metavar="SVG", help="p99 by rate of each server, at its best --max-rows")
-    for one in (validate, plan):
-        one.add_argument(
-            "--lengths",
-            type=Path,
-            default=LENGTHS,
-            metavar="JSON",
-            help="pairs of source positions and decoder steps (default: those of real sentences)",
-        )
     return parser
 
 
@@ -97,6 +98,7 @@ def _measure(options: argparse.Namespace) -> None:
     from benchmarks.capacity.measuring import measured_costs  # noqa: PLC0415
     from benchmarks.command import Context  # noqa: PLC0415
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the servers are ended too
     workload = QUICK if options.quick else Workload()
     context = Context(workload=workload, cache=options.cache.resolve(), quick=options.quick)
     costs = measured_costs(context, options.precision, options.seconds)

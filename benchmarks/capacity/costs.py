@@ -1,7 +1,7 @@
 """What the parts of a server cost, in seconds, and how such costs are read between the sizes that were measured."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -109,12 +109,14 @@ class Costs(BaseModel):
         step: a decoder step of so many rows over sources so wide, search included, while requests come and go.
         encode: encoding so many sources of this width together.
         change: what a round takes beside its step where rows have left or joined, by rows.
-        round_seconds: what a round takes in a server beside that: messages, and caches that it shares with them.
+        round_seconds: by the server's workers, what a round takes there beside that: messages, and caches that are
+            shared with whoever handles them.
         call_seconds: processor time of the server's process for a request and its answer.
         generator_seconds: of the load generator, likewise: it shares the host where a simulation is compared with a
             measurement.
         observed: loads on servers, in turns with the costs.
-        beside: by engines that run at the same time on one host, how many times as long everything takes in each.
+        beside: by engines that run at the same time on one host, with nothing but decoding, how many times as long
+            everything takes in each.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -123,16 +125,17 @@ class Costs(BaseModel):
     step: Grid
     encode: Grid
     change: Grid
-    round_seconds: float
+    round_seconds: dict[int, float]
     call_seconds: float
     generator_seconds: float
     beside: dict[int, float]
     observed: tuple[Observed, ...] = ()
 
-    def slowdown(self, num_workers: int) -> float:
-        """Of each of so many engines beside one alone; beyond those that were measured, as of the most."""
-        known = sorted(self.beside)
-        return float(np.interp(num_workers, known, [self.beside[number] for number in known]))
+
+def between(known: Mapping[int, float], size: float) -> float:
+    """Linear between the sizes; beyond them as at the nearest."""
+    sizes = sorted(known)
+    return float(np.interp(size, sizes, [known[one] for one in sizes]))
 
 
 def read_costs(path: Path) -> Costs:

@@ -2,12 +2,11 @@
 
 import itertools
 import statistics
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import psutil
@@ -16,20 +15,21 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.bundle_stepper import BundleStepper, open_stepper
 from attendant.runtime.cpu import available_cpus
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
+from attendant.server.bench.measuring import layouts
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import EngineRequest, Priority, StepStats
+from attendant.server.engine.request import StepStats
 from benchmarks.capacity.costs import Costs, Grid
-from benchmarks.capacity.observing import WORKERS, Loads, asked
+from benchmarks.capacity.observing import WORKERS, Loads
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import Decoder, workers
+from benchmarks.decoding.in_process import job_of, own_decoder, workers
+from benchmarks.decoding.requests import engine_requests, fill
 from benchmarks.harness.process import cpu_seconds
 from benchmarks.harness.results import this_machine
-from benchmarks.job import Job, sentences
-from benchmarks.serving.payloads import UNARY, real_payloads
-from benchmarks.serving.servers import Running, Server, attendant_server, running
+from benchmarks.job import Job, Sources, sentences
+from benchmarks.serving.payloads import REAL, UNARY
+from benchmarks.serving.servers import Running, attendant_server, growth, running
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ENCODED = (1, 2, 4, 8, 16, 32, 64)
@@ -61,9 +61,14 @@ def measured_costs(context: Context, precision: Precision, seconds: float) -> Co
     rows, encoded = (ROWS[:3], ENCODED[:2]) if context.quick else (ROWS, ENCODED)
     encodings: Samples[float] = defaultdict(list)
     rounds: Samples[list[StepStats]] = defaultdict(list)
-    loads, served = Loads(seconds), []
+    served: dict[int, list[_Served]] = defaultdict(list)
+    speeds: dict[int, list[float]] = defaultdict(list)
+    loads = Loads(seconds)
     with ExitStack() as exits:
-        servers = {number: exits.enter_context(running(_server(context, precision, number))) for number in WORKERS}
+        server = partial(attendant_server, context, payloads=REAL.payloads(context), precision=precision)
+        servers = {
+            number: exits.enter_context(running(server(num_workers=number, num_threads=number))) for number in WORKERS
+        }
         for run in servers.values():
             run.load(Load(kind="closed", num_clients=CLIENTS, seconds=WARM_UP_SECONDS))
         for turn in range(NUM_TURNS):
@@ -72,24 +77,35 @@ def measured_costs(context: Context, precision: Precision, seconds: float) -> Co
                 encodings[number, width] += _encodings(bundle, stepper, number, width)
             for number, width in itertools.product(rows, WIDTHS):
                 rounds[number, width].append(_rounds(bundle, stepper, number, width))
-            served.append(_served(servers[1], seconds))
             for number, run in servers.items():
+                served[number].append(_served(run, seconds))
                 loads.ask(run, number)
-    context.say("engines side by side ...")
+            for number, speed in _speeds(context, precision, seconds).items():
+                speeds[number].append(speed)
     encode = _grid(encoded, lambda *size: statistics.median(encodings[size]))
     step = _grid(rows, lambda *size: statistics.median(map(_step_seconds, itertools.chain(*rounds[size]))))
     change = _grid(rows, lambda *size: statistics.median(_change(turn, encode, size[1]) for turn in rounds[size]))
-    in_server = min(served, key=lambda one: one.others_share)
+    beside = {
+        number: number * statistics.median(one / several for one, several in zip(speeds[1], found, strict=True))
+        for number, found in speeds.items()
+    }
+    # Of an odd number of turns, the middle one.
+    in_server = {
+        number: sorted(turns, key=lambda one: one.round_seconds)[NUM_TURNS // 2] for number, turns in served.items()
+    }
     machine = this_machine()
     return Costs(
         measured=f"{bundle.manifest.name} {precision}, {machine.cpu}, {machine.num_cores} cores, {machine.date}",
         step=step,
         encode=encode,
         change=change,
-        round_seconds=in_server.beside_step(step),
-        call_seconds=in_server.call_seconds,
-        generator_seconds=in_server.generator_seconds,
-        beside=_beside(context, precision, seconds),
+        round_seconds={
+            number: max(0.0, one.round_seconds - beside[number] * step.at(one.num_rows, WIDEST))
+            for number, one in in_server.items()
+        },
+        call_seconds=in_server[1].call_seconds,
+        generator_seconds=in_server[1].generator_seconds,
+        beside=beside,
         observed=loads.observed(),
     )
 
@@ -97,17 +113,6 @@ def measured_costs(context: Context, precision: Precision, seconds: float) -> Co
 Sample = TypeVar("Sample")
 Samples = dict[tuple[int, int], list[Sample]]
 """By rows and width."""
-
-
-def _server(context: Context, precision: Precision, num_workers: int) -> Server:
-    return attendant_server(
-        context,
-        payloads=real_payloads(context),
-        num_workers=num_workers,
-        num_threads=num_workers,
-        precision=precision,
-    )
-
 
 Measured = Callable[[int, int], float]
 """Seconds of so many rows and a width."""
@@ -118,12 +123,9 @@ def _grid(rows: Sequence[int], measured: Measured) -> Grid:
     return Grid(rows=tuple(rows), widths=WIDTHS, seconds=seconds)
 
 
-def _requests(bundle: Bundle, width: int, num_steps: Iterable[int]) -> Iterator[EngineRequest]:
-    """Random sources of one length, each with its number of steps."""
-    size = bundle.manifest.source.vocabulary_size
-    sources = itertools.cycle(sentences(Job(num_sentences=64, num_tokens=width, vocabulary_size=size)))
-    for key, (source, steps) in enumerate(zip(sources, num_steps)):  # noqa: B905  # the sources never end
-        yield EngineRequest(key, tuple(source), DecodingOptions(max_length=steps - 1), time.monotonic())
+def _sources(bundle: Bundle, width: int) -> Sources:
+    """Random ones of one length."""
+    return sentences(Job(64, width, bundle.manifest.source.vocabulary_size))
 
 
 def _engine(bundle: Bundle, stepper: BundleStepper) -> Engine:
@@ -136,8 +138,7 @@ def _encodings(bundle: Bundle, stepper: BundleStepper, number: int, width: int) 
     found = []
     for _ in range(NUM_ENCODINGS):
         engine = _engine(bundle, stepper)
-        for request in _requests(bundle, width, [2] * number):
-            engine.submit(request)
+        fill(engine, engine_requests(_sources(bundle, width), itertools.repeat(2)), number)
         found.append(engine.step().stats.phase_seconds["encode"])
     return found
 
@@ -146,10 +147,9 @@ def _rounds(bundle: Bundle, stepper: BundleStepper, number: int, width: int) -> 
     """An engine in which so many requests run while others come and go."""
     engine, found = _engine(bundle, stepper), []
     first = (2 + place * STEPS // number for place in range(number))
-    requests = _requests(bundle, width, itertools.chain(first, itertools.repeat(STEPS)))
+    requests = engine_requests(_sources(bundle, width), itertools.chain(first, itertools.repeat(STEPS)))
     for _ in range(1 + NUM_ROUNDS):
-        while engine.scheduler.num_running + engine.scheduler.num_waiting(Priority.INTERACTIVE) < number:
-            engine.submit(next(requests))
+        fill(engine, requests, number)
         found.append(engine.step().stats)
     return found[1:]
 
@@ -171,25 +171,19 @@ def _change(rounds: Sequence[StepStats], encode: Grid, width: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """Processor time of a server with one worker, under CLIENTS.
+    """Processor time of a server under CLIENTS.
 
     Attributes:
-        round_seconds: of the worker for a round, but for encoding and for rows that leave and join.
+        round_seconds: of a worker for a round, but for encoding and for rows that leave and join.
         num_rows: of a round, in the mean.
         call_seconds: of the server's process for a call.
         generator_seconds: of the load generator for a call.
-        others_share: of a core, that programs beside it took.
     """
 
     round_seconds: float
     num_rows: float
     call_seconds: float
     generator_seconds: float
-    others_share: float
-
-    def beside_step(self, step: Grid) -> float:
-        """What a round takes in a server and not in an engine that has the processor and its caches to itself."""
-        return max(0.0, self.round_seconds - step.at(self.num_rows, WIDEST))
 
 
 def _served(run: Running, seconds: float) -> _Served:
@@ -199,9 +193,8 @@ def _served(run: Running, seconds: float) -> _Served:
         return cpu_seconds(front), run.process.cpu_seconds(), run.generators[UNARY].cpu_seconds()
 
     metrics, before = run.metrics(), processor_seconds()
-    figures, others_share = asked(run, Load(kind="closed", num_clients=CLIENTS, seconds=seconds))
-    grown = {name: value - metrics.get(name, 0.0) for name, value in run.metrics().items()}
-    after = processor_seconds()
+    figures = run.load(Load(kind="closed", num_clients=CLIENTS, seconds=seconds))
+    after, grown = processor_seconds(), growth(metrics, run.metrics())
     front_seconds, all_seconds, generator_seconds = (end - begin for begin, end in zip(before, after, strict=True))
     others = sum(grown[f"attendant_step_seconds_sum{{{phase}}}"] for phase in ("encode", "select"))
     num_rounds = grown["attendant_steps_total"]
@@ -210,20 +203,13 @@ def _served(run: Running, seconds: float) -> _Served:
         num_rows=grown["attendant_step_rows_sum"] / num_rounds,
         call_seconds=front_seconds / figures["answers"],
         generator_seconds=generator_seconds / figures["answers"],
-        others_share=others_share,
     )
 
 
-def _beside(context: Context, precision: Precision, seconds: float) -> dict[int, float]:
-    """How many times as long a sentence takes in each of several engines as in one alone."""
-    path = str(context.bundle)
-    command = sys.executable, "-m", "benchmarks.decoding.attendant_worker", path, precision, "1"
-    speeds = {}
-    for number in sorted({1, *(2**power for power in range(1, 7) if 2**power <= available_cpus()), available_cpus()}):
-        with workers(Decoder(key="", name="", command=lambda: command, num_workers=number)) as pool:
-            job = Job(64 * number, context.workload.num_tokens, context.workload.vocabulary_size)
-            job = replace(
-                job, num_sentences=64 * number * max(1, round(pool.run(job)["speed"] * seconds / 64 / number))
-            )
-            speeds[number] = pool.run(job)["speed"]
-    return {number: number * speeds[1] / speed for number, speed in speeds.items()}
+def _speeds(context: Context, precision: Precision, seconds: float) -> dict[int, float]:
+    """Sentences per second of several engines side by side, by their number."""
+    speeds, job = {}, job_of(context)
+    for number in (one.workers for one in layouts(available_cpus())):
+        with workers(own_decoder(context, precision, num_workers=number)) as pool:
+            speeds[number] = pool.run(pool.fastest(job, seconds, [job.batch_size]))["speed"]
+    return speeds

@@ -31,14 +31,14 @@ class Loads:
 
     def ask(self, run: Running, num_workers: int) -> None:
         """A turn of a server with so many workers. Raises Unavailable."""
-        turn_number = len(next(iter(self._turns.values()), ()))
         for number in CLIENTS:
             turn = _turn(run, Load(kind="closed", num_clients=number, seconds=self._seconds))
             self._turns[num_workers, number, 0.0].append(turn)
         rates = self._rates.setdefault(num_workers, [share * turn.answered_per_second for share in RATES])
         for rate in rates:
-            load = Load(kind="open", rate=rate, seconds=RATE_PARTS * self._seconds, seed=1 + turn_number)
-            self._turns[num_workers, 0, rate].append(_turn(run, load))
+            turns = self._turns[num_workers, 0, rate]
+            load = Load(kind="open", rate=rate, seconds=RATE_PARTS * self._seconds, seed=1 + len(turns))
+            turns.append(_turn(run, load))
 
     def observed(self) -> tuple[Observed, ...]:
         return tuple(

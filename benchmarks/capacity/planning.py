@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attendant.server.bench.load import Load
 from benchmarks.capacity.costs import Costs
-from benchmarks.capacity.simulation import Lengths, Setting, open_loop
+from benchmarks.capacity.simulation import Lengths, Setting, simulate
 
 NUM_REQUESTS = 2000
 """Of a simulated load: twenty of them are above the 99th percentile."""
@@ -36,7 +37,8 @@ def p99(costs: Costs, setting: Setting, lengths: Lengths, rate: float) -> float:
     random; one that takes turns, or looks for the shortest queue, makes waits shorter.
     """
     seconds = NUM_REQUESTS / rate
-    return open_loop(costs, setting, lengths, rate, seconds, warm_up=WARM_UP_PART * seconds).latency(0.99)
+    load = Load(kind="open", rate=rate, seconds=seconds)
+    return simulate(costs, setting, lengths, load, warm_up=WARM_UP_PART * seconds).latency(0.99)
 
 
 def most(costs: Costs, setting: Setting, lengths: Lengths, p99_seconds: float) -> float:

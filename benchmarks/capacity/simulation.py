@@ -7,7 +7,7 @@ encoded together. Only time is simulated, by measured costs.
 
 import itertools
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,11 @@ import simpy
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.encoding import alike
 from attendant.runtime.stepper import padded_width
+from attendant.server.bench.load import Load
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.remote.dispatch import Dispatcher, Given
 from attendant.server.engine.request import EngineRequest, Priority
-from benchmarks.capacity.costs import Costs
+from benchmarks.capacity.costs import Costs, between
 
 Events = Generator[simpy.Event, Any, None]
 Lengths = Sequence[tuple[int, int]]
@@ -54,15 +55,10 @@ class Simulated:
     Attributes:
         latencies: in seconds, of what was asked after the warm-up.
         seconds: from the end of the warm-up to the last answer.
-        front_seconds: processor time of the server's process.
-        num_row_steps: rows of all steps together.
     """
 
     latencies: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    front_seconds: float = 0.0
-    num_row_steps: int = 0
-    num_steps: int = 0
 
     @property
     def answered_per_second(self) -> float:
@@ -112,12 +108,13 @@ class Processors:
 class SimulatedServer:
     """One server: a front, which is one thread, and engines."""
 
-    def __init__(self, env: simpy.Environment, costs: Costs, setting: Setting, found: Simulated) -> None:
-        self._env, self._costs, self._setting, self._found = env, costs, setting, found
+    def __init__(self, env: simpy.Environment, costs: Costs, setting: Setting) -> None:
+        self._env, self._costs, self._setting = env, costs, setting
         self._processors = Processors(env, setting.num_cores)
         self._front = simpy.Resource(env)
         self._generator = simpy.Resource(env)
-        self._slowdown = costs.slowdown(setting.num_workers)
+        self._slowdown = between(costs.beside, setting.num_workers)
+        self._beside_step = between(costs.round_seconds, setting.num_workers)
         self._keys = itertools.count()
         self._dispatcher = Dispatcher(setting.num_workers, setting.max_rows)
         self._inboxes: list[list[EngineRequest]] = [[] for _ in range(setting.num_workers)]
@@ -134,7 +131,6 @@ class SimulatedServer:
         generator = self._costs.generator_seconds / 2 if self._setting.generator_here else 0.0
         yield from self._on_thread(self._generator, generator)
         yield from self._on_thread(self._front, half)
-        self._found.front_seconds += 2 * half
         key = next(self._keys)
         answer = self._answers[key] = self._env.event()
         self._steps[key] = num_steps
@@ -174,7 +170,7 @@ class SimulatedServer:
             admitted = scheduler.admit(Priority.INTERACTIVE)
             running |= {request.key: request for request in admitted}
             ended = self._advance(running)
-            seconds = self._slowdown * self._round_seconds(running, admitted, ended)
+            seconds = self._round_seconds(running, admitted, ended)
             yield from self._processors.work(seconds, is_worker=True)
             for request in ended:
                 del running[request.key]
@@ -198,70 +194,25 @@ class SimulatedServer:
         costs, beam_size = self._costs, self._setting.beam_size
         num_rows = beam_size * len(running)
         width = max(padded_width(len(request.source_ids)) for request in running.values())
-        self._found.num_steps += 1
-        self._found.num_row_steps += num_rows
-        seconds = costs.round_seconds + costs.step.at(num_rows, width)
+        seconds = costs.step.at(num_rows, width)
         lengths = [len(request.source_ids) for request in admitted]
         for group in alike(lengths) if lengths else []:
             widest = padded_width(max(lengths[place] for place in group))
             seconds += costs.encode.at(len(group), widest)
         changes = bool(ended and len(ended) < len(running)) + bool(admitted and len(admitted) < len(running))
-        return seconds + changes * costs.change.at(num_rows, width)
+        seconds += changes * costs.change.at(num_rows, width)
+        return self._beside_step + self._slowdown * seconds
 
 
-def open_loop(
-    costs: Costs,
-    setting: Setting,
-    lengths: Lengths,
-    rate: float,
-    seconds: float,
-    *,
-    warm_up: float = 0.0,
-    seed: int = 1,
-) -> Simulated:
-    """Poisson arrivals for so long, after a warm-up that does not count; all of them are answered."""
+def simulate(costs: Costs, setting: Setting, lengths: Lengths, load: Load, *, warm_up: float = 0.0) -> Simulated:
+    """A server under a load, "closed" or "open", of single calls; all that is asked is answered.
 
-    def clients(env: simpy.Environment, ask: Ask) -> Events:
-        generator = random.Random(seed)
-        while env.now < warm_up + seconds:
-            yield env.timeout(generator.expovariate(rate))
-            env.process(ask())
-
-    return _simulate(costs, setting, lengths, warm_up, clients, seed)
-
-
-def closed_loop(
-    costs: Costs,
-    setting: Setting,
-    lengths: Lengths,
-    num_clients: int,
-    seconds: float,
-    *,
-    warm_up: float = 0.0,
-    seed: int = 1,
-) -> Simulated:
-    """So many clients, each of which asks again when it was answered."""
-
-    def clients(env: simpy.Environment, ask: Ask) -> Events:
-        def client() -> Events:
-            while env.now < warm_up + seconds:
-                yield from ask()
-
-        yield env.all_of([env.process(client()) for _ in range(num_clients)])
-
-    return _simulate(costs, setting, lengths, warm_up, clients, seed)
-
-
-Ask = Callable[[], Events]
-Clients = Callable[[simpy.Environment, Ask], Events]
-
-
-def _simulate(
-    costs: Costs, setting: Setting, lengths: Lengths, warm_up: float, clients: Clients, seed: int
-) -> Simulated:
+    Args:
+        warm_up: seconds of the same load before those that count.
+    """
     env, found = simpy.Environment(), Simulated()
-    server = SimulatedServer(env, costs, setting, found)
-    work = _shuffled(lengths, seed)
+    server = SimulatedServer(env, costs, setting)
+    work, end = _shuffled(lengths, load.seed), warm_up + load.seconds
 
     def ask() -> Events:
         asked = env.now
@@ -270,7 +221,21 @@ def _simulate(
             found.latencies.append(env.now - asked)
             found.seconds = env.now - warm_up
 
-    env.process(clients(env, ask))
+    def arrivals() -> Events:
+        generator = random.Random(load.seed)
+        while env.now < end:
+            yield env.timeout(generator.expovariate(load.rate))
+            env.process(ask())
+
+    def client() -> Events:
+        while env.now < end:
+            yield from ask()
+
+    if load.kind == "open":
+        env.process(arrivals())
+    else:
+        for _ in range(load.num_clients):
+            env.process(client())
     env.run()
     return found
 

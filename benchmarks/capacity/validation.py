@@ -2,8 +2,9 @@
 
 import statistics
 
+from attendant.server.bench.load import Load
 from benchmarks.capacity.costs import Costs
-from benchmarks.capacity.simulation import Lengths, Setting, closed_loop, open_loop
+from benchmarks.capacity.simulation import Lengths, Setting, simulate
 from benchmarks.harness.results import Cell
 
 SIMULATED_SECONDS = 20.0
@@ -20,10 +21,9 @@ def compared(costs: Costs, lengths: Lengths) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for one in costs.observed:
         setting = Setting(num_workers=one.num_workers, num_cores=one.num_cores, generator_here=True)
-        if one.clients:
-            found = closed_loop(costs, setting, lengths, one.clients, SIMULATED_SECONDS, warm_up=WARM_UP_SECONDS)
-        else:
-            found = open_loop(costs, setting, lengths, one.rate, SIMULATED_SECONDS, warm_up=WARM_UP_SECONDS)
+        kind = "closed" if one.clients else "open"
+        load = Load(kind=kind, num_clients=one.clients, rate=one.rate, seconds=SIMULATED_SECONDS)
+        found = simulate(costs, setting, lengths, load, warm_up=WARM_UP_SECONDS)
         simulated = found.answered_per_second, 1e3 * found.latency(0.5), 1e3 * found.latency(0.99)
         row: list[Cell] = [str(one), f"{len(one.alone)} of {len(one.turns)}"]
         for name, value in zip(FIGURES, simulated, strict=True):

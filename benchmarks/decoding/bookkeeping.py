@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import EngineRequest, Priority
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import PRECISIONS, SEARCHES, job_of
+from benchmarks.decoding.requests import engine_requests, fill
 from benchmarks.harness.measurement import Columns, System, Visits, measure, part_of
 from benchmarks.harness.results import Part
 from benchmarks.job import sentences
@@ -42,7 +41,8 @@ def bookkeeping(context: Context) -> Part:
 
 def _system(context: Context, precision: Precision, search: str) -> System:
     """An engine that always has as many requests as it has room for."""
-    num_rounds = 4 if context.quick else 4 * context.workload.num_tokens
+    num_tokens = context.workload.num_tokens
+    num_rounds = 4 if context.quick else 4 * num_tokens
     num_requests = NUM_ROWS // SEARCHES[search]
 
     def start() -> Iterator[Visits]:
@@ -50,13 +50,16 @@ def _system(context: Context, precision: Precision, search: str) -> System:
         stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=graphs.open)
         budget = Budget(max_rows=NUM_ROWS, max_source_positions=MAX_POSITIONS)
         engine = Engine(stepper, budget, bundle.manifest.special_ids)
-        requests = _requests(context, SEARCHES[search])
+        # The first ones end one after the other, so that later on some come and go at every step.
+        generator = random.Random(1)
+        firsts = [generator.randint(2, num_tokens) for _ in range(num_requests)]
+        num_steps = itertools.chain(firsts, itertools.repeat(num_tokens))
+        requests = engine_requests(sentences(job_of(context)), num_steps, SEARCHES[search])
 
         def visit(number: int) -> dict[str, float]:
             graphs.seconds = seconds = 0.0
             for _ in range(num_rounds):
-                while engine.scheduler.num_running + engine.scheduler.num_waiting(Priority.INTERACTIVE) < num_requests:
-                    engine.submit(next(requests))
+                fill(engine, requests, num_requests)
                 began = time.perf_counter()
                 engine.step()
                 seconds += time.perf_counter() - began
@@ -66,12 +69,3 @@ def _system(context: Context, precision: Precision, search: str) -> System:
         yield {"": visit}
 
     return System(key=f"{precision}_{search.replace(' ', '_')}", name=f"{precision}, {search}", start=start)
-
-
-def _requests(context: Context, beam_size: int) -> Iterator[EngineRequest]:
-    """Without end. The first ones end one after the other, so that later on some come and go at every step."""
-    generator, num_tokens = random.Random(1), context.workload.num_tokens
-    for key, source in enumerate(itertools.cycle(sentences(job_of(context)))):
-        num_steps = generator.randint(2, num_tokens) if key < NUM_ROWS // beam_size else num_tokens
-        options = DecodingOptions(beam_size=beam_size, max_length=num_steps - 1)
-        yield EngineRequest(key=key, source_ids=tuple(source), options=options, submitted=time.monotonic())

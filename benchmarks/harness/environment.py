@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
+from attendant.runtime.files import new_folder
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import output_of
 
@@ -74,10 +74,6 @@ ENVIRONMENTS = {name: Environment(name=name, **entry) for name, entry in tomllib
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """The folder; where it is not there yet, `make` fills an empty one that then takes its place."""
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            new = Path(scratch, folder.name)
-            new.mkdir()
+        with new_folder(folder) as new:
             make(new)
-            new.rename(folder)
     return folder

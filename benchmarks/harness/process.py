@@ -6,15 +6,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 import psutil
 
+from benchmarks import ROOT
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.job import READY
 
-ROOT: Final = Path(__file__).parents[2]
 END_SECONDS = 20.0
 LAST_LINES = 3
 

@@ -81,7 +81,7 @@ def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
     """Attendant in its two layouts, and all peers with two workers; `alone`: one worker with one thread of each."""
     num_workers = 1 if alone else NUM_WORKERS
     for precision in PRECISIONS:
-        for workers, threads in {(num_workers, 1): 0, (1, num_workers): 0}:
+        for workers, threads in dict.fromkeys([(num_workers, 1), (1, num_workers)]):
             yield own_decoder(context, precision, num_workers=workers, num_threads=threads)
     yield from _plain(context, num_workers)
     for transformer in TRANSFORMERS:

@@ -2,9 +2,8 @@
 
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.command import Context
@@ -17,26 +16,13 @@ from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_f
 from benchmarks.program import program
 from benchmarks.serving.closed_loop import closed_loops
 from benchmarks.serving.open_loop import open_loops
-from benchmarks.serving.payloads import Work, equal_payloads, equal_work, real_payloads, real_work, write_payloads
+from benchmarks.serving.payloads import EQUAL, REAL, Traffic, write_payloads
 from benchmarks.serving.servers import Server, attendant_server
 
 BATCH_SIZES = (16, 32, 64)
 """Tried of each peer: with 64 clients, one batch of all of them, or several that take turns."""
 
 CLIENTS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What all servers are asked, each in its own format."""
-
-    name: str
-    work: Callable[[Context], Work]
-    payloads: Callable[[Context], Path]
-
-
-EQUAL = Traffic("equal", equal_work, equal_payloads)
-REAL = Traffic("real-lengths", real_work, real_payloads)
 
 
 def served(context: Context) -> Part:

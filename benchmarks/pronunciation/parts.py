@@ -1,6 +1,6 @@
 """Words per second in process and served, beside what people use today."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from attendant.server.bench.load import LIST_SIZE, Load
@@ -52,20 +52,15 @@ def _decoders(context: Context) -> Iterator[Decoder]:
         python = ENVIRONMENTS["g2p-en"].install(context.cache)
         return program("peers.g2p_en:work", python, folder=str(context.cache / "models" / "g2p_en"))
 
+    ours, torch = (partial(program, f"pronunciation.workers:{name}") for name in ("attendant", "torch"))
     for num_workers in (1, NUM_WORKERS):
-        decoder = partial(Decoder, num_workers=num_workers)
-        commands: dict[str, tuple[str, Callable[[], list[str]]]] = {
-            "attendant": ("Attendant int8", partial(program, "pronunciation.workers:attendant")),
-            "torch": (f"PyTorch fp32, {TORCH}", partial(program, "pronunciation.workers:torch")),
-        }
-        for key, (name, command) in commands.items():
-            yield decoder(key=key, name=f"{name}, {layout(num_workers)}", command=command, batch_sizes=(64, 256))
-        yield decoder(
-            key="g2p_en",
-            name=f"{ENVIRONMENTS['g2p-en'].package}, {layout(num_workers)}",
-            command=g2p_en,
-            batch_sizes=(1,),
-        )
+        for key, name, command, sizes in (
+            ("attendant", "Attendant int8", ours, (64, 256)),
+            ("torch", f"PyTorch fp32, {TORCH}", torch, (64, 256)),
+            ("g2p_en", ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
+        ):
+            named = f"{name}, {layout(num_workers)}"
+            yield Decoder(key=key, name=named, command=command, num_workers=num_workers, batch_sizes=sizes)
 
 
 def _server(context: Context, num_workers: int) -> Server:

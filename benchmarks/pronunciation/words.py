@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
+from benchmarks import ROOT
 from benchmarks.job import Job
 
-ROOT = Path(__file__).parents[2]
 BUNDLE = ROOT / "models" / "g2p-en"
 RUN = ROOT / "runs" / "g2p-cmudict"
 """Of recipes/g2p-cmudict.toml, which takes hours to train; without it PyTorch is left out."""

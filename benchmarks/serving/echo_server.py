@@ -1,8 +1,4 @@
-"""A grpc.aio service of bytes: for peers that have no server, and as an empty service, the limit of what serving costs.
-
-`python -m benchmarks.serving.echo_server` answers what it is asked, with the names of our calls, on uvloop as our
-server is: its time per call is gRPC's own.
-"""
+"""A grpc.aio service of bytes: for peers that have no server, and empty, as the limit of what serving costs."""
 
 import asyncio
 import signal
@@ -39,8 +35,9 @@ async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.write(request)
 
 
-if __name__ == "__main__":
-    import uvloop  # a peer's environment has none
+def echo() -> None:
+    """Answers what it is asked, by the names of our calls, on uvloop as our server does: its time is gRPC's own."""
+    import uvloop  # noqa: PLC0415  # a peer's environment has none
 
     handlers: dict[str, Any] = {
         "Generate": grpc.unary_unary_rpc_method_handler(_unary),

@@ -1,12 +1,8 @@
-"""The load generator, a process of its own: python -m benchmarks.serving.generator TARGET METHOD PAYLOADS.
-
-Each line of standard input is a load in JSON, each line of standard output what came of it.
-"""
+"""The load generator, a process of its own."""
 
 import asyncio
 import base64
 import itertools
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,10 +10,11 @@ from attendant.server.bench.load import Load, asked
 from benchmarks.job import answer_questions
 
 
-def main(target: str, method: str, path: str) -> None:
-    payloads = itertools.cycle(map(base64.b64decode, Path(path).read_text(encoding="ascii").splitlines()))
-    answer_questions(lambda load: asdict(asyncio.run(asked(target, method, payloads, Load(**load)))))
+def generate(target: str, method: str, payloads: str) -> None:
+    """Asks a server: each line of standard input is a load in JSON, each line of standard output what came of it.
 
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    Args:
+        payloads: a file of requests, one per line, in base64.
+    """
+    requests = itertools.cycle(map(base64.b64decode, Path(payloads).read_text(encoding="ascii").splitlines()))
+    answer_questions(lambda load: asdict(asyncio.run(asked(target, method, requests, Load(**load)))))

@@ -18,8 +18,8 @@ from benchmarks.harness.measurement import (
     running_system,
 )
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.payloads import real_payloads
-from benchmarks.serving.servers import Running, Server, attendant_server, mean_between, running
+from benchmarks.serving.payloads import REAL
+from benchmarks.serving.servers import Running, Server, attendant_server, mean_of, running
 
 FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Of the capacity."""
@@ -41,10 +41,10 @@ def open_loop(context: Context) -> Part:
     each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
     a closed loop get.
     """
-    server = partial(attendant_server, context, payloads=real_payloads(context), num_workers=1, num_threads=1)
+    server = partial(attendant_server, context, payloads=REAL.payloads(context), num_workers=1, num_threads=1)
     servers = [
         server(key="step_level", name="batching per step"),
-        server(key="request_level", name="batching per request", program="benchmarks.serving.request_level"),
+        server(key="request_level", name="batching per request", module="benchmarks.serving.request_level"),
     ]
     return open_loops(context, servers, file="open-loop.svg")
 
@@ -104,11 +104,9 @@ def _arrivals(run: Running, rate: float, seconds: float) -> Visit:
     """Requests at this rate for so many seconds, and what the server's metrics, if it has any, say of its steps."""
 
     def visit(number: int) -> dict[str, float]:
-        before = run.metrics()
-        found = run.load(Load(kind="open", rate=rate, seconds=seconds, seed=number))
-        after = run.metrics()
+        found, grown = run.watched(Load(kind="open", rate=rate, seconds=seconds, seed=number))
         steps = {"step_rows": "attendant_step_rows", "efficiency": "attendant_batch_efficiency_ratio"}
-        means = {figure: mean_between(name, before, after) for figure, name in steps.items() if after}
+        means = {figure: mean_of(name, grown) for figure, name in steps.items() if grown}
         return {"p99": found["p99"], "p50": found["p50"], **means}
 
     return visit

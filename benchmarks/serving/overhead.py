@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import NUM_WORKERS, job_of, own_decoder, workers
+from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder, workers
 from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part
 from benchmarks.job import Job
 from benchmarks.serving.closed_loop import MAX_ROUNDS
-from benchmarks.serving.payloads import equal_payloads
-from benchmarks.serving.servers import attendant_server, empty_service, mean_between, running
+from benchmarks.serving.payloads import EQUAL
+from benchmarks.serving.servers import attendant_server, empty_service, mean_of, running
 
 BULK_IN_FLIGHT = 2048
 ECHO_PART = 4
@@ -40,15 +40,13 @@ def overhead(context: Context) -> Part:
     jobs: dict[str, Job] = {}
     with (
         running(attendant_server(context)) as server,
-        running(empty_service(equal_payloads(context))) as empty,
+        running(empty_service(EQUAL.payloads(context))) as empty,
         workers(own_decoder(context, "int8", num_workers=NUM_WORKERS)) as pool,
     ):
         for kind, load in loads.items():
-            before = server.metrics()
-            server.load(load)
-            num_rows = max(1, round(mean_between("attendant_step_rows", before, server.metrics())))
-            jobs[kind] = _job(context, num_rows, num_workers=NUM_WORKERS)
-            pool.run(jobs[kind])
+            _, grown = server.watched(load)
+            num_rows = max(1, round(mean_of("attendant_step_rows", grown)))
+            jobs[kind] = pool.fastest(job_of(context), context.visit_seconds, [num_rows])
         short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
         systems = [
             running_system("served", "server", {f"_{kind}": server.visit(load) for kind, load in loads.items()}),
@@ -80,7 +78,6 @@ def idle_latency(context: Context) -> Part:
     rows: list[list[Cell]] = []
     compared: dict[str, float] = {}
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
-    job = replace(_job(context, 1), num_sentences=max(1, round(context.visit_seconds * 20)))
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
         server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
         with (
@@ -88,7 +85,8 @@ def idle_latency(context: Context) -> Part:
             running(empty_service(server.payloads())) as empty,
             workers(own_decoder(context, "int8", num_threads=num_threads, bare=True)) as bare,
         ):
-            visits = {"server": served.visit(load), "bare graphs": bare.visit(job), "empty service": empty.visit(load)}
+            alone = bare.visit(bare.fastest(job_of(context, num_sentences=NUM_ALONE), load.seconds, [1]))
+            visits = {"server": served.visit(load), "bare graphs": alone, "empty service": empty.visit(load)}
             for warm_up in visits.values():
                 warm_up(0)
             systems = [running_system(name, name, {"": visit}) for name, visit in visits.items()]
@@ -146,9 +144,3 @@ def idle(context: Context) -> Part:
         figures |= {f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes}
     figures["idle_share"] = max(figures["idle_share_1"], figures["idle_share_2"])
     return Part(columns=["server", "share of a core", "resident MiB"], rows=rows, figures=figures)
-
-
-def _job(context: Context, batch_size: int, num_workers: int = 1) -> Job:
-    """Whole batches for every worker, about as many sentences as a visit takes."""
-    num_sentences = num_workers * batch_size * max(1, round(context.visit_seconds * 512 / batch_size))
-    return job_of(context, num_sentences=num_sentences, batch_size=batch_size)

@@ -3,8 +3,8 @@
 import base64
 import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -45,12 +45,20 @@ def real_work(context: Context) -> Work:
     return work
 
 
-def equal_payloads(context: Context) -> Path:
-    return write_payloads(context, "equal", (generate_request(*one) for one in equal_work(context)))
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What servers are asked, whatever the format of each."""
+
+    name: str
+    work: Callable[[Context], Work]
+
+    def payloads(self, context: Context) -> Path:
+        """A file of requests as our server takes them."""
+        return write_payloads(context, self.name, (generate_request(*one) for one in self.work(context)))
 
 
-def real_payloads(context: Context) -> Path:
-    return write_payloads(context, "real-lengths", (generate_request(*one) for one in real_work(context)))
+EQUAL = Traffic("equal", equal_work)
+REAL = Traffic("real-lengths", real_work)
 
 
 def write_payloads(context: Context, name: str, requests: Iterable[bytes]) -> Path:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.results import Cell, Part, Picture
-from benchmarks.serving.payloads import equal_payloads, real_payloads
-from benchmarks.serving.servers import attendant_server, mean_between, running
+from benchmarks.serving.payloads import EQUAL, REAL
+from benchmarks.serving.servers import attendant_server, mean_of, running
 
 PHASES = {
     "step": "steps: the graph",
@@ -26,18 +26,17 @@ def request_time(context: Context) -> Part:
     rows waits for all that its engine does, so that time is parted as the engine's whole time is.
     """
     loads = {
-        "1 client": (equal_payloads, 1),
-        "64 clients": (equal_payloads, 64),
-        "64 clients, real lengths": (real_payloads, 64),
+        "1 client": (EQUAL, 1),
+        "64 clients": (EQUAL, 64),
+        "64 clients, real lengths": (REAL, 64),
     }
     found: dict[str, dict[str, float]] = {}
-    for name, (payloads, num_clients) in loads.items():
-        with running(attendant_server(context, payloads=payloads(context))) as server:
+    for name, (traffic, num_clients) in loads.items():
+        with running(attendant_server(context, payloads=traffic.payloads(context))) as server:
             load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
             server.load(load)
-            before = server.metrics()
-            speed = server.load(load)["speed"]
-            found[name] = request_parts(1e3 * num_clients / speed, before, server.metrics())
+            figures, grown = server.watched(load)
+            found[name] = request_parts(1e3 * num_clients / figures["speed"], grown)
     names = list(next(iter(found.values())))
     totals = {name: sum(parts.values()) for name, parts in found.items()}
     rows: list[list[Cell]] = [[part, *(found[name][part] for name in found)] for part in names]
@@ -60,18 +59,12 @@ def request_time(context: Context) -> Part:
     )
 
 
-def request_parts(latency: float, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Milliseconds of a mean latency, by what they are spent on."""
-
-    def mean(name: str) -> float:
-        return 1e3 * mean_between(f"attendant_{name}_seconds", before, after)
-
-    def spent(phase: str) -> float:
-        key = f"attendant_step_seconds_sum{{{phase}}}"
-        return after[key] - before.get(key, 0.0)
-
-    request, queue, encode, decode = (mean(name) for name in ("request", "queue", "encode", "decode"))
-    spent_in = {phase: spent(phase) for phase in PHASES}
+def request_parts(latency: float, grown: Mapping[str, float]) -> dict[str, float]:
+    """Milliseconds of a mean latency, by what they are spent on, of the `growth` of metrics under load."""
+    request, queue, encode, decode = (
+        1e3 * mean_of(f"attendant_{name}_seconds", grown) for name in ("request", "queue", "encode", "decode")
+    )
+    spent_in = {phase: grown[f"attendant_step_seconds_sum{{{phase}}}"] for phase in PHASES}
     in_engine = {what: (encode + decode) * spent_in[phase] / sum(spent_in.values()) for phase, what in PHASES.items()}
     in_engine[PHASES["encode"]] -= encode
     return {

@@ -18,7 +18,8 @@ from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.measurement import System, Unavailable, Visit, Visits
 from benchmarks.harness.process import KEEP_MEMORY, Process
-from benchmarks.serving.payloads import METHODS, UNARY, equal_payloads
+from benchmarks.program import program
+from benchmarks.serving.payloads import EQUAL, METHODS, UNARY
 
 START_SECONDS = 180.0
 WARM_UP_SECONDS = 1.0
@@ -59,7 +60,7 @@ def attendant_server(
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
     precision: str = "int8",
-    program: str = "server",
+    module: str = "server",
 ) -> Server:
     """The public command.
 
@@ -67,7 +68,7 @@ def attendant_server(
         bundle: None: the context's.
         payloads: None: sentences of the workload's length.
         num_threads: of all workers together.
-        program: the module that Python runs: another one that takes the server's options.
+        module: that Python runs; another one takes the same options.
     """
     layout = f"--workers {num_workers} --threads {num_threads}"
     # A load generator stands for many clients; the server sees one address.
@@ -76,15 +77,15 @@ def attendant_server(
     return Server(
         key=key,
         name=name,
-        command=lambda: [sys.executable, "-m", program, str(bundle or context.bundle), *options],
-        payloads=lambda: payloads or equal_payloads(context),
+        command=lambda: [sys.executable, "-m", module, str(bundle or context.bundle), *options],
+        payloads=lambda: payloads or EQUAL.payloads(context),
         about=f"{precision}, {layout}",
     )
 
 
 def empty_service(payloads: Path) -> Server:
     """What gRPC alone costs."""
-    command = sys.executable, "-m", "benchmarks.serving.echo_server"
+    command = program("serving.echo_server:echo")
     return Server(key="empty", name="empty service", command=lambda: command, payloads=lambda: payloads)
 
 
@@ -156,14 +157,17 @@ class Running:
         self.begin(load)
         return self.end(load)
 
+    def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
+        """The figures of a load, and by how much the samples of the server's metrics grew; see `load` and `metrics`."""
+        before = self.metrics()
+        return self.load(load), growth(before, self.metrics())
+
     def begin(self, load: Load) -> None:
         """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
         method = self._method(load)
         if method not in self.generators:
-            module, target = "benchmarks.serving.generator", self.addresses["serving"]
-            command = sys.executable, "-m", module, target, method, str(self.payloads)
-            self.generators[method] = self.exits.enter_context(Process(command, answers=True))
-            self.generators[method].await_ready()
+            started = load_generator(self.addresses["serving"], method, self.payloads)
+            self.generators[method] = self.exits.enter_context(started)
         self.begun_cpu_seconds[method] = self.process.cpu_seconds()
         self.generators[method].ask(asdict(load))
 
@@ -202,7 +206,20 @@ class Running:
         return METHODS.get(load.kind, self.unary_method)
 
 
-def mean_between(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """The mean of what a histogram took in between two readings of `Running.metrics`."""
-    count, total = (after[f"{name}_{part}"] - before.get(f"{name}_{part}", 0.0) for part in ("count", "sum"))
-    return total / count
+@contextmanager
+def load_generator(target: str, method: str, payloads: Path) -> Iterator[Process]:
+    """A process that calls a method, whose requests are in a file; it is asked each `Load`, and answers `Answered`."""
+    command = program("serving.generator:generate", target=target, method=method, payloads=str(payloads))
+    with Process(command, answers=True) as process:
+        process.await_ready()
+        yield process
+
+
+def growth(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """By how much each sample has grown between two readings of `Running.metrics`."""
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def mean_of(name: str, grown: Mapping[str, float]) -> float:
+    """The mean of what a histogram took in, of the `growth` of its samples."""
+    return grown[f"{name}_sum"] / grown[f"{name}_count"]

@@ -22,7 +22,7 @@ NUM_WARM_UP_WINDOWS = 2
 MIN_WINDOWS = 2
 PEERS = [name for name in TOOLKITS if name != "attendant"]
 ABOUT = (Path(__file__).parent / "about.md").read_text(encoding="utf-8") + "\n".join(
-    f"* {one.name} {one.version}: {one.differences}." for one in TOOLKITS.values()
+    f"* {one.name}: {one.differences}." for one in TOOLKITS.values()
 )
 
 
@@ -64,7 +64,8 @@ def _part(context: Context, *, input_feeding: bool) -> Part:
         "tokens/processor s": lambda one: f"{one.median('cpu_speed'):,.0f}",
         "parameters": lambda one: f"{one.median('parameters') / 1e6:.2f} M",
     }
-    return part_of(found, columns, note=f"Threads of each: {num_threads}.")
+    versions = ", ".join(f"{one.name} {one.version}" for one in toolkits)
+    return part_of(found, columns, note=f"{versions}. Threads of each: {num_threads}.")
 
 
 def peer_names(text: str) -> list[str]:

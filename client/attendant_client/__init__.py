@@ -4,73 +4,26 @@
         generation = await client.generate("hello", beam_size=4)
         print(generation.best.text)
 
-`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal.
+`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal. All of it is
+imported when it is first asked for: the command has something to say to gRPC before.
 """
 
-from attendant_client import attention_map
-from attendant_client.answers import (
-    Delta,
-    Evaluation,
-    FinishReason,
-    Generation,
-    HealthStatus,
-    Hypothesis,
-    Limits,
-    ModelInfo,
-    Score,
-    Source,
-    Timings,
-)
-from attendant_client.blocking import BlockingClient
-from attendant_client.bulk import Bulk
-from attendant_client.client import AttendantClient
-from attendant_client.errors import (
-    AttendantError,
-    DeadlineExceeded,
-    InvalidArgument,
-    NotFound,
-    Overloaded,
-    ServerError,
-    TlsFailed,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-    Violation,
-)
-from attendant_client.options import GenerateOptions, RequestOptions, Sampling
-from attendant_client.streaming import GenerationStream
-from attendant_client.version import VERSION
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "VERSION",
-    "AttendantClient",
-    "AttendantError",
-    "BlockingClient",
-    "Bulk",
-    "DeadlineExceeded",
-    "Delta",
-    "Evaluation",
-    "FinishReason",
-    "GenerateOptions",
-    "Generation",
-    "GenerationStream",
-    "HealthStatus",
-    "Hypothesis",
-    "InvalidArgument",
-    "Limits",
-    "ModelInfo",
-    "NotFound",
-    "Overloaded",
-    "RequestOptions",
-    "Sampling",
-    "Score",
-    "ServerError",
-    "Source",
-    "Timings",
-    "TlsFailed",
-    "Unauthenticated",
-    "Unavailable",
-    "Unimplemented",
-    "Violation",
-    "attention_map",
-]
+if TYPE_CHECKING:
+    from attendant_client.public import *  # noqa: F403
+else:
+    from importlib import import_module
+
+    def __getattr__(name):
+        """What the client offers by that name, or a module of it."""
+        if not name.startswith("__") or name == "__all__":
+            public = import_module("attendant_client.public")
+            if name in ("__all__", *public.__all__):
+                return getattr(public, name)
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")
+
+    def __dir__():
+        return [*globals(), *__getattr__("__all__")]

@@ -7,7 +7,7 @@ docs/experiments/alignment.md says how near it comes.
 
 from collections.abc import Sequence
 
-from attendant_client.answers import EOS, Generation, Score
+from attendant_client.answers import EOS, Generation, Score, attention_of
 
 Link = tuple[int, int]
 
@@ -22,12 +22,9 @@ def links(answer: Generation | Score, *, hypothesis: int = 0) -> tuple[Link, ...
     Raises:
         ValueError: there is no attention in the answer.
     """
-    found = answer.hypotheses[hypothesis] if isinstance(answer, Generation) else answer
-    tokens = found.target_tokens if isinstance(found, Score) else found.tokens
-    if found.attention is None:
-        raise ValueError("the answer has no attention weights; ask for them with attention=True")
+    weights, tokens = attention_of(answer, hypothesis)
     end = len(answer.source_tokens) - 1 if answer.source_tokens[-1] == EOS else None
-    return hard_links(found.attention, len(tokens), end)
+    return hard_links(weights, len(tokens), end)
 
 
 def hard_links(weights: Sequence[Sequence[float]], num_tokens: int, end: int | None = None) -> tuple[Link, ...]:

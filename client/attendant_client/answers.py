@@ -209,6 +209,24 @@ class ModelInfo:
     role: str = "UNSPECIFIED"
 
 
+def attention_of(
+    answer: Generation | Score, hypothesis: int = 0
+) -> tuple[tuple[tuple[float, ...], ...], tuple[str, ...]]:
+    """The attention weights of an answer, and the target tokens of their rows; the end's row has none.
+
+    Raises:
+        ValueError: there is no attention in the answer.
+    """
+    if isinstance(answer, Generation):
+        chosen = answer.hypotheses[hypothesis]
+        weights, tokens = chosen.attention, chosen.tokens
+    else:
+        weights, tokens = answer.attention, answer.target_tokens
+    if weights is None:
+        raise ValueError("the answer has no attention weights; ask for them with attention=True")
+    return weights, tokens
+
+
 def _attention_html(
     weights: Sequence[Sequence[float]] | None, source_tokens: Sequence[str], target_tokens: Sequence[str]
 ) -> str:

@@ -6,7 +6,7 @@ The darker a cell, the more of that row's attention (1 in all) rests on that sou
 import unicodedata
 from collections.abc import Sequence
 
-from attendant_client.answers import EOS, Generation, Score
+from attendant_client.answers import EOS, Generation, Score, attention_of
 
 # The smallest weight of each shade, and how the shades are written.
 THRESHOLDS = (0.05, 0.2, 0.4, 0.7)
@@ -31,13 +31,7 @@ def draw(answer: Generation | Score, *, hypothesis: int = 0, width: int | None =
     Raises:
         ValueError: there is no attention in the answer.
     """
-    if isinstance(answer, Generation):
-        chosen = answer.hypotheses[hypothesis]
-        weights, tokens = chosen.attention, chosen.tokens
-    else:
-        weights, tokens = answer.attention, answer.target_tokens
-    if weights is None:
-        raise ValueError("the answer has no attention weights; ask for them with attention=True")
+    weights, tokens = attention_of(answer, hypothesis)
     return draw_weights(weights, answer.source_tokens, tokens, width=width, ascii_only=ascii_only)
 
 

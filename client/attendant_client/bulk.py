@@ -161,9 +161,11 @@ class Bulk:
                 self._fail_all(partial(DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED, message))
 
     def _fail_all(self, make_error: Callable[[], AttendantError]) -> None:
-        for _, answer in self._asked.values():
+        for number, (_, answer) in self._asked.items():
             if not answer.done():
-                answer.set_exception(make_error())
+                error = make_error()
+                error.request_id = error.request_id or number
+                answer.set_exception(error)
         self._asked.clear()
         self._unsent.clear()
 
@@ -178,4 +180,4 @@ def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool) -> Attendan
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
     if hidden:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream broke")
-    return error_of(raised)
+    return error_of(raised, "")

@@ -11,6 +11,7 @@ import grpc
 from attendant_client.version import VERSION
 
 DEFAULT_PORT = 50051
+MAX_PORT = 65535
 
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -37,6 +38,7 @@ SERVICE_CONFIG = {
     ],
 }
 
+_PORTS = re.compile(r":([0-9]+)(?=,|$)")
 _HOST_ALONE = re.compile(r"(dns:(//[^/]*/)?)?([^:/,\[\]]+|\[[^\]]+\])")
 
 
@@ -61,7 +63,7 @@ def open_channel(
         server_name: whose certificate the server has; empty: the target's.
 
     Raises:
-        ValueError: arguments that exclude or need each other.
+        TypeError, ValueError: a target that is none; arguments that exclude or need each other.
     """
     if (client_certificate is None) != (client_key is None):
         raise ValueError("client_certificate and client_key need each other; one of them is missing")
@@ -87,7 +89,17 @@ def open_channel(
 
 
 def with_port(target: str) -> str:
-    """The target; gRPC would take port 443 where it names a host alone."""
+    """The target; gRPC would take port 443 where it names a host alone, and the remainder of a port above 65535.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(target, str):
+        raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
+    if not target:
+        raise ValueError("target: is empty; HOST:PORT says where the server is")
+    if large := [port for port in _PORTS.findall(target) if int(port) > MAX_PORT]:
+        raise ValueError(f"target={target!r}: port {large[0]} must be at most {MAX_PORT}")
     return f"{target}:{DEFAULT_PORT}" if _HOST_ALONE.fullmatch(target) else target
 
 

@@ -1,6 +1,7 @@
 """The client: one method per call of the API."""
 
 import math
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Literal, Self, Unpack, cast, overload
@@ -11,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, result_of
 from attendant_client.channel import DEFAULT_PORT, open_channel
-from attendant_client.errors import AttendantError, error_of
+from attendant_client.errors import AttendantError, NotFound, error_of
 from attendant_client.messages import (
     generate_request,
     generation_of,
@@ -29,6 +30,8 @@ from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 DEFAULT_TARGET = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CONCURRENCY = 512
+
+_REQUEST_ID = "x-request-id"
 
 
 class AttendantClient:
@@ -161,8 +164,9 @@ class AttendantClient:
         """
         self._check_open()
         request = generate_request(source, request_id, options)
-        timeout = self._timeout_of(options)
-        return GenerationStream(self._seq2seq.GenerateStream(request, timeout=timeout, metadata=self._metadata))
+        request_id, metadata = self._named(request)
+        call = self._seq2seq.GenerateStream(request, timeout=self._timeout_of(options), metadata=metadata)
+        return GenerationStream(call, request_id)
 
     @overload
     def generate_many(
@@ -203,6 +207,8 @@ class AttendantClient:
             return_errors: yield a request's error in its place and go on; otherwise the first one is raised.
             options: of every request, see `GenerateOptions`; `timeout`: seconds that may pass without an answer.
         """
+        if isinstance(sources, str | bytes):
+            raise TypeError(f"sources={sources[:32]!r}: must be a list of texts, or an iterable of them")
         given = cast(RequestOptions, {name: value for name, value in options.items() if name != "timeout"})
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
@@ -279,15 +285,30 @@ class AttendantClient:
     async def health(self, service: str = "", **deadline: Unpack[Deadline]) -> HealthStatus:
         """What the server says of itself, or of one of its services; not retried."""
         request = health_pb2.HealthCheckRequest(service=service)
-        response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
+        try:
+            response = await self._call(self._health.Check, request, deadline)  # type: ignore[attr-defined]  # the stubs lack it
+        except NotFound as error:
+            raise NotFound(error.code, f"service {service!r} is none of the server's; leave it out for all") from error
         return HealthStatus(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
     async def _call(self, method: Callable[..., Any], request: Any, options: Deadline) -> Any:
         self._check_open()
+        request_id, metadata = self._named(request)
         try:
-            return await method(request, timeout=self._timeout_of(options), metadata=self._metadata)
+            return await method(request, timeout=self._timeout_of(options), metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
+            raise error_of(error, request_id) from error
+
+    def _named(self, request: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The request's id and the call's metadata, which has the id where the request has none.
+
+        The client makes it, so that it knows the id of a call whose deadline has passed without a word.
+        """
+        named = request.requests[0] if isinstance(request, pb.GenerateManyRequest) else request
+        if given := getattr(named, "request_id", ""):
+            return given, self._metadata
+        request_id = uuid.uuid4().hex
+        return request_id, (*self._metadata, (_REQUEST_ID, request_id))
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -298,6 +319,8 @@ class AttendantClient:
 
 
 def _checked(timeout: float | None) -> float | None:
+    if not isinstance(timeout, float | int | None):
+        raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None for no deadline")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise ValueError(f"timeout={timeout!r}: must be more than 0 seconds, or None for no deadline")
     return timeout

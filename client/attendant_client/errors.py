@@ -42,7 +42,7 @@ class AttendantError(Exception):
     Attributes:
         code: the gRPC status code.
         message: the server's words, one line.
-        request_id: under which the server's log speaks of the call; empty where the server was not reached.
+        request_id: under which the server's log speaks of the call, if it got there; empty where nothing was sent.
     """
 
     request_id: str = ""
@@ -120,20 +120,24 @@ _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of(error: grpc.aio.AioRpcError) -> AttendantError:
-    """The tree's own error for a failed call, with what google.rpc details say."""
+def error_of(error: grpc.aio.AioRpcError, request_id: str) -> AttendantError:
+    """The tree's own error for a failed call, with what google.rpc details say.
+
+    Args:
+        request_id: the one that it was asked under; the server's own word goes before it.
+    """
     status = _status(error.trailing_metadata())
-    return _with_id(_error(error.code(), error.details() or "", status), status)
+    return _with_id(_error(error.code(), error.details() or "", status), status, request_id)
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:
     """The same for a request of a stream."""
-    return _with_id(_error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status), status)
+    return _with_id(_error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, status), status, "")
 
 
-def _with_id(error: AttendantError, status: status_pb2.Status) -> AttendantError:
+def _with_id(error: AttendantError, status: status_pb2.Status, otherwise: str) -> AttendantError:
     info = _detail(status, error_details_pb2.RequestInfo())
-    error.request_id = info.request_id if info else ""
+    error.request_id = info.request_id if info else otherwise
     return error
 
 

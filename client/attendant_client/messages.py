@@ -1,5 +1,6 @@
 """Plain values to the API's messages and back: the only file, besides the stubs' caller, that sees protobuf."""
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
@@ -45,8 +46,10 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
 
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
-    """The same for a list."""
-    return sized(pb.GenerateManyRequest(requests=[generate_request(one, request_id, options) for one in sources]))
+    """The same for a list of some. One that fails as a whole is known by its first request's id."""
+    request = pb.GenerateManyRequest(requests=[generate_request(one, request_id, options) for one in sources])
+    request.requests[0].request_id = request_id or uuid.uuid4().hex
+    return sized(request)
 
 
 def score_request(

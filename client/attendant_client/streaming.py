@@ -32,8 +32,9 @@ class GenerationStream(Streamed[Generation]):
         AttendantError: while it is iterated over.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, request_id: str) -> None:
         self._call = call
+        self._request_id = request_id
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         try:
@@ -43,7 +44,7 @@ class GenerationStream(Streamed[Generation]):
                 else:
                     yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
+            raise error_of(error, self._request_id) from error
         finally:
             self._call.cancel()
 

@@ -114,7 +114,17 @@ ROWS: dict[str, Sequence[Panel]] = {
         ("Engine, seconds per second", SHARE, [(rate("attendant_step_seconds_sum", "phase"), "{{phase}}")]),
     ],
     "Occupancy": [
-        ("Rows in use", SHARE, [(f"model:attendant_occupancy:ratio{MODEL}", "{{model}}")]),
+        (
+            "Rows in use",
+            SHARE,
+            [
+                (f"model:attendant_occupancy:ratio{MODEL}", "{{model}}"),
+                (
+                    "sum by (instance) (attendant_rows_running) / max by (instance) (attendant_rows_limit)",
+                    "{{instance}}, all models",
+                ),
+            ],
+        ),
         ("Rows per step", NUMBER, [(mean("attendant_step_rows"), "mean")]),
         ("Padding waste", SHARE, [(f"1 - {mean('attendant_batch_efficiency_ratio')}", "of the attention")]),
         (

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attendant.runtime.files import write_text
+from attendant.training.evaluation.bootstrap import interval_text
 from attendant.training.report.pictures.attention_map import attention_map
 from attendant.training.report.pictures.colors import on_paper
 from attendant_client.alignment import Link
@@ -36,7 +37,7 @@ def _row(name: str, one: Agreement) -> list[str]:
     return [
         name,
         f"{one.error_rate:.1f}",
-        f"{one.interval.low:.1f} to {one.interval.high:.1f}",
+        interval_text(one.interval, 1),
         f"{one.precision:.1f}",
         f"{one.recall:.1f}",
     ]

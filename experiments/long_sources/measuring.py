@@ -3,7 +3,6 @@
 Shapes: T sounds, S letters and the end.
 """
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,9 +24,11 @@ from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.metrics import take_statistics
 from experiments.alignment.error_rate import attended, open_model
 from experiments.long_sources.texts import LongSource, run_together
-from experiments.plan import RUNS, load_plan, run_of
+from experiments.plan import RUNS, ended_runs, load_plan, read_results
 
 RESULTS: Final = RUNS / "long-sources.json"
+"""By path."""
+
 PLAN: Final = "which-attention"
 VARIANTS: Final = ("general", "additive", "previous", "input-feeding")
 REFERENCE: Final = Path("models/g2p-en")
@@ -46,7 +47,7 @@ NUM_BINS: Final = 3
 def measure_long_sources() -> None:
     """Measures what is missing in RESULTS of the plan's runs and of REFERENCE. Raises UserError: there are no runs."""
     torch.set_num_threads(1)
-    results, groups = read_results(), list(_draw())
+    results, groups = read_results(RESULTS, {}), list(_draw())
     for path in [path for paths in measured_models().values() for path in paths]:
         if str(path) not in results:
             print(path, flush=True)
@@ -58,19 +59,13 @@ def measured_models() -> dict[str, list[Path]]:
     """The runs of each variant, and REFERENCE. Raises UserError: no training of the plan has ended."""
     plan = load_plan(PLAN)
     found = {
-        variant.what: [run.path for seed in plan.seeds if (run := run_of(PLAN, variant, seed)).evaluations()]
+        variant.what: [run.path for run in ended_runs(PLAN, plan, variant)]
         for variant in plan.variants
         if variant.name in VARIANTS
     }
     if not all(found.values()):
         raise UserError(f"a variant of {PLAN} has no training that has ended: python -m experiments train {PLAN}")
     return found | {str(REFERENCE): [REFERENCE]}
-
-
-def read_results() -> dict[str, Any]:
-    """By path."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    return found
 
 
 def _draw() -> Iterator[list[LongSource]]:

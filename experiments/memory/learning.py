@@ -1,6 +1,5 @@
 """Trains the networks, and measures their gradients and eigenvalues before and after."""
 
-import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import nn
 from attendant.runtime.files import write_json
 from experiments.memory.networks import KINDS, Kind, Network
 from experiments.memory.tasks import Task
-from experiments.plan import RUNS
+from experiments.plan import RUNS, read_results
 
 BATCH_SIZE: Final = 32
 SEEDS: Final = (1, 2, 3)
@@ -27,25 +26,20 @@ NUM_MEASURED: Final = 64
 def learn_all(task: Task) -> None:
     """Trains what is missing in the task's results, and writes each there as soon as it is there."""
     torch.set_num_threads(1)
-    results = read_results(task)
+    path = results_path(task)
+    results = read_results(path, [])
     done = {result["key"] for result in results}
     wanted = list(product(SEEDS, task.optimizers, (True, False), KINDS))
     for place, (seed, optimizer, clips, kind) in enumerate(wanted, 1):
         key = f"{kind.name}; {optimizer}; {'clipped' if clips else 'not clipped'}; seed {seed}"
         if key not in done:
             results.append({"key": key, **learn(task, kind, optimizer, clips=clips, seed=seed)})
-            _path(task).parent.mkdir(parents=True, exist_ok=True)
-            write_json(_path(task), results)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, results)
         print(f"{task.name}, {place} of {len(wanted)}: {key}", flush=True)
 
 
-def read_results(task: Task) -> list[dict[str, Any]]:
-    path = _path(task)
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return found
-
-
-def _path(task: Task) -> Path:
+def results_path(task: Task) -> Path:
     return RUNS / f"memory-{task.name}.json"
 
 

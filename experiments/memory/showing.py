@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
-from attendant.training.report.pictures.colors import FAINT, LINE_STYLES, series_color
-from experiments.memory.learning import read_results
+from attendant.training.report.pictures.colors import FAINT, line_style, series_color
+from experiments.memory.learning import results_path
 from experiments.memory.networks import KINDS
 from experiments.memory.tasks import Task
 from experiments.pages import picture, write_table
+from experiments.plan import read_results
 
 PAGE = "memory"
 NAMES = {"adam": "Adam", "sgd": "SGD"}
 
 
 def show_memory(task: Task) -> None:
-    results = read_results(task)
+    results = read_results(results_path(task), [])
     ways = [(optimizer, clips) for optimizer in task.optimizers for clips in (True, False)]
     headings = ["network", *(f"{NAMES[optimizer]}, {'clipped' if clips else 'not'}" for optimizer, clips in ways)]
     rows = [[kind.name, *(_outcome(_of(results, kind.name, *way)) for way in ways)] for kind in KINDS]
@@ -46,8 +47,7 @@ def _draw_gradients(task: Task, results: Sequence[dict[str, Any]]) -> None:
                 if not shown:
                     continue
                 norms = np.median(shown, 0)
-                style = LINE_STYLES[number % len(LINE_STYLES)]
-                axis.plot(norms, color=series_color(number), linestyle=style, label=kind.name)
+                axis.plot(norms, color=series_color(number), linestyle=line_style(number), label=kind.name)
             axis.axvline(task.lag, color=FAINT, linewidth=0.8)
             axis.set_yscale("log")
             axis.set_ylim(1e-8, 1e3)

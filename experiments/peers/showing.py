@@ -6,11 +6,12 @@ from functools import partial
 from typing import Final
 
 from attendant.training.data.pairs import Example, sample_evenly
-from attendant.training.evaluation.bootstrap import confidence_interval
+from attendant.training.evaluation.bootstrap import confidence_interval, interval_text
 from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.run.loading import load_run
+from benchmarks import ROOT
 from experiments.pages import write_table
-from experiments.peers.tasks import OUR_DECODING, ROOT, Contest, Peer, answers_of, contests, load_peers, symbols
+from experiments.peers.tasks import OUR_DECODING, Contest, Peer, answers_of, contests, load_peers, symbols
 from experiments.peers.training import Progress, best_checkpoint
 
 Decode = Callable[[Sequence[Example], int], tuple[list[str], float]]
@@ -37,8 +38,7 @@ def show_peers() -> None:
     rows: list[list[str]] = []
     for contest in contests():
         if (ROOT / contest.task.bundle).exists() and contest.run.recipe_path.exists():
-            model = load_run(contest.run.path).model
-            size = sum(one.numel() for one in model.parameters())
+            size = load_run(contest.run.path).model.num_parameters
             rows.append(_row(contest, "Attendant", size, partial(_ours, contest)))
         for name in contest.task.peers:
             if Progress.of(contest.folder / name).ended:
@@ -52,12 +52,11 @@ def _row(contest: Contest, what: str, num_parameters: int, decode: Decode) -> li
     lines, _ = decode(examples, TOGETHER)
     texts = [target.decode_tokens(line.split()) for line in lines]
     taken = take_statistics(metric, texts, [example.references for example in examples])
-    interval = confidence_interval(taken)
-    assert interval is not None
+    interval = interval_text(confidence_interval(taken))
     # What it takes to start is in both, and goes out by the difference.
     alone = sample_evenly(examples, NUM_ALONE + 1)
     milliseconds = 1000 * (decode(alone, 1)[1] - decode(alone[:1], 1)[1]) / NUM_ALONE
-    found = f"{taken.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}", f"{milliseconds:.1f}"
+    found = f"{taken.value:.2f}", interval, f"{milliseconds:.1f}"
     return [contest.task.question, what, f"{num_parameters:,}", metric, *found]
 
 

@@ -4,7 +4,7 @@ import resource
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -18,12 +18,12 @@ from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.directory import Run
 from attendant.training.table import Count, Table
+from benchmarks import ROOT
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.harness.measurement import Unavailable
+from experiments.plan import RUNS
 
 FOLDER: Final = Path(__file__).parent
-ROOT: Final = FOLDER.parents[1]
-RUNS: Final = ROOT / "runs" / "experiments" / "peers"
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation")
 OUR_DECODING: Final = """\
 import sys, attendant
@@ -104,7 +104,7 @@ class Contest:
 
     @property
     def folder(self) -> Path:
-        return RUNS / self.name
+        return ROOT / RUNS / "peers" / self.name
 
     @property
     def run(self) -> Run:
@@ -112,9 +112,7 @@ class Contest:
 
     def tests(self) -> list[Example]:
         """Raises UserError: the data is not here; training fetches it."""
-        files = self.run.recipe().data.files("test")
-        assert files is not None
-        return group_references(read_pairs(files))
+        return group_references(_pairs(self.run.recipe(), "test"))
 
     def write_data(self) -> None:
         """Training and validation pairs, and the vocabulary, where they are not there yet."""
@@ -125,7 +123,7 @@ class Contest:
         sides = self.run.tokenizers()
         bounds = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
         for split in SPLITS:
-            lines = [(symbols(sides[0], one.source), symbols(sides[1], one.target)) for one in _pairs(recipe, split)]
+            lines = [(symbols(sides[0], one.source), symbols(sides[1], one.target)) for one in _learned(recipe, split)]
             kept = [
                 line for line in lines if all(0 < len(side) <= bound for side, bound in zip(line, bounds, strict=True))
             ]
@@ -166,11 +164,15 @@ def contests() -> list[Contest]:
     return [Contest(name, task) for name, task in load_peers().tasks.items()]
 
 
-def _pairs(recipe: Recipe, split: Split) -> Sequence[Pair]:
-    """All pairs to be learned; for validation as many sources as we take, with their first references."""
+def _pairs(recipe: Recipe, split: Split) -> Iterable[Pair]:
     files = recipe.data.files(split)
     assert files is not None
-    pairs = list(read_pairs(files))
+    return read_pairs(files)
+
+
+def _learned(recipe: Recipe, split: Split) -> Iterable[Pair]:
+    """All pairs to be learned; for validation as many sources as we take, with their first references."""
+    pairs = _pairs(recipe, split)
     if split == "train":
         return pairs
     chosen = sample_evenly(group_references(pairs), recipe.validation.max_examples)

@@ -1,9 +1,9 @@
 """Peers learn for as much processor time as our model did; what was interrupted goes on from its last checkpoint."""
 
-import json
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,10 @@ import psutil
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
+from benchmarks import ROOT
 from benchmarks.harness.process import cpu_seconds, tree
-from experiments.peers.tasks import ROOT, Contest, Peer, contests, load_peers
+from experiments.peers.tasks import Contest, Peer, contests, load_peers
+from experiments.plan import read_results
 
 WATCH_SECONDS: Final = 2.0
 SAVING_SECONDS: Final = 120.0
@@ -34,8 +36,7 @@ class Progress:
 
     @classmethod
     def of(cls, folder: Path) -> "Progress":
-        path = folder / "progress.json"
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
+        return cls(**read_results(folder / "progress.json", {}))
 
 
 def train_peers() -> None:
@@ -57,17 +58,19 @@ def train_peers() -> None:
 
 def last_checkpoint(folder: Path, peer: Peer) -> Path | None:
     """Of any of its trainings; None: there is none yet."""
-    found = [path for path in folder.glob(f"model-*/{peer.checkpoints}") if not path.is_symlink()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    return _newest(path for path in folder.glob(f"model-*/{peer.checkpoints}") if not path.is_symlink())
 
 
 def best_checkpoint(folder: Path, peer: Peer) -> Path:
     """What it is to be judged by. Raises UserError: there is none yet."""
-    best = max(folder.glob(f"model-*/{peer.best}"), key=lambda path: path.stat().st_mtime) if peer.best else None
-    found = best or last_checkpoint(folder, peer)
+    found = _newest(folder.glob(f"model-*/{peer.best}")) if peer.best else last_checkpoint(folder, peer)
     if found is None:
         raise UserError(f"{folder}: it has no checkpoint yet: python -m experiments peers train")
     return found.resolve()
+
+
+def _newest(paths: Iterable[Path]) -> Path | None:
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _train(contest: Contest, name: str, peer: Peer) -> None:

@@ -6,7 +6,7 @@ Read are config.yaml, the vocabularies that JoeyNMT leaves beside it, and the we
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 import yaml
@@ -35,6 +35,8 @@ MAX_LENGTH_RATIO = 1.5
 
 def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such model folder or checkpoint")
     file = path / "best.ckpt" if path.is_dir() else path
     config = _configuration(file.parent / "config.yaml")
     data = config.table("data")
@@ -44,7 +46,8 @@ def read(path: Path, segmented: bool) -> Imported:
     names = [special.value(name, default) for name, default in SPECIAL.items()]
     source = _vocabulary(file.parent / "src_vocab.txt", names)
     target = _vocabulary(file.parent / "trg_vocab.txt", names)
-    model, tensors = _model(config.table("model"), Weights(file, _state(file)), source, target)
+    weights = Weights(file, table_of(file, read_torch(file), "model_state"))
+    model, tensors = _model(config.table("model"), weights, source, target)
     testing = config.table("testing")
     max_target_tokens = testing.value("max_output_length", -1)
     return Imported(
@@ -71,19 +74,19 @@ def _or(limit: int, otherwise: int) -> int:
 def _configuration(path: Path) -> Settings:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
     return Settings(path, found if isinstance(found, dict) else {})
-
-
-def _state(file: Path) -> dict[str, Any]:
-    return table_of(file, read_torch(file), "model_state")
 
 
 def _vocabulary(path: Path, special: Sequence[str]) -> Vocabulary:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: can't be read: {error}") from None
     return Vocabulary(path, lines[:-1] if lines[-1] == "" else lines, special)
 

@@ -28,10 +28,6 @@ class Weights:
             raise UserError(f"{self._path}: it has no weights {name}, which its model should have")
         return found.float()
 
-    def ignore(self, name: str) -> None:
-        """They are there a second time, or belong to training alone."""
-        self._left.pop(name, None)
-
     def cell(self, ours: str, theirs: str) -> dict[str, Tensor]:
         """One direction of a recurrent layer, whose gates stand in torch's order.
 

@@ -16,6 +16,7 @@ from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import VerificationPlan
 from attendant.export.verification.reference import NUM_REFERENCE
 from attendant.runtime.bundle.manifest import (
+    NAME_PATTERN,
     Certificate,
     DecodingDefaults,
     Evaluation,
@@ -31,8 +32,6 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.loading import LoadedRun
-
-NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 MAX_BEAM_SIZE = 32
 """A request's rows are memory and time of everybody's; more hypotheses than this have never helped quality."""

@@ -203,5 +203,5 @@ class _Conversion:
 
 def _is_too_large(values: Sequence[ir.Value]) -> bool:
     """Whether a constant among these is beyond fp16."""
-    constants = [values.const_value.numpy() for values in values if values.const_value is not None]
+    constants = [value.const_value.numpy() for value in values if value.const_value is not None]
     return any(one.size and np.abs(one).max() > PRODUCT_MAX for one in constants)

@@ -23,14 +23,13 @@ from attendant.export.tracing.onnx_layers import with_onnx_layers
 from attendant.export.tracing.traced import TracedGraph, TracedPair
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
+from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.candidates import candidates
 
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
-MAX_GRAPH_BYTES = 2**31 - 1
-"""What one protobuf message can hold."""
 
 
 class _StateGraph(nn.Module):

@@ -52,7 +52,7 @@ def certify_traced(grid: GridComparison, model: Seq2Seq) -> Certificate:
         return max(TOLERANCE, ROUNDING_MULTIPLE * own)
 
     # Decodings would only repeat, at length, what differs here.
-    grid.refuse(agreement.differences(allowed, must_be_invariant=must_be_invariant))
+    grid.refuse([*agreement.differences(allowed), *(agreement.variation_lines() if must_be_invariant else ())])
     report = grid.compare_decodings(allowed("step/log_probs"))
     grid.refuse([*report.token_lines, *(report.batch_lines if must_be_invariant else ())])
     return grid.certificate(agreement, report, tolerance=TOLERANCE, reference_errors=rounding.largest_errors())

@@ -16,6 +16,9 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = "model.sig"
 """Of all other files; it stands beside them and is listed nowhere."""
 
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,63}"
+"""Of a bundle's name."""
+
 MAX_TOKENS = 65_536
 """Of a source or a target: memory is reserved for it, so that it may not be whatever a manifest likes to say."""
 
@@ -261,7 +264,7 @@ class FileEntry(Section):
 
 class Manifest(Section):
     format_version: int = FORMAT_VERSION
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    name: str = Field(pattern=f"^{NAME_PATTERN}$")
     digest: str = ""
     model: dict[str, Any]
     source: SourceSide

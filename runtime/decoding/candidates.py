@@ -41,10 +41,6 @@ class Candidates:
         log_probs = log_probs[rows]
         return cls(ids[rows], log_probs, log_probs.astype(np.float64))
 
-    def num_possible(self, row: int) -> int:
-        """How many of a row's candidates are not banned."""
-        return int((self.scores[row] > IMPOSSIBLE).sum())
-
     def force(self, row: int, token_id: int, log_prob: float) -> None:
         """Leaves a row this symbol alone."""
         self.ids[row, 0], self.log_probs[row, 0], self.scores[row, 0] = token_id, log_prob, log_prob

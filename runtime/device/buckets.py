@@ -157,17 +157,14 @@ class BufferSets(Generic[Key, Content]):
         Where there are enough sets of the shape, or of all, it is a new one for the holder alone.
         """
         sets = self._sets.get(key, [])
-        for one in sets:
-            if one.free:
-                lease = Lease(one.number)
-                one.holder = weakref.ref(lease)
-                return one.content, lease
-        size = self.size(key)
-        if len(sets) >= self.sets_per_shape or self._bytes + size > self.max_bytes:
-            return self.make(key), Lease(None)
-        added = _Set(self.make(key), next(self._numbers))
-        self._sets.setdefault(key, []).append(added)
-        self._bytes += size
-        lease = Lease(added.number)
-        added.holder = weakref.ref(lease)
-        return added.content, lease
+        taken = next((one for one in sets if one.free), None)
+        if taken is None:
+            size = self.size(key)
+            if len(sets) >= self.sets_per_shape or self._bytes + size > self.max_bytes:
+                return self.make(key), Lease(None)
+            taken = _Set(self.make(key), next(self._numbers))
+            self._sets.setdefault(key, []).append(taken)
+            self._bytes += size
+        lease = Lease(taken.number)
+        taken.holder = weakref.ref(lease)
+        return taken.content, lease

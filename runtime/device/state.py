@@ -75,13 +75,7 @@ class HeldTensors(Mapping[str, TensorView]):
 class StateScope:
     """The state tensors of one scope: allocates them, and reorders, joins and widens them where they lie."""
 
-    def __init__(
-        self,
-        specs: Sequence[TensorSpec],
-        provider: Provider,
-        num_threads: int,
-        max_bytes: int = MAX_FIXED_BYTES // 2,
-    ) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], provider: Provider, num_threads: int) -> None:
         """Specs of the step's inputs, whose first axis is N; there may be none."""
         self._specs = tuple(specs)
         self._provider: Provider = provider
@@ -90,8 +84,9 @@ class StateScope:
         self._has_positions = any(axis is not None for axis in self._axes.values())
         # Loaded here and not when first needed: while a session loads, standard error is held back.
         self._sessions = {num_parts: self._load(num_parts) for num_parts in (1, 2)} if specs else {}
+        # One half is for the other scope.
         self._sets: BufferSets[tuple[int, int], dict[str, DeviceTensor]] = BufferSets(
-            make=self._allocate, size=self._bytes, max_bytes=max_bytes
+            make=self._allocate, size=self._bytes, max_bytes=MAX_FIXED_BYTES // 2
         )
 
     def fits(self, held: HeldTensors, count: int, width: int) -> bool:

@@ -56,7 +56,7 @@ class DeviceStepper:
             num_threads: for the few sizes that are worked out on the CPU; None: all that the quota grants.
             cuda_graphs: record and replay the steps of shapes that come back; where the graph can't be recorded, a
                 line in the log says so, and steps are run as they are.
-            captures: how many are recorded, and when; None: as device_buckets says.
+            captures: how many are recorded, and when; None: as device/buckets.py says.
 
         Raises:
             UserError: the bundle has no such precision, or the host no such provider.

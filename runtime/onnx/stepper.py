@@ -204,17 +204,12 @@ class OnnxStepper:
             free = free[int(mask.sum()) :]
         for one in given:
             self._release(one)
-        return _BufferedState(
-            row_tensors={
-                name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
-                for name in self._row_names
-            },
-            source_tensors=buffers.tensors(),
-            source_lengths=buffers.lengths[: buffers.num_slots].copy(),
-            row_sources=np.concatenate([place[state.row_sources] for state, place in zip(states, slots, strict=True)]),
-            min_queries=self._min_queries,
-            buffers=buffers,
-        )
+        row_tensors = {
+            name: joined([state.row_tensors[name] for state in states], self._position_axes[name], buffers.width)
+            for name in self._row_names
+        }
+        row_sources = [place[state.row_sources] for state, place in zip(states, slots, strict=True)]
+        return self._over(buffers, row_tensors, np.concatenate(row_sources))
 
     def _compacted(self, state: DecoderState, rows: Ids) -> DecoderState:
         """The state of `rows` without free slots, no wider than its widest source."""
@@ -222,17 +217,16 @@ class OnnxStepper:
         width = common_width(state.source_lengths[live])
         buffers = self._new_buffers(state, int(live.sum()), width)
         slots = self._write(buffers, state, live)
-        return _BufferedState(
-            row_tensors={
-                name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
-                for name, tensor in state.row_tensors.items()
-            },
-            source_tensors=buffers.tensors(),
-            source_lengths=buffers.lengths[: buffers.num_slots].copy(),
-            row_sources=slots[state.row_sources[rows]],
-            min_queries=self._min_queries,
-            buffers=buffers,
-        )
+        row_tensors = {
+            name: narrowed(tensor, self._position_axes[name], width).take(rows, axis=0)
+            for name, tensor in state.row_tensors.items()
+        }
+        return self._over(buffers, row_tensors, slots[state.row_sources[rows]])
+
+    def _over(self, buffers: SourceBuffers, row_tensors: Mapping[str, Array], row_sources: Ids) -> _BufferedState:
+        """Rows [R, ...], and their sources [R], over what the buffers hold now."""
+        lengths = buffers.lengths[: buffers.num_slots].copy()
+        return _BufferedState(row_tensors, buffers.tensors(), lengths, row_sources, self._min_queries, buffers=buffers)
 
     def _release(self, given: DecoderState | Taken) -> None:
         """Lets the next steps write to the row tensors of a state that was given away."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_SHOWN_VIOLATIONS: Final = 8
+MAX_SHOWN_CHARACTERS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,14 @@ def summary(violations: Sequence[Violation]) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def shortened(value: str, max_characters: int = 32) -> str:
+def shortened(value: str) -> str:
     """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
-    return repr(value if len(value) <= max_characters else value[: max_characters - 3] + "...")
+    return repr(cut(value))
+
+
+def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """The text, of which at most so many characters are left, with dots at the end."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _shown(value: object) -> str:

@@ -21,7 +21,7 @@ from attendant.server.access.certificates import (
     http_context,
     server_credentials,
 )
-from attendant.server.access.clients import address_of, subject_of
+from attendant.server.access.clients import address_of, in_metadata, subject_of
 from attendant.server.access.rates import Rates
 from attendant.server.access.reloading import Reloaded
 from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
@@ -74,7 +74,7 @@ class Access:
         """
         if self.tokens is not None:
             try:
-                return self.tokens.value.name_of(_authorization(context))
+                return self.tokens.value.name_of(in_metadata(context, "authorization"))
             except Unauthenticated:
                 if self.admin_tokens is None:
                     raise
@@ -91,7 +91,7 @@ class Access:
         """
         if self.admin_tokens is None:
             raise Unauthenticated(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
-        return self.admin_tokens.value.name_of(_authorization(context))
+        return self.admin_tokens.value.name_of(in_metadata(context, "authorization"))
 
     @contextmanager
     def following_files(self) -> Iterator[None]:
@@ -154,13 +154,6 @@ def open_access(config: ServerConfig) -> Access:
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),
     )
-
-
-def _authorization(context: Any) -> str | None:
-    for key, value in context.invocation_metadata():
-        if key == "authorization":
-            return value if isinstance(value, str) else value.decode("latin-1")
-    return None
 
 
 def is_loopback(host: str) -> bool:

@@ -32,6 +32,14 @@ def subject_of(auth_context: dict[str, Any]) -> str:
     return ""
 
 
+def in_metadata(call: Any, key: str) -> str:
+    """What a call's metadata, or headers, say under a key; empty where they say nothing."""
+    for name, value in call.invocation_metadata():
+        if name == key:
+            return value if isinstance(value, str) else str(value.decode("latin-1"))
+    return ""
+
+
 @lru_cache(maxsize=4096)
 def _without_port(host_and_port: str) -> str:
     host = unquote(host_and_port).rpartition(":")[0].strip("[]")

@@ -17,7 +17,11 @@ NO_LIMIT = float("inf")
 
 
 class Rates:
-    """The accounts of the clients that were seen last."""
+    """The accounts of the clients that were seen last.
+
+    Attributes:
+        limited: there is a limit; where there is none, `take` need not be called.
+    """
 
     def __init__(
         self,
@@ -28,7 +32,7 @@ class Rates:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """None: no limit."""
-        self._limited = requests_per_second is not None or bytes_per_second is not None
+        self.limited = requests_per_second is not None or bytes_per_second is not None
         self._requests_per_second = requests_per_second or NO_LIMIT
         self._bytes_per_second = bytes_per_second or NO_LIMIT
         self._max_clients = max_clients
@@ -40,9 +44,10 @@ class Rates:
         return len(self._paid_at)
 
     def take(self, client: str, num_bytes: int, num_requests: int = 1) -> float:
-        """Takes requests of so many bytes in all; or takes nothing, and returns the seconds until it would (else 0)."""
-        if not self._limited:
-            return 0.0
+        """Charges a client for requests of so many bytes in all, and returns 0.
+
+        A client that is too far ahead is charged nothing. What is returned then: the seconds until it would be let in.
+        """
         now = self._clock()
         requests, of_bytes = self._paid_at.get(client, (now, now))
         wait = max(requests, of_bytes) - BURST_SECONDS - now

@@ -37,13 +37,13 @@ class Tokens:
         for name, digest in names_and_digests:
             self._found.setdefault(digest[:_INDEXED_BYTES], []).append((digest, name))
 
-    def name_of(self, authorization: str | None) -> str:
-        """The client whose token stands in an `authorization` header; None: there is no header.
+    def name_of(self, authorization: str) -> str:
+        """The client whose token stands in an `authorization` header; empty: there is no header.
 
         Raises:
             Unauthenticated: no bearer token, or one that is not known.
         """
-        scheme, _, token = (authorization or "").partition(" ")
+        scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated("this server asks for a token; send it as `authorization: Bearer TOKEN`")
         presented = digest_of(token.strip())

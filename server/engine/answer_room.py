@@ -84,8 +84,8 @@ class AnswerShare:
 
     async def take(self, num_bytes: int) -> None:
         """Waits until so much may be held, and the client takes answers. A stream that holds nothing need not wait."""
-        # Waking up for what others free would hasten little: who waits holds something, and soon gives it back, or
-        # its client does not read.
+        # What others free wakes nobody up here, which would gain little: a stream that waits holds something itself.
+        # It gives that back soon, or its client does not read.
         while self.held_bytes and (self.is_stalled or self.held_bytes + num_bytes > self._room.free_bytes - num_bytes):
             self._freed.clear()
             await self._freed.wait()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server import deadlines
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.queueing.lengths import Lengths
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
@@ -30,10 +31,11 @@ longer for the requests of others beside them. A heavy client becomes light agai
 would be stepped as two batches that take turns."""
 
 FILL = 0.5
-"""The part of what its deadline leaves that a request may be expected to wait: waits vary, and estimates are rough."""
+"""A request may be expected to wait for this part of the time that its deadline leaves beside the decoding: waits vary,
+and estimates are rough."""
 
 GENEROSITY = 2.0
-"""A request that nobody is in the way of is tried if its deadline leaves it this part of the expected time."""
+"""Where nothing runs, a request is tried although it is expected to take this many times what its deadline leaves."""
 
 MEMORY = 64
 """Answers that a correction is made of, about."""
@@ -132,7 +134,7 @@ class _Place(NamedTuple):
 
 
 class _Correction:
-    """What answers take over what was expected of them: whatever the estimate knows nothing of is in it.
+    """The seconds that answers take, over those that were expected. It stands for all that the estimate leaves out.
 
     Attributes:
         factor: a moving average; no answer counts for more than MAX_FACTOR, nor for less than its inverse.
@@ -229,9 +231,9 @@ class Door:
             stats = outcome.stats
             self._lengths.note(len(request.source_ids), request.options, stats.steps)
             self._learn(entry, stats.total, stats.steps, late=False)
-        # gRPC may notice a deadline before the engine does: its caller has gone then.
+        # Callers may notice their deadline before the engine does: they have gone then.
         elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
-            outcome is None and request.deadline is not None and now >= request.deadline
+            outcome is None and request.deadline is not None and deadlines.has_passed(request.deadline - now)
         ):
             self._learn(entry, now - request.submitted, 0, late=True)
 

@@ -10,15 +10,16 @@ from typing import Any, Protocol
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from attendant.server import deadlines
 from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
-# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and their attribute for it.
+# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and their attribute for it. No
+# method here has many requests and one response.
 KINDS = {
     (False, False): ("unary", grpc.unary_unary_rpc_method_handler, "unary_unary"),
     (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler, "unary_stream"),
-    (True, False): ("client_stream", grpc.stream_unary_rpc_method_handler, "stream_unary"),
     (True, True): ("bidi_stream", grpc.stream_stream_rpc_method_handler, "stream_stream"),
 }
 
@@ -50,7 +51,7 @@ class Wrapper(Protocol):
     """What stands around a method: one of the two is called in its place."""
 
     async def answer(self, request: Any, context: Any) -> Any:
-        """For a method that has one response."""
+        """For a method that has one request and one response."""
 
     def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """For a method that has any number of responses."""
@@ -85,9 +86,10 @@ class _MeasuredRpc:
         self._seconds = metrics.seconds.labels(*labels)
 
     async def answer(self, request: Any, context: Any) -> Any:
-        """Handles a call that has one response."""
+        """Handles a call that has one request and one response."""
         with self._watching(context):
-            response = await self._behaviour(self._incoming(request), context)
+            self._received.inc()
+            response = await self._behaviour(request, context)
             self._sent.inc()
             return response
 
@@ -138,5 +140,4 @@ class _MeasuredRpc:
 
 def cancellation_code(context: Any) -> str:
     """Why an RPC's task was cancelled: gRPC does not say, but the deadline does."""
-    remaining = context.time_remaining()
-    return "DEADLINE_EXCEEDED" if remaining is not None and remaining <= 0 else "CANCELLED"
+    return "DEADLINE_EXCEEDED" if deadlines.has_passed(context.time_remaining()) else "CANCELLED"

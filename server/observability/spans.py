@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
-from importlib.metadata import version
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -13,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from attendant.runtime.command import installed_version
 from attendant.server.engine.request import RequestStats
 
 NANOSECONDS = 10**9
@@ -26,7 +26,7 @@ PARENT: ContextVar[Context | None] = ContextVar("parent", default=None)
 
 def otlp_provider() -> TracerProvider:
     """Sends spans by OTLP over gRPC, in batches, from a thread; what can't be sent in time is dropped."""
-    ours = Resource({"service.name": "attendant", "service.version": version("attendant")})
+    ours = Resource({"service.name": "attendant", "service.version": installed_version()})
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

@@ -147,7 +147,11 @@ async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None
                 listening.enter_context(
                     accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES)
                 )
-            yield int(listener.getsockname()[1])
+            try:
+                yield int(listener.getsockname()[1])
+            finally:
+                # What has just been accepted becomes a connection: otherwise asyncio would leave it open.
+                await asyncio.sleep(POLL_SECONDS)
     finally:
         give_up = loop.time() + END_SECONDS
         while any(one.is_answering for one in _bounded(state)) and loop.time() < give_up:

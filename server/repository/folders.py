@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, NAME_PATTERN
 from attendant.runtime.errors import UserError
 from attendant.server.access.reloading import State, state_of
 
 POLICY_NAME: Final = "serving.toml"
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME: Final = re.compile(NAME_PATTERN)
 LABEL: Final = re.compile(r"(?=.{1,64}\Z)\d+([._-]\d+)*", re.ASCII)
 """Numbers, so that it is plain which is the latest: 7, 1.10, 2026-11-22. Folders of other names are left alone."""
 

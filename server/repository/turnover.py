@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Engine:
-    """How a version's engine is. It does not know the version, so that nothing of the engine's holds that."""
+    """The state of a version's engine. The engine's callbacks hold this instead of the version, which has to end."""
 
     available: bool = True
     dead: bool = False

@@ -22,8 +22,8 @@ from attendant.server.engine.request import Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
-from attendant.server.servicers.request_context import RequestContext, identify
-from attendant.server.servicers.requests import MAX_REQUEST_ID_CHARACTERS, ParsedRequest, parsed, read_generate
+from attendant.server.servicers.request_context import MAX_ID_CHARACTERS, RequestContext, id_of, identify
+from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
@@ -38,6 +38,7 @@ class _Item:
     """A request of the stream, and how far it has come. The message itself is not kept.
 
     Attributes:
+        request_id: for the answer; empty where the request can't be decoded.
         parsed: None until it has been checked.
         num_bytes: of the room for answers, that it holds.
         submitted: None until the engine has the request.
@@ -78,7 +79,7 @@ class BatchStream:
         self._share = room.open()
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
-        # With the id of the request that met it first; empty: it met none.
+        # With the id of the request that met it first, or the call's.
         self._ends_with: tuple[Unavailable, str] | None = None
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None]
@@ -101,7 +102,7 @@ class BatchStream:
                 self._changed.clear()
                 if closing.done() and not reading.done():
                     reading.cancel()
-                    self._ends_with = Draining(), ""
+                    self._ends_with = self._refused(Draining())
                 while self._ended:
                     item = self._ended.popleft()
                     fields = result_fields(item.request_id, item.context, item.parsed, item.outcome)
@@ -128,11 +129,17 @@ class BatchStream:
                 self._telling.cancel()
             self._abandon(asyncio.CancelledError())
 
+    def _refused(self, error: Unavailable) -> tuple[Unavailable, str]:
+        """What ends the stream beside all of its requests, counted and logged."""
+        refused = self._begin(id_of(self._context), "")
+        refused.end(error)
+        return error, refused.request_id
+
     async def _read(self) -> None:
         async for request in self._requests:
             identify(request)
-            request_id = request.request_id[:MAX_REQUEST_ID_CHARACTERS]
-            item = _Item(request_id, self._begin(request_id, request.model[:MAX_REQUEST_ID_CHARACTERS]))
+            request_id = request.request_id[:MAX_ID_CHARACTERS]
+            item = _Item(request_id, self._begin(request_id, request.model))
             self._in.add(item)
             try:
                 await self._submit(item, request)

@@ -20,7 +20,7 @@ from attendant.server.observability.rpc_metrics import Wrapper, wrapped
 from attendant.server.observability.tracing import tracer
 from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.many import MAX_REQUESTS
-from attendant.server.servicers.request_context import RequestContext
+from attendant.server.servicers.request_context import RequestContext, refuse
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant.server.servicers.status import abort
 
@@ -49,7 +49,7 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         if service in (SERVICE_NAME, inference.SERVICE_NAME):
             return wrapped(handler, partial(self.guarded, method))
         if service in self._closed:
-            return wrapped(handler, partial(_Guarded, self._access.client_of, Rates(), _refuse))
+            return wrapped(handler, partial(_Guarded, self._access.client_of, Rates(), self._uncounted(method)))
         return handler
 
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
@@ -61,18 +61,20 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
 
-        async def refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
-            request_id = getattr(request, "request_id", getattr(request, "id", ""))
-            model = getattr(request, "model", getattr(request, "model_name", getattr(request, "name", "")))
-            counted = RequestContext(method, self._catalogue, self._metrics, request_id, model)
+        async def end(request: Any, context: Any, error: AttendantError) -> NoReturn:
+            counted = RequestContext.of(method, self._catalogue, self._metrics, context, request)
             counted.end(error)
             await abort(context, error, counted.request_id)
 
-        return refuse
+        return end
 
+    def _uncounted(self, method: str) -> Refuse:
+        """Refuses a call of another service."""
 
-async def _refuse(request: Any, context: Any, error: AttendantError) -> NoReturn:
-    await abort(context, error)
+        async def end(_: Any, context: Any, error: AttendantError) -> NoReturn:
+            await refuse(context, method, error, self._metrics)
+
+        return end
 
 
 class _Guarded:
@@ -91,9 +93,10 @@ class _Guarded:
 
     async def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """A request too many is refused; those of a stream are read later instead."""
-        await self._let_in(request, context)
+        is_stream = hasattr(request, "__aiter__")
+        await self._let_in(request, context, paced=is_stream)
         revoked: list[AttendantError] = []
-        if _is_stream(request):
+        if is_stream:
             request = self._paced(request, context, revoked)
         answer = self._behaviour(request, context)
         if hasattr(answer, "__aiter__"):
@@ -104,13 +107,14 @@ class _Guarded:
         for error in revoked:
             await self._refuse(request, context, error)
 
-    async def _let_in(self, request: Any, context: Any) -> None:
+    async def _let_in(self, request: Any, context: Any, *, paced: bool = False) -> None:
+        """`paced`: it is a stream, whose requests are let in one by one."""
         if (traced := tracer()) is not None:
             traced.note_parent(context.invocation_metadata())
         try:
             client = self._client_of(context)
             CLIENT.set(client)
-            if not _is_stream(request) and (wait_seconds := self._rates.take(client, *_size(request))) > 0:
+            if not paced and (wait_seconds := self._wait_seconds(client, request)) > 0:
                 raise RateLimited(wait_seconds)
         except RateLimited as error:
             await self._refuse(request, context, error)
@@ -129,9 +133,13 @@ class _Guarded:
             except Unauthenticated as error:
                 revoked.append(error)
                 return
-            while (wait_seconds := self._rates.take(client, *_size(request))) > 0:
+            while (wait_seconds := self._wait_seconds(client, request)) > 0:
                 await asyncio.sleep(wait_seconds)
             yield request
+
+    def _wait_seconds(self, client: str, request: Any) -> float:
+        """Lets a request in, or says when it would be."""
+        return self._rates.take(client, *_size(request)) if self._rates.limited else 0.0
 
 
 def _size(request: Any) -> tuple[int, int]:
@@ -140,7 +148,3 @@ def _size(request: Any) -> tuple[int, int]:
     # What a tensor really has is seen when it is read; where its shape says otherwise, it is refused.
     shaped = [math.prod(tensor.shape) for tensor in getattr(request, "inputs", ())]
     return request.ByteSize(), max(1, listed, *(min(size, MAX_REQUESTS) for size in shaped))
-
-
-def _is_stream(request: Any) -> bool:
-    return hasattr(request, "__aiter__")

@@ -9,23 +9,24 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
-from attendant.server.errors import AttendantError, TooManyStreams, Undecodable, Unread
+from attendant.server.errors import TooManyStreams, Undecodable, Unread
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.inference import names as inference
+from attendant.server.servicers.request_context import refuse
 from attendant.server.servicers.seq2seq import SERVICE_NAME
-from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
+YOUNG_SECONDS = 0.05
+"""A message that is sent with its call is read within so long, also where many calls come at once on a busy machine."""
 POLL_SECONDS = 0.005
 
 Context = Any
@@ -37,7 +38,8 @@ class Bounds:
     """What calls may hold before they have said all that they want.
 
     Attributes:
-        max_unread: unary calls whose message has not arrived whole. Each may hold as much as the longest message.
+        max_unread: unary calls whose message has not arrived whole after YOUNG_SECONDS. Each may hold as much as the
+            longest message.
         unread_seconds: how long such a message may take.
         max_streams: calls that stream requests or answers. Each may hold as much.
     """
@@ -56,10 +58,9 @@ class Incoming(grpc.aio.ServerInterceptor):
         # Path -> handler, for the paths that a service has: they are few, and don't change once a server runs. The
         # interceptors inside are asked once for each.
         self._handlers: dict[str, Any] = {}
-        # Unary calls and when they began, in order of arrival.
-        self._unread: dict[Context, float] = {}
+        # The messages of unary calls, and since when they are waited for, in order of arrival.
+        self._unread: dict[asyncio.Future[Any], float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._evictions: set[asyncio.Task[None]] = set()
         self._num_streams = 0
         self._under_way: set[Context] = set()
 
@@ -89,13 +90,13 @@ class Incoming(grpc.aio.ServerInterceptor):
         async def answers_to_one(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begin(context)
             request = await self._one(context, decode)
-            async for response in self._streamed(handler.unary_stream, request, context):
+            async for response in self._streamed(handler.unary_stream, request, context, decode.method):
                 yield response
 
         async def answers_to_many(_: Any, context: Context) -> AsyncIterator[Any]:
             self._begin(context)
             decoded = self._many(context, decode)
-            async for response in self._streamed(handler.stream_stream, decoded, context):
+            async for response in self._streamed(handler.stream_stream, decoded, context, decode.method):
                 yield response
 
         if not handler.response_streaming:
@@ -109,18 +110,17 @@ class Incoming(grpc.aio.ServerInterceptor):
 
     async def _one(self, context: Context, decode: "Decoder") -> Any:
         """The only request of a call."""
-        if len(self._unread) >= self._bounds.max_unread:
-            # The oldest: whoever sends its message with the call is read within milliseconds.
-            self._evict(next(iter(self._unread)))
-        self._unread[context] = time.monotonic()
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+        message = read(context)
+        self._unread[message] = time.monotonic()
+        self._give_up_old()
         try:
-            raw = await read(context)
+            raw = await message
+        except Unread as error:
+            await refuse(context, decode.method, error, self._metrics)
         finally:
-            self._unread.pop(context, None)
+            self._unread.pop(message, None)
         if raw is grpc.aio.EOF:
-            await self._refuse(context, Undecodable(0))
+            await refuse(context, decode.method, Undecodable(0), self._metrics)
         return await self._decoded(raw, context, decode)
 
     async def _many(self, context: Context, decode: "Decoder") -> AsyncIterator[Any]:
@@ -130,14 +130,14 @@ class Incoming(grpc.aio.ServerInterceptor):
     async def _decoded(self, raw: bytes, context: Context, decode: "Decoder") -> Any:
         request = decode(raw)
         if isinstance(request, UndecodableRequest) and not decode.is_ours:
-            await self._refuse(context, Undecodable(len(raw)))
+            await refuse(context, decode.method, request.error, self._metrics)
         return request
 
     async def _streamed(
-        self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], request: Any, context: Context
+        self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], request: Any, context: Context, method: str
     ) -> AsyncIterator[Any]:
         if self._num_streams >= self._bounds.max_streams:
-            await self._refuse(context, TooManyStreams(self._bounds.max_streams))
+            await refuse(context, method, TooManyStreams(self._bounds.max_streams), self._metrics, request)
         self._num_streams += 1
         try:
             async for response in behaviour(request, context):
@@ -145,59 +145,49 @@ class Incoming(grpc.aio.ServerInterceptor):
         finally:
             self._num_streams -= 1
 
+    def _give_up_old(self) -> None:
+        """Gives up messages that take too long, the oldest sooner where there are too many; and looks again later."""
+        now = time.monotonic()
+        while self._unread:
+            message, began = next(iter(self._unread.items()))
+            if now - began < (YOUNG_SECONDS if self._has_too_many else self._bounds.unread_seconds):
+                break
+            self._give_up(message)
+        if not self._unread:
+            return
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + (YOUNG_SECONDS if self._has_too_many else SWEEP_SECONDS)
+        if self._sweeper is None or self._sweeper.when() > look_at:
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+            self._sweeper = loop.call_at(look_at, self._sweep)
+
+    @property
+    def _has_too_many(self) -> bool:
+        return len(self._unread) > self._bounds.max_unread
+
     def _sweep(self) -> None:
-        """Ends the calls whose message takes too long."""
         self._sweeper = None
-        too_old = time.monotonic() - self._bounds.unread_seconds
-        for context, began in list(self._unread.items()):
-            if began > too_old:
-                self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
-                return
-            self._evict(context)
+        self._give_up_old()
 
-    def _evict(self, context: Context) -> None:
-        """Its task waits for the message: once the call is aborted, gRPC ends the waiting."""
-        del self._unread[context]
-        task = asyncio.create_task(self._tell(context))
-        self._evictions.add(task)
-        task.add_done_callback(self._evictions.discard)
-
-    async def _tell(self, context: Context) -> None:
-        with suppress(grpc.aio.BaseError, asyncio.CancelledError):  # that it is aborted; or has ended by itself
-            await self._refuse(context, Unread())
-
-    async def _refuse(self, context: Context, error: AttendantError) -> NoReturn:
-        """Ends a call that no method has seen.
-
-        Raises:
-            grpc.aio.AbortError: gRPC's own.
-            asyncio.CancelledError: its caller has gone meanwhile.
-        """
-        try:
-            await abort(context, error)
-        except grpc.aio.AbortError:
-            self._metrics.rejected.labels("", error.reason).inc()
-            raise
-        except grpc.aio.InternalError:
-            raise asyncio.CancelledError from None
-        raise AssertionError("abort returned")
+    def _give_up(self, message: "asyncio.Future[Any]") -> None:
+        del self._unread[message]
+        if not message.done():
+            message.set_exception(Unread())
 
 
-async def read(context: Context) -> Any:
-    """The next message of a call, as bytes; `grpc.aio.EOF` where there is none.
+def read(context: Context) -> "asyncio.Future[Any]":
+    """A future of a call's next message, as bytes; `grpc.aio.EOF` where there is none.
 
     Whoever waits may be cancelled, and gRPC's reading goes on until the call has ended: cancelled itself, it would
     never free what it has allocated (grpc/grpc#43360). A task of its own for it would take four times as long.
-
-    Raises:
-        grpc.aio.AbortError: the call has been aborted; gRPC's own.
     """
     reading = context.read()
     # It waits once: for the future that gRPC's core resolves.
     arrived = reading.send(None)
     message: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     arrived.add_done_callback(partial(_finish, reading, message))
-    return await message
+    return message
 
 
 def _finish(reading: Coroutine[Any, Any, Any], message: "asyncio.Future[Any]", _: Any) -> None:
@@ -217,13 +207,19 @@ class Decoder:
     Attributes:
         is_ours: the method belongs to a service of ours, which is given what can't be decoded too: to answer and to
             count it like any other request.
+        method: its name.
     """
 
     def __init__(
-        self, path: str, deserialize: Callable[[bytes], Any], explain: Callable[[Exception], str] = lambda _: ""
+        self,
+        path: str,
+        deserialize: Callable[[bytes], Any],
+        explain: Callable[[bytes, Exception], UndecodableRequest] = lambda raw, _: UndecodableRequest(
+            len(raw), Undecodable(len(raw))
+        ),
     ) -> None:
-        """`explain`: what to tell the caller of what `deserialize` raises."""
-        _, service, self._method = path.split("/")
+        """`explain`: what stands in the place of a request of which `deserialize` raises that."""
+        _, service, self.method = path.split("/")
         self.is_ours = service in (SERVICE_NAME, inference.SERVICE_NAME)
         self._deserialize = deserialize
         self._explain = explain
@@ -232,5 +228,5 @@ class Decoder:
         try:
             return self._deserialize(raw)
         except Exception as error:  # protobuf has several
-            log.warning("undecodable message", extra={"method": self._method, "bytes": len(raw)})
-            return UndecodableRequest(len(raw), why=self._explain(error))
+            log.warning("undecodable message", extra={"method": self.method, "bytes": len(raw)})
+            return self._explain(raw, error)

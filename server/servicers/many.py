@@ -1,27 +1,22 @@
 """GenerateMany: a list in one call. It is let in as a whole or not at all; then each request ends for itself."""
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from attendant.runtime.requests.violations import Violation
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.servicers.request_context import RequestContext, identify
-from attendant.server.servicers.requests import (
-    MAX_REQUEST_ID_CHARACTERS,
-    ParsedRequest,
-    off_the_loop,
-    read_generate,
-    submit_all,
-)
+from attendant.server.observability.rpc_metrics import cancellation_code
+from attendant.server.servicers.request_context import RequestContext, id_of, identify
+from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate, submit_all
 from attendant.server.servicers.results import result_fields
+from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -41,7 +36,6 @@ class _Item:
         submitted: None where it was refused.
     """
 
-    request_id: str
     context: RequestContext
     read: ParsedRequest | AttendantError | None = None
     submitted: asyncio.Future[Outcome] | None = None
@@ -51,41 +45,40 @@ async def answers_to(
     asked: messages.GenerateManyRequest | UndecodableRequest,
     catalogue: Catalogue,
     begin: Callable[[str, str], RequestContext],
-    timeout_seconds: float | None,
-    refuse: Callable[[AttendantError, str], Awaitable[NoReturn]],
+    call: Any,
 ) -> messages.GenerateManyResponse:
     """Decodes all, and answers in their order. Cancelling it frees the rows of all within a step.
 
     Args:
         begin: makes the context of a request that has this id and names this model.
-        timeout_seconds: what is left until the deadline of the call.
-        refuse: ends the call where it fails as a whole, under the id of its first request. InvalidArgument: it is no
+        call: gRPC's context.
+
+    Raises:
+        grpc.aio.AbortError: the call fails as a whole, under the id of its first request. InvalidArgument: it is no
             list, or too long, or its answers could be. Overloaded: not all of them can be let in. Unavailable,
             InternalError: what concerns every request alike.
     """
-    began = time.monotonic()
     try:
         requests = _listed(asked)
     except AttendantError as error:
-        unlisted = begin("", "")
+        unlisted = begin(id_of(call), "")
         unlisted.end(error)
-        await refuse(error, unlisted.request_id)
-    ids = [(one.request_id[:MAX_REQUEST_ID_CHARACTERS], one.model[:MAX_REQUEST_ID_CHARACTERS]) for one in requests]
-    items = deque(_Item(request_id, begin(request_id, model)) for request_id, model in ids)
+        await abort(call, error, unlisted.request_id)
+    items = deque(_Item(begin(one.request_id, one.model)) for one in requests)
+    first_id = items[0].context.request_id
     try:
-        catalogue.all()
         await off_the_loop(asked.ByteSize(), partial(_read, items, requests, catalogue))
         _check_answers(items)
-        _submit(items, None if timeout_seconds is None else timeout_seconds - (time.monotonic() - began))
+        _submit(items, call.time_remaining())
         return messages.GenerateManyResponse(results=await _results(items))
     except BaseException as raised:
-        late = timeout_seconds is not None and time.monotonic() - began >= timeout_seconds
+        code = cancellation_code(call)
         for item in items:
             if item.submitted is not None:
                 item.submitted.cancel()
-            item.context.end(raised, "DEADLINE_EXCEEDED" if late else "CANCELLED")
+            item.context.end(raised, code)
         if (told := error_of(raised)) is not None:
-            await refuse(told, ids[0][0])
+            await abort(call, told, first_id)
         raise
 
 
@@ -136,7 +129,7 @@ async def _results(items: deque[_Item]) -> list[dict[str, Any]]:
         assert not isinstance(outcome, ParsedRequest)
         parsed = item.read if isinstance(item.read, ParsedRequest) else None
         items.popleft()
-        fields = result_fields(item.request_id, item.context, parsed, outcome)
+        fields = result_fields(item.context.request_id, item.context, parsed, outcome)
         assert fields is not None, "what ends the whole call was raised"
         results.append(fields)
         if len(results) % ANSWERS_IN_A_ROW == 0:

@@ -1,14 +1,17 @@
 """What every request has in common, an RPC's own or one of a stream's: it is counted and logged once, when it ends."""
 
+import asyncio
 import itertools
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from attendant.server.access.clients import CLIENT
+import grpc
+
+from attendant.server.access.clients import CLIENT, address_of, in_metadata
 from attendant.server.errors import AttendantError, error_of
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
@@ -22,8 +25,12 @@ log = logging.getLogger(__name__)
 
 # Refused, in one way or another: neither a fault of ours, nor the end of the caller's patience.
 REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"})
-MAX_LOGGED_CHARACTERS = 128
 
+MAX_ID_CHARACTERS: Final = 128
+"""Of a request's id; and of any other word of a caller's that is kept or logged."""
+
+GIVEN_ID_KEY = "x-request-id"
+"""In a call's metadata or its HTTP headers: the id of a request whose message has none, or is not read."""
 
 PROCESS = secrets.token_hex(6)
 NUMBERS = itertools.count(1)
@@ -34,10 +41,24 @@ def new_id() -> str:
     return f"{PROCESS}-{next(NUMBERS):x}"
 
 
-def identify(request: Any) -> None:
-    """Gives a request an id where its caller gave it none: by it the answer, an error and the log speak of it."""
-    if not request.request_id and not isinstance(request, UndecodableRequest):
-        request.request_id = new_id()
+def id_of(call: Any, request: Any = None) -> str:
+    """A request's own id, else the one in the call's metadata, else one that is made up.
+
+    Args:
+        request: anything that has no id is taken for a request without one.
+    """
+    given = _field(request, "request_id", "id") or in_metadata(call, GIVEN_ID_KEY)
+    return given[:MAX_ID_CHARACTERS] or new_id()
+
+
+def identify(request: Any, call: Any = None) -> None:
+    """Gives a request an id where its caller gave it none: by it the answer, an error and the log speak of it.
+
+    Args:
+        call: None: it is one of several of a call.
+    """
+    if getattr(request, "request_id", None) == "" and not isinstance(request, UndecodableRequest):
+        request.request_id = new_id() if call is None else id_of(call)
 
 
 _level = logging.DEBUG
@@ -47,6 +68,20 @@ def log_requests(always: bool) -> None:
     """Whether the line of each request is at level info instead of debug: a switch of the process, like the log."""
     global _level  # noqa: PLW0603  # a process has one log
     _level = logging.INFO if always else logging.DEBUG
+
+
+def model_of(request: Any) -> str:
+    """The name of the model that a request is for, as its protocol spells that; empty where it names none."""
+    return _field(request, "model", "model_name", "name")
+
+
+def _field(request: Any, *names: str) -> str:
+    """The field of the first of these names that a request has; empty where it has none. A miss takes a microsecond."""
+    for name in names:
+        value: str | None = getattr(request, name, None)
+        if value is not None:
+            return value
+    return ""
 
 
 class RequestContext:
@@ -65,12 +100,17 @@ class RequestContext:
         self._method = method
         self._catalogue = catalogue
         self._metrics = metrics
-        self.request_id = request_id[:MAX_LOGGED_CHARACTERS] or new_id()
-        self._model = model
+        self.request_id = request_id[:MAX_ID_CHARACTERS] or new_id()
+        self._model = model[:MAX_ID_CHARACTERS]
         self._began = time.monotonic()
         self.client = CLIENT.get()
         traced = tracer()
         self.trace: RequestTrace | None = None if traced is None else traced.begin(method, self.request_id)
+
+    @classmethod
+    def of(cls, method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any) -> "RequestContext":
+        """Of a call's only request, of whatever protocol."""
+        return cls(method, catalogue, metrics, id_of(call, request), model_of(request))
 
     def end(self, raised: BaseException | None, cancelled_as: str = "CANCELLED") -> AttendantError | None:
         """Counts and logs the request.
@@ -85,7 +125,7 @@ class RequestContext:
         label, seconds = self._catalogue.label_of(self._model), time.monotonic() - self._began
         error = error_of(raised)
         if error is not None and error.code == "INTERNAL":
-            facts = self._facts(label) | {"reason": error.reason}
+            facts = _facts(self.request_id, self.client, self._method, label) | {"reason": error.reason}
             log.error("internal error", exc_info=None if error is raised else raised, extra=facts)
         code = error.code if error is not None else "OK" if raised is None else cancelled_as
         exemplar = None
@@ -96,17 +136,46 @@ class RequestContext:
         if error is not None and code in REFUSALS:
             self._metrics.rejected.labels(label, error.reason).inc()
         if log.isEnabledFor(_level):
-            facts = self._facts(label) | {"code": code, "seconds": round(seconds, 6)}
-            log.log(_level, "request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
+            facts = _facts(self.request_id, self.client, self._method, label)
+            _log_end(facts | {"code": code, "seconds": round(seconds, 6)}, error)
         return error
 
-    def _facts(self, label: str) -> dict[str, object]:
-        return {
-            "request_id": self.request_id,
-            "client": self.client[:MAX_LOGGED_CHARACTERS],
-            "method": self._method,
-            "model": label,
-        }
+
+async def refuse(call: Any, method: str, error: AttendantError, metrics: Metrics, request: Any = None) -> NoReturn:
+    """Ends a call that no method has seen, or none of ours.
+
+    Args:
+        request: None: it has not been read.
+
+    Raises:
+        grpc.aio.AbortError: gRPC's own.
+        asyncio.CancelledError: its caller has gone; it is neither counted nor logged.
+    """
+    request_id = id_of(call, request)
+    try:
+        await abort(call, error, request_id)
+    except grpc.aio.AbortError:
+        refused(call, method, error, metrics, request_id)
+        raise
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+    raise AssertionError("abort returned")
+
+
+def refused(call: Any, method: str, error: AttendantError, metrics: Metrics, request_id: str) -> None:
+    """Counts and logs such a call; `method`: empty where it is for none that there is."""
+    metrics.rejected.labels("", error.reason).inc()
+    if log.isEnabledFor(_level):
+        client = CLIENT.get() or address_of(call.peer())
+        _log_end(_facts(request_id, client, method, "") | {"code": error.code}, error)
+
+
+def _facts(request_id: str, client: str, method: str, label: str) -> dict[str, object]:
+    return {"request_id": request_id, "client": client[:MAX_ID_CHARACTERS], "method": method, "model": label}
+
+
+def _log_end(facts: dict[str, object], error: AttendantError | None) -> None:
+    log.log(_level, "request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
 
 
 @asynccontextmanager

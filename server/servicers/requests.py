@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.requests import reading
@@ -17,12 +17,11 @@ from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import ServedModel
 from attendant.server.observability.tracing import TRACE
 from attendant.server.servicers.decoding import read_options
+from attendant.server.servicers.request_context import MAX_ID_CHARACTERS
 from attendant_client.fields import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 Request = messages.GenerateRequest | messages.ScoreRequest
-
-MAX_REQUEST_ID_CHARACTERS: Final = 128
 
 REQUEST_BYTES = 2048
 TOKEN_BYTES = 96
@@ -184,8 +183,8 @@ def _side(request: Request, side: str, violations: Violations) -> Side | None:
 def check_request_id(request_id: str, violations: Violations) -> None:
     """It is written to the log, and back to the caller: anything short will do, on one line."""
     violations.require(
-        len(request_id) <= MAX_REQUEST_ID_CHARACTERS and request_id.isprintable(),
+        len(request_id) <= MAX_ID_CHARACTERS and request_id.isprintable(),
         "request_id",
         request_id,
-        f"at most {MAX_REQUEST_ID_CHARACTERS} characters, none of them control characters",
+        f"at most {MAX_ID_CHARACTERS} characters, none of them control characters",
     )

@@ -15,7 +15,6 @@ from attendant.server.servicers.conversion import generate_fields, model_message
 from attendant.server.servicers.many import answers_to
 from attendant.server.servicers.request_context import RequestContext, answering, identify
 from attendant.server.servicers.requests import parsed, read_generate, read_score
-from attendant.server.servicers.status import abort
 from attendant.server.servicers.streaming import streamed
 from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -37,7 +36,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_room: AnswerRoom) -> None:
         self._catalogue = catalogue
         self._answer_room = answer_room
-        self._begin = {method: partial(RequestContext, method, catalogue, metrics) for method in METHODS}
+        self._metrics = metrics
 
     async def Generate(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -60,7 +59,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        begin = self._begin["GenerateBatch"]
+        begin = partial(RequestContext, "GenerateBatch", self._catalogue, self._metrics)
         stream = BatchStream(requests, context, self._catalogue, begin, self._answer_room)
         async with aclosing(stream.answers()) as answers:
             async for answer in answers:
@@ -69,8 +68,8 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateMany(  # noqa: N802
         self, request: messages.GenerateManyRequest, context: Context
     ) -> messages.GenerateManyResponse:
-        begin, refuse = self._begin["GenerateMany"], partial(abort, context)
-        return await answers_to(request, self._catalogue, begin, context.time_remaining(), refuse)
+        begin = partial(RequestContext, "GenerateMany", self._catalogue, self._metrics)
+        return await answers_to(request, self._catalogue, begin, context)
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request, context):
@@ -81,7 +80,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
     ) -> messages.ListModelsResponse:
-        async with answering(self._begin["ListModels"]("", ""), context):
+        async with self._answering("ListModels", request, context):
             decoded(request)
             return messages.ListModelsResponse(
                 models=[
@@ -92,11 +91,11 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             )
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
-        async with answering(self._begin["GetModel"]("", request.model), context):
+        async with self._answering("GetModel", request, context):
             routes = self._catalogue.routes(decoded(request).model)
             model = routes.find(request.version) if request.version else routes.stable
             return model_message(model, routes.role_of(model))
 
     def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
-        identify(request)
-        return answering(self._begin[method](request.request_id, request.model), context)
+        identify(request, context)
+        return answering(RequestContext.of(method, self._catalogue, self._metrics, context, request), context)

@@ -15,11 +15,11 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 REQUEST_ID_KEY = "attendant-request-id"
 
 
-def status_of(error: AttendantError, request_id: str = "") -> status_pb2.Status:
-    """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early.
+def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
+    """The status with its details: BadRequest where a request is wrong, RetryInfo where it came too early, RequestInfo.
 
     Args:
-        request_id: under which the log speaks of the request: its RequestInfo.
+        request_id: under which the log speaks of the request.
     """
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
     details: list[Message] = []
@@ -36,8 +36,7 @@ def status_of(error: AttendantError, request_id: str = "") -> status_pb2.Status:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_seconds * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    if request_id:
-        details.append(error_details_pb2.RequestInfo(request_id=request_id))
+    details.append(error_details_pb2.RequestInfo(request_id=request_id))
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
@@ -45,7 +44,7 @@ def status_of(error: AttendantError, request_id: str = "") -> status_pb2.Status:
     return status
 
 
-async def abort(context: Any, error: AttendantError, request_id: str = "") -> NoReturn:
+async def abort(context: Any, error: AttendantError, request_id: str) -> NoReturn:
     """Ends an RPC with an error.
 
     Args:
@@ -53,12 +52,10 @@ async def abort(context: Any, error: AttendantError, request_id: str = "") -> No
 
     gRPC's own retries know nothing of RetryInfo: they obey the pushback, so both are sent.
     """
-    status = status_of(error, request_id)
+    metadata: list[tuple[str, str | bytes]] = [(DETAILS_KEY, status_of(error, request_id).SerializeToString())]
     # A header holds ASCII only; the details hold any id.
-    in_header = request_id.isascii() and request_id.isprintable() and bool(request_id)
-    metadata: list[tuple[str, str | bytes]] = [(REQUEST_ID_KEY, request_id)] if in_header else []
-    if status.details:
-        metadata.append((DETAILS_KEY, status.SerializeToString()))
+    if request_id.isascii() and request_id.isprintable():
+        metadata.append((REQUEST_ID_KEY, request_id))
     if isinstance(error, Overloaded):
         metadata.append((PUSHBACK_KEY, str(math.ceil(error.retry_seconds * 1000))))
     await context.abort(grpc.StatusCode[error.code], str(error), tuple(metadata))

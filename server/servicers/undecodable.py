@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
-from attendant.server.errors import Undecodable
+from attendant.server.errors import AttendantError
 
 T = TypeVar("T")
 
@@ -13,13 +13,13 @@ class UndecodableRequest:
     """Bytes that are no message of the method's.
 
     Attributes:
-        why: for the caller; empty: nothing is known but that.
+        error: what the caller is told.
     """
 
     num_bytes: int
+    error: AttendantError
     request_id: str = ""
     model: str = ""
-    why: str = ""
 
     def ByteSize(self) -> int:  # noqa: N802  # as protobuf's messages have it
         return self.num_bytes
@@ -29,8 +29,8 @@ def decoded(request: T | UndecodableRequest) -> T:
     """The request, where it is one.
 
     Raises:
-        Undecodable
+        AttendantError: what its caller is told.
     """
     if isinstance(request, UndecodableRequest):
-        raise Undecodable(request.num_bytes, request.why)
+        raise request.error
     return request

@@ -25,14 +25,14 @@ from attendant.server.errors import InvalidArgument
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
-from attendant.server.servicers.status import status_of
-from attendant.server.web.bodies import JSON, read_body
+from attendant.server.web.bodies import JSON, Body, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
 from attendant.server.web.endpoints import CallRoom, Endpoint, MakeRequest, Method, StreamEndpoint
 from attendant.server.web.openapi import document
 from attendant.server.web.playground import page_routes
-from attendant.server.web.problems import HttpError, problem_response
+from attendant.server.web.problems import HttpError, refusal
 from attendant.server.web.routes import ROUTES, STREAM, ApiRoute
 
 CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
@@ -58,12 +58,12 @@ def add_api(
     servicer = Seq2SeqServicer(catalogue, metrics, answer_room)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
     room = CallRoom()
-    guards = [Middleware(KnownHosts)] if is_loopback(host) else []
+    guards = [Middleware(KnownHosts, metrics)] if is_loopback(host) else []
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
         allow_methods=("GET", "POST"),
-        allow_headers=("authorization", "content-type", TIMEOUT_HEADER),
+        allow_headers=("authorization", "content-type", TIMEOUT_HEADER, GIVEN_ID_KEY),
         expose_headers=("retry-after",),
     )
 
@@ -71,10 +71,10 @@ def add_api(
         return kind(Method(name, servicer, gatekeeper, room), metrics, make_request)
 
     def route(one: ApiRoute) -> BaseRoute:
-        make_request = read_body if one.verb == "POST" else partial(_of_path, one.method)
+        make_request = partial(_request, one)
         answering: ASGIApp = endpoint(Endpoint, one.method, make_request)
         if one.streaming is not None:
-            answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request))
+            answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request), metrics)
         middleware = [*guards, *([cors] if origins else [])]
         # Preflights are answered by the middleware, on the same path.
         methods = [one.verb, *(["OPTIONS"] if origins else [])]
@@ -87,37 +87,47 @@ def add_api(
 
     pages = [Route("/openapi.json", openapi, middleware=guards), *page_routes(guards)]
     app.router.routes.extend([*map(route, ROUTES), *pages])
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, partial(_refused, metrics))
 
 
-async def _of_path(method: str, request: Request) -> Message:
-    """A request whose fields are parameters of the path and, where the path has none of that name, the query's."""
-    request_class = GetMessageClass(SERVICE.methods_by_name[method].input_type)
-    given = {name: request.query_params.get(name, "") for name in request_class.DESCRIPTOR.fields_by_name}
+async def _request(route: ApiRoute, request: Request) -> Body | Message:
+    """What is asked by a body, or by the parameters of path and query.
+
+    Raises:
+        InvalidArgument: the query has others than the route knows.
+        HttpError, ClientDisconnect: as `read_body`.
+    """
+    if unknown := request.query_params.keys() - {*route.query_parameters}:
+        limit = f"some of {', '.join(route.query_parameters)}" if route.query_parameters else "empty"
+        raise InvalidArgument(Violation("query", shortened(", ".join(sorted(unknown))), limit, quoted=True))
+    if route.verb == "POST":
+        return await read_body(request)
+    request_class = GetMessageClass(SERVICE.methods_by_name[route.method].input_type)
+    given = {name: request.query_params.get(name, "") for name in route.query_parameters}
     return request_class(**given | request.path_params)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refused(metrics: Metrics, request: Request, error: Exception) -> Response:
     """What no route takes."""
     assert isinstance(error, HTTPException), "that is what this is for"
     status = HTTPStatus(error.status_code)
     message = f"{request.method} {request.url.path[:100]!r}: {status.description}; /openapi.json lists the paths"
-    refusal = HttpError(status, CODES[status], message, error.headers)
-    return refusal.response()
+    return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), metrics)
 
 
 class Either:
     """Leads a request to one of two endpoints, by its parameter `stream`."""
 
-    def __init__(self, whole: ASGIApp, streamed: ASGIApp) -> None:
+    def __init__(self, whole: ASGIApp, streamed: ASGIApp, metrics: Metrics) -> None:
         self._by_value = {"0": whole, "1": streamed}
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = HTTPConnection(scope).query_params.get(STREAM, "0")
         endpoint = self._by_value.get(given)
         if endpoint is None:
             wrong = Violation(STREAM, shortened(given), "0 or 1", quoted=True)
-            endpoint = problem_response(status_of(InvalidArgument(wrong)))
+            endpoint = refusal(scope, "", InvalidArgument(wrong), self._metrics)
         await endpoint(scope, receive, send)
 
 
@@ -127,12 +137,13 @@ class KnownHosts:
     On a loopback address, a request must be for `localhost` or for an address.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = HTTPConnection(scope).headers.get("host", "")
-        app = self._app if _is_local(host) else MISDIRECTED.response()
+        app = self._app if _is_local(host) else refusal(scope, "", MISDIRECTED, self._metrics)
         await app(scope, receive, send)
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from starlette.requests import Request
 
 from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant.server.servicers.incoming import Decoder
-from attendant.server.servicers.requests import LOOP_BYTES, READERS
+from attendant.server.servicers.requests import off_the_loop
 from attendant.server.servicers.undecodable import UndecodableRequest
+from attendant.server.web.faults import undecodable
 from attendant.server.web.problems import HttpError
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -25,36 +27,31 @@ WRITERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
 """Where large answers become text, as large requests are read on a thread of their own."""
 LOOP_ANSWER_BYTES = 4096
 
-MAX_REASON_CHARACTERS = 300
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
-    """A request that is not parsed yet: credentials and rates come first."""
+    """A request that is not parsed yet: credentials and rates come first.
+
+    Attributes:
+        request_id: its caller's; empty until it is parsed.
+    """
 
     raw: bytes
+    request_id: str = ""
 
     def ByteSize(self) -> int:  # noqa: N802  # as protobuf's messages have it
         return len(self.raw)
 
-    async def message(self, path: str, request_class: type[Message]) -> Message | UndecodableRequest:
-        """What the body says.
-
-        Args:
-            path: of the method, as gRPC writes it.
-        """
-        decode = Decoder(path, lambda raw: json_format.Parse(raw, request_class()), _reason)
-        found: Message | UndecodableRequest
-        if len(self.raw) <= LOOP_BYTES:
-            found = decode(self.raw)
-        else:
-            found = await asyncio.get_running_loop().run_in_executor(READERS, decode, self.raw)
+    async def message(self, decode: Decoder) -> Message | UndecodableRequest:
+        """What the body says."""
+        found: Message | UndecodableRequest = await off_the_loop(len(self.raw), partial(decode, self.raw))
+        self.request_id = getattr(found, "request_id", "")
         return found
 
 
-def _reason(error: Exception) -> str:
-    reason = " ".join(str(error).split())
-    return reason if len(reason) <= MAX_REASON_CHARACTERS else reason[: MAX_REASON_CHARACTERS - 3] + "..."
+def decoder_of(path: str, request_class: type[Message]) -> Decoder:
+    """Makes messages of JSON; `path`: of the method, as gRPC writes it."""
+    return Decoder(path, lambda raw: json_format.Parse(raw, request_class()), partial(undecodable, request_class))
 
 
 async def read_body(request: Request) -> Body:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope
 from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.access.certificates import PEER_CERTIFICATE, subject_in_peer_certificate
 from attendant.server.errors import InvalidArgument
+from attendant.server.servicers.request_context import GIVEN_ID_KEY, new_id
 from attendant.server.servicers.status import DETAILS_KEY
 
 TIMEOUT_HEADER = "request-timeout"
@@ -32,16 +33,17 @@ class Aborted(Exception):
 class HttpCall:
     """Stands where our methods expect gRPC's servicer context."""
 
-    def __init__(self, scope: Scope) -> None:
-        """Raises InvalidArgument where the header of the deadline is none."""
+    def __init__(self, scope: Scope, seconds: float = MAX_SECONDS) -> None:
+        """`seconds`: until its deadline."""
         self._connection = HTTPConnection(scope)
-        self._deadline = time.monotonic() + _timeout(self._connection)
+        self._deadline = time.monotonic() + seconds
+        self._request_id = self._connection.headers.get(GIVEN_ID_KEY) or new_id()
 
     def time_remaining(self) -> float:
         return self._deadline - time.monotonic()
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        return self._connection.headers.items()
+        return [(GIVEN_ID_KEY, self._request_id), *self._connection.headers.items()]
 
     def peer(self) -> str:
         """The other end, written as gRPC writes it."""
@@ -53,19 +55,21 @@ class HttpCall:
         return {"x509_subject": [subject_in_peer_certificate(certificate).encode()]} if certificate else {}
 
     async def abort(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str | bytes]] = ()
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str | bytes]]
     ) -> NoReturn:
-        """Raises Aborted."""
-        metadata = dict(trailing_metadata)
-        status = status_pb2.Status(code=code.value[0], message=details)
-        if packed := metadata.get(DETAILS_KEY):
-            assert isinstance(packed, bytes), "the key says that it is binary"
-            status.ParseFromString(packed)
-        raise Aborted(status)
+        """Raises Aborted, with the status of the metadata, which says the same."""
+        packed = dict(trailing_metadata)[DETAILS_KEY]
+        assert isinstance(packed, bytes), "the key says that it is binary"
+        raise Aborted(status_pb2.Status.FromString(packed))
 
 
-def _timeout(connection: HTTPConnection) -> float:
-    given = connection.headers.get(TIMEOUT_HEADER)
+def timeout_of(scope: Scope) -> float:
+    """The seconds that a request gives its answer.
+
+    Raises:
+        InvalidArgument: its header says none.
+    """
+    given = HTTPConnection(scope).headers.get(TIMEOUT_HEADER)
     if given is None:
         return MAX_SECONDS
     try:

@@ -4,12 +4,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import status_pb2
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,17 +17,15 @@ from attendant.server.access.clients import CLIENT
 from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.request_context import id_of
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
 from attendant.server.servicers.status import status_of
-from attendant.server.web.bodies import JSON, Body, written
-from attendant.server.web.call import Aborted, HttpCall, while_connected
-from attendant.server.web.problems import HttpError, members, problem_response
+from attendant.server.web.bodies import JSON, Body, decoder_of, written
+from attendant.server.web.call import Aborted, HttpCall, timeout_of, while_connected
+from attendant.server.web.problems import members, problem_response, refusal
 
 MAX_CALLS = 128
 """At once. Connections are twice as many, so that metrics and probes are always answered."""
-
-EARLY_SECONDS = 0.005
-"""By which uvloop's timers may be early: a deadline that has not passed yet would look like a cancellation."""
 
 EVENT_STREAM = "text/event-stream"
 STREAM_HEADERS = [
@@ -71,9 +68,9 @@ class Method:
     """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
 
     def __init__(self, name: str, servicer: Seq2SeqServicer, gatekeeper: Gatekeeper, room: CallRoom) -> None:
+        self.name = name
         descriptor = SERVICE.methods_by_name[name]
-        self._path = f"/{SERVICE.full_name}/{name}"
-        self._request_class = GetMessageClass(descriptor.input_type)
+        self._decode = decoder_of(f"/{SERVICE.full_name}/{name}", GetMessageClass(descriptor.input_type))
         self._behaviour = getattr(servicer, name)
         self._room = room
         guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
@@ -90,7 +87,7 @@ class Method:
                     yield message
 
     async def _parsed(self, request: Any) -> Any:
-        return await request.message(self._path, self._request_class) if isinstance(request, Body) else request
+        return await request.message(self._decode) if isinstance(request, Body) else request
 
 
 class Endpoint:
@@ -104,23 +101,18 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._handle(scope, receive, send)
-        except HttpError as error:
-            await error.response()(scope, receive, send)
         except Aborted as aborted:
             await problem_response(aborted.status)(scope, receive, send)
         except AttendantError as error:  # of which no method knows
-            self._metrics.rejected.labels("", error.reason).inc()
-            await problem_response(status_of(error))(scope, receive, send)
-        except TimeoutError:
-            await problem_response(deadline_exceeded())(scope, receive, send)
+            await refusal(scope, self._method.name, error, self._metrics)(scope, receive, send)
         except ClientDisconnect:
             pass
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope)
+        call = HttpCall(scope, timeout_of(scope))
         request = await self._make_request(Request(scope, receive))
         response = None
-        async with while_connected(receive), asyncio.timeout(call.time_remaining() + EARLY_SECONDS):
+        async with _awaited(request, call, receive):
             response = await self._method.answer(request, call)
         if response is not None:
             await Response(await written(response), media_type=JSON)(scope, receive, send)
@@ -130,7 +122,7 @@ class StreamEndpoint(Endpoint):
     """Calls a method that has many responses: each is an event, and so is an error that comes after the first one."""
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope)
+        call = HttpCall(scope, timeout_of(scope))
         request = await self._make_request(Request(scope, receive))
         began = False
 
@@ -144,20 +136,28 @@ class StreamEndpoint(Endpoint):
 
         try:
             async with (
-                while_connected(receive),
-                asyncio.timeout(call.time_remaining() + EARLY_SECONDS),
+                _awaited(request, call, receive),
                 aclosing(self._method.stream(request, call)) as responses,  # type: ignore[type-var]
             ):
                 async for response in responses:
                     await tell(response.WhichOneof("event"), await written(response))
-        except (Aborted, TimeoutError) as error:
+        except Aborted as aborted:
             if not began:
                 raise
-            status = error.status if isinstance(error, Aborted) else deadline_exceeded()
-            await tell("error", json.dumps(members(status)))
+            await tell("error", json.dumps(members(aborted.status)))
         if began:
             await send({"type": "http.response.body"})
 
 
-def deadline_exceeded() -> status_pb2.Status:
-    return status_of(DeadlineExceeded())
+@asynccontextmanager
+async def _awaited(request: Any, call: HttpCall, receive: Receive) -> AsyncIterator[None]:
+    """Ends what is inside when the client goes or the deadline passes.
+
+    Raises:
+        Aborted: the deadline has passed.
+    """
+    try:
+        async with while_connected(receive), asyncio.timeout(call.time_remaining()):
+            yield
+    except TimeoutError:
+        raise Aborted(status_of(DeadlineExceeded(), id_of(call, request))) from None

@@ -5,6 +5,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE
 from attendant.server.web.bodies import JSON
 from attendant.server.web.call import MAX_SECONDS, TIMEOUT_HEADER
@@ -39,7 +40,7 @@ PROBLEM: Schema = {
         "code": {"type": "string", "examples": ["INVALID_ARGUMENT"]},
         "details": {"type": "array", "items": {"type": "object", "properties": {"@type": {"type": "string"}}}},
     },
-    "required": ["type", "title", "status", "detail", "code"],
+    "required": ["type", "title", "status", "detail", "code", "details"],
 }
 
 
@@ -75,7 +76,13 @@ def _operation(route: ApiRoute, schemas: dict[str, Schema]) -> Schema:
             "in": "header",
             "description": "Seconds within which the answer is wanted.",
             "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS, "default": MAX_SECONDS},
-        }
+        },
+        {
+            "name": GIVEN_ID_KEY,
+            "in": "header",
+            "description": "The request's id, where its body has none.",
+            "schema": {"type": "string"},
+        },
     ]
     if (streaming := route.streaming) is not None:
         events = SERVICE.methods_by_name[streaming].output_type
@@ -103,8 +110,7 @@ def _operation(route: ApiRoute, schemas: dict[str, Schema]) -> Schema:
         },
     }
     if route.verb == "GET":
-        names = [name for name in method.input_type.fields_by_name if name not in route.path_parameters]
-        parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in names]
+        parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query_parameters]
     else:
         content = {JSON: {"schema": _message(method.input_type, schemas)}}
         operation["requestBody"] = {"required": True, "content": content}

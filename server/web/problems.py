@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-import grpc
 from google.protobuf import json_format
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from starlette.responses import Response
+from starlette.types import Scope
+
+from attendant.server.errors import AttendantError
+from attendant.server.observability.metrics import Metrics
+from attendant.server.servicers.request_context import id_of, refused
+from attendant.server.servicers.status import status_of
+from attendant.server.web.call import HttpCall
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -29,33 +35,45 @@ STATUSES = {
 TITLES = {499: "Client Closed Request"}
 
 
-class HttpError(Exception):
+class HttpError(AttendantError):
     """A request that reaches no method, with a status of HTTP's own."""
+
+    reason = "http"
 
     def __init__(self, http_status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.http_status = http_status
-        self.status = status_pb2.Status(code=grpc.StatusCode[code].value[0], message=message)
-        self._headers = headers
+        self.code = code
+        self.headers = headers
 
-    def response(self) -> Response:
-        return problem_response(self.status, self.http_status, headers=self._headers)
+    @property
+    def without_quotes(self) -> str:
+        return HTTPStatus(self.http_status).phrase
+
+
+def refusal(scope: Scope, method: str, error: AttendantError, metrics: Metrics) -> Response:
+    """The answer to a request that no method has seen, which is counted and logged; `method`: as for `refused`."""
+    call = HttpCall(scope)
+    request_id = id_of(call)
+    refused(call, method, error, metrics, request_id)
+    status = status_of(error, request_id)
+    if isinstance(error, HttpError):
+        return problem_response(status, error.http_status, error.headers)
+    return problem_response(status)
 
 
 def members(status: status_pb2.Status, http_status: int | None = None) -> dict[str, Any]:
-    """The problem's members: those of RFC 9457, the code's name, and google.rpc's details where there are any."""
+    """The problem's members: those of RFC 9457, the code's name, and google.rpc's details."""
     code = code_pb2.Code.Name(status.code)
     http_status = http_status or STATUSES[code]
-    problem = {
+    return {
         "type": "about:blank",
         "title": TITLES.get(http_status) or HTTPStatus(http_status).phrase,
         "status": http_status,
         "detail": status.message,
         "code": code,
+        "details": json_format.MessageToDict(status)["details"],
     }
-    if status.details:
-        problem["details"] = json_format.MessageToDict(status)["details"]
-    return problem
 
 
 def problem_response(

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from attendant.server.servicers.seq2seq import SERVICE
+
 STREAM = "stream"
 """The parameter that asks for server-sent events."""
 
@@ -24,6 +26,14 @@ class ApiRoute:
     @property
     def path_parameters(self) -> list[str]:
         return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def query_parameters(self) -> list[str]:
+        """The other fields of what is got, and whether a stream is wanted."""
+        if self.verb == "GET":
+            fields = SERVICE.methods_by_name[self.method].input_type.fields_by_name
+            return [name for name in fields if name not in self.path_parameters]
+        return [] if self.streaming is None else [STREAM]
 
 
 ROUTES = (

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import PATIENCE_MILLISECONDS
-from tests.server_process import ROOT, server
+from tests.paths import ROOT
+from tests.server_process import server
 
 WORD = "phoneme"
 SPOKEN = "F OW N IY M"

@@ -1,16 +1,16 @@
 """A Ray cluster of several nodes on this machine; skipped where Ray is not installed (the extra `cluster`)."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+from tests.ports import free_ports
+
 COMMAND_SECONDS = 200
 ENVIRONMENT = {
     # Worker processes of Ray import the package from here.
@@ -25,14 +25,6 @@ ENVIRONMENT = {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
 AGENTS = "metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port", "metrics_export_port"
-
-
-def free_ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class Nodes:

@@ -13,7 +13,8 @@ import pytest
 
 from attendant.library import load
 from attendant.runtime.errors import UserError
-from tests.cluster.conftest import ROOT, Nodes, command
+from tests.cluster.conftest import Nodes, command
+from tests.paths import ROOT
 
 BUNDLE = ROOT / "models" / "g2p-en"
 NUM_FILES, NUM_LINES = 6, 400

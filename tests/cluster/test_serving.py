@@ -15,7 +15,9 @@ from attendant_client import AttendantClient, InvalidArgument, NotFound, Unauthe
 from attendant_client.channel import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.cluster.conftest import ROOT, Nodes, command, free_ports
+from tests.cluster.conftest import Nodes, command
+from tests.paths import ROOT
+from tests.ports import free_ports
 from tests.repositories import put_version
 
 BUNDLE, OTHER = str(ROOT / "models" / "g2p-en"), str(ROOT / "tests" / "bundle_formats" / "1")

@@ -14,7 +14,8 @@ from typing import Protocol
 import pytest
 
 from tests.faults.figures import Bound, Figures
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 RESULTS = ROOT / "benchmarks" / "results"
 

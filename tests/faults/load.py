@@ -1,7 +1,7 @@
 """Open and closed loads from a process of its own: benchmarks/serving/generator.py, asked by a test."""
 
 import base64
-import sys
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +13,7 @@ from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness.process import Process
 from benchmarks.serving.payloads import UNARY
+from benchmarks.serving.servers import load_generator
 
 
 class Caller:
@@ -20,6 +21,10 @@ class Caller:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+
+    def give_way(self) -> None:
+        """Takes only what the server leaves of the processors, as callers elsewhere do. For before the first load."""
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
 
     def begin(self, load: Load) -> None:
         """To be waited for by `end`."""
@@ -38,9 +43,7 @@ def caller(target: str, requests: Sequence[messages.GenerateRequest], folder: Pa
     """Calls Generate with these requests in turn; `folder`: where they are written for it."""
     path = folder / f"{len(list(folder.iterdir()))}.requests"
     path.write_bytes(b"".join(base64.b64encode(one.SerializeToString()) + b"\n" for one in requests))
-    command = [sys.executable, "-m", "benchmarks.serving.generator", target, UNARY, str(path)]
-    with Process(command, answers=True) as process:
-        process.await_ready()
+    with load_generator(target, UNARY, path) as process:
         yield Caller(process)
 
 

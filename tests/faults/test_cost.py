@@ -11,7 +11,8 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import caller
-from tests.server_process import ROOT, server
+from tests.paths import ROOT
+from tests.server_process import server
 
 MAX_COST = 0.03
 ROUNDS = 5

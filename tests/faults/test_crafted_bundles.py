@@ -51,7 +51,8 @@ from tests.faults.crafting import (
     values_outside,
 )
 from tests.faults.figures import at_most
-from tests.server_process import MEBIBYTE, ROOT, command
+from tests.paths import ROOT
+from tests.server_process import MEBIBYTE, command
 
 PADDING = {
     "strategy": {"Fixed": 1000},

@@ -15,7 +15,8 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import Caller, caller, milliseconds
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 EVERYWHERE = "--host", "::"
 """A server there sees this machine as two clients: by its address of IPv4, and by that of IPv6."""
@@ -91,6 +92,8 @@ def _callers(running: Running, folder: Path) -> Iterator[tuple[Caller, dict[str,
     with ExitStack() as exits:
         quiet = exits.enter_context(caller(other, [small(word) for word in WORDS], folder))
         floods = {name: exits.enter_context(caller(one, asked, folder)) for name, (asked, _) in FLOODS.items()}
+        for flood in floods.values():
+            flood.give_way()
         yield quiet, floods
 
 

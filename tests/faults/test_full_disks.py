@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +37,9 @@ from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.server_process import ROOT, command
+from tests.paths import ROOT
+from tests.ports import free_ports
+from tests.server_process import command
 from tests.serving import LETTERS, SOUNDS, symbol_tokenizer
 
 LIMITS = (0, 1, 16, 64, 256, 1024, 4096, 16384, 65536)
@@ -233,10 +234,9 @@ def test_a_full_standard_output_is_a_line_and_status_2() -> None:
 
 
 def test_a_server_whose_log_can_not_be_written_serves_on(tiny_bundle_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        target = f"127.0.0.1:{free.getsockname()[1]}"
-    line, environment = command(str(tiny_bundle_path), "--port", target.rpartition(":")[2], "--metrics-port", "0")
+    (port,) = free_ports(1)
+    target = f"127.0.0.1:{port}"
+    line, environment = command(str(tiny_bundle_path), "--port", str(port), "--metrics-port", "0")
     line += ["--log-level", "debug", "--threads", "1"]
     with (
         Path("/dev/full").open("w") as full,

@@ -31,7 +31,7 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure, Start
 from tests.faults.crafting import seal
 from tests.faults.figures import at_least
-from tests.server_process import ROOT
+from tests.paths import ROOT
 
 FEW = {"calls": 600, "recipes": 100, "pairs": 200, "tokenizers": 200, "bundles": 100}
 """Cases in an ordinary run; each has a handful of mutations."""

@@ -17,7 +17,8 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.faults.witness import Witness, witness
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 ROUND_SECONDS = 2.0
 NUM_ROUNDS = 3

@@ -26,7 +26,8 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from benchmarks.harness.process import tree
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least, at_most
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 SECONDS = 3600.0
 """Of the full size."""

@@ -12,7 +12,8 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import Caller, caller, milliseconds
-from tests.server_process import ROOT, server
+from tests.paths import ROOT
+from tests.server_process import server
 
 TIMES = (1.3, 2.0, 3.0, 10.0)
 """Of the capacity."""

@@ -16,7 +16,8 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least
 from tests.faults.test_bulk_answers import eventually, never_reading
-from tests.server_process import ROOT, server
+from tests.paths import ROOT
+from tests.server_process import server
 
 STALLED = 'attendant_bulk_streams_stalled{"model": ""}'
 HELD = 'attendant_bulk_answers_bytes{"model": ""}'

@@ -15,7 +15,8 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 DRAIN_SECONDS = 5.0
 LOAD_SECONDS = 8.0
@@ -24,6 +25,7 @@ LOAD_SECONDS = 8.0
 async def at_once(target: str, num_calls: int) -> Counter[str]:
     """The codes of so many calls that are made at once on one connection, without retries."""
     codes: Counter[str] = Counter()
+    said: set[str] = set()
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_retries", 0)]) as channel:
         stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
 
@@ -33,8 +35,11 @@ async def at_once(target: str, num_calls: int) -> Counter[str]:
                 codes["OK"] += 1
             except grpc.aio.AioRpcError as error:
                 codes[error.code().name] += 1
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    said.add(f"{error.code().name}: {error.details()}")
 
         await asyncio.gather(*(ask() for _ in range(num_calls)))
+    print(*said, sep="\n")  # shown where a test fails
     return codes
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import h2.exceptions
 import pytest
 
+from attendant.server.servicers import incoming
 from attendant.server.servicers.incoming import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
@@ -66,6 +67,34 @@ def test_the_calls_that_may_be_unfinished_are_few_and_others_are_served(start: S
     assert set(seen.codes) == {"OK"}
 
 
+async def test_many_messages_that_come_a_little_later_than_their_calls_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incoming, "YOUNG_SECONDS", 10.0)  # however busy this machine is
+    async with served(fake_stepper(), max_waiting=1000) as running:
+        request = framed(messages.GenerateRequest(text="ab"))
+
+        def calls() -> int:
+            with ExitStack() as stack:
+                opened = [
+                    (one, [one.open_stream(GENERATE, flush=False) for _ in range(90)])
+                    for one in (stack.enter_context(RawConnection(running.target)) for _ in range(3))
+                ]
+                for one, _ in opened:
+                    one.flush()
+                time.sleep(0.01)
+                for one, streams in opened:
+                    for stream in streams:
+                        one.send(stream, request, end=True, flush=False)
+                    one.flush()
+                for one, streams in opened:
+                    while sum(event.__class__.__name__ == "StreamEnded" for event in one.events) < len(streams):
+                        one.receive(0.05)
+                return sum("(b'grpc-status', b'0')" in str(event) for one, _ in opened for event in one.events)
+
+        assert await asyncio.to_thread(calls) == 270 > 2 * MAX_UNREAD
+
+
 async def test_a_message_that_does_not_come_in_time_ends_its_call() -> None:
     bounds = Bounds(unread_seconds=0.1)
     async with served(fake_stepper(), bounds=bounds) as running:
@@ -81,6 +110,23 @@ async def test_a_message_that_does_not_come_in_time_ends_its_call() -> None:
         events = await asyncio.to_thread(attack)
         assert any("(b'grpc-status', b'14')" in event for event in events), events
         await eventually(lambda: running.sample("attendant_rejected_total", model="", reason="unread") == 1)
+
+
+async def test_callers_that_go_before_their_message_are_refused_nothing() -> None:
+    async with served(fake_stepper()) as running:
+        request = framed(messages.GenerateRequest(text="ab"))
+
+        def attack() -> None:
+            with RawConnection(running.target) as one:
+                for _ in range(90):
+                    one.send(one.open_stream(GENERATE), request[:-1])
+                one.receive(0.2)
+
+        for _ in range(5):
+            await asyncio.to_thread(attack)
+        assert (await running.stub.Generate(messages.GenerateRequest(text="ab"))).hypotheses
+        await asyncio.sleep(0.2)
+        assert running.sample("attendant_rejected_total", model="", reason="undecodable") == 0
 
 
 @pytest.mark.reliability

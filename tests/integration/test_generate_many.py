@@ -82,7 +82,7 @@ async def test_cancelling_frees_the_rows_of_all() -> None:
 async def test_one_deadline_for_all() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
-        error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 3), timeout=0.3))
+        error = await failure(server.stub.GenerateMany(Many(requests=[long_request()] * 3), timeout=1.0))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         stepper.open()
         await eventually(lambda: ended(server, "DEADLINE_EXCEEDED") == 3 and server.model.runner.num_rows == 0)

@@ -115,7 +115,7 @@ async def test_refusals_are_those_of_generate() -> None:
 async def test_a_deadline_ends_it() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
-        call = server.stub.GenerateStream(long_request(), timeout=0.3)
+        call = server.stub.GenerateStream(long_request(), timeout=1.0)
         stepper.let_one_pass()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await events_of(call)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.certificates import new_authority
 from tests.http_serving import Http
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 MODEL = str(ROOT / "models" / "g2p-en")
 DOCUMENT = (ROOT / "docs" / "http.md").read_text()

@@ -14,7 +14,8 @@ from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 ADMIN = "admin-token-0123456789"
 

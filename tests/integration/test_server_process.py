@@ -27,7 +27,8 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.bundles import tiny_bundle
-from tests.server_process import ROOT, Running, command, server
+from tests.paths import ROOT
+from tests.server_process import Running, command, server
 
 START_SECONDS = 60
 

@@ -218,13 +218,23 @@ async def test_a_connection_that_breaks_is_a_client_that_goes() -> None:
 async def test_a_deadline_frees_the_rows_within_one_step() -> None:
     stepper = gated_stepper()
     async with served(stepper) as server:
-        error = await failure(server.stub.Generate(long_request(), timeout=0.1))
+        error = await failure(server.stub.Generate(long_request(), timeout=1.0))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await server.ended("DEADLINE_EXCEEDED")
         stepper.let_one_pass()
         await eventually(lambda: server.model.runner.num_running == 0)
         assert stepper.num_steps == 1
         await eventually(lambda: server.sample("attendant_cancelled_rows_total", model="fake") == 1)
+
+
+async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> None:
+    # About half of the calls are cancelled before the server's own deadline, which starts when they arrive.
+    stepper = gated_stepper()
+    async with served(stepper) as server:
+        calls = [server.stub.Generate(long_request(), timeout=1.0 + number / 100) for number in range(30)]
+        await asyncio.gather(*map(failure, calls))
+        await server.ended("DEADLINE_EXCEEDED", 30)
+        stepper.open()
 
 
 async def test_who_waits_may_go_too() -> None:

@@ -24,7 +24,8 @@ from attendant.server.observability.tracing import trace_requests, tracing
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import http_served
-from tests.server_process import ROOT, server
+from tests.paths import ROOT
+from tests.server_process import server
 from tests.serving import Served, fake_stepper, served
 
 TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -15,7 +15,9 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.paths import ROOT
+
+DOCS = ROOT / "docs"
 
 
 def refusal(call: Any, *given: Any, **named: Any) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from attendant.server.bench.host import addresses
 from attendant_client import VERSION
-from tests.releases.conftest import ROOT, built
+from tests.paths import ROOT
+from tests.releases.conftest import built
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 WHEEL, CLIENT_WHEEL = f"attendant-{VERSION}-py3-none-any.whl", f"attendant_client-{VERSION}-py3-none-any.whl"

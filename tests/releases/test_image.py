@@ -22,7 +22,7 @@ import pytest
 
 from attendant.server.bench.host import addresses
 from attendant_client import VERSION, AttendantClient
-from tests.releases.conftest import ROOT
+from tests.paths import ROOT
 
 MISSING = [name for name in ("buildah", "debootstrap", "unshare") if shutil.which(name) is None]
 pytestmark = [
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"there is no {', '.join(MISSING)}: apt-get install buildah debootstrap"),
     pytest.mark.skipif(os.geteuid() != 0, reason="debootstrap and namespaces need root"),
 ]
-MIRROR = "http://deb.debian.org/debian"
 MAX_BYTES = {"server-cpu": 250_000_000, "server-gpu": 2_500_000_000, "trainer": 5_500_000_000}
 SERVERS = ["server-cpu", "server-gpu"]
 FREE_PARTS = 4
@@ -67,9 +66,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     folder = tmp_path_factory.mktemp("buildah")
     command = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
     system = folder / "base"
-    run(
-        "debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", "bookworm", system, MIRROR
-    )
+    run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", "bookworm", system)
     # Whatever stands between this machine and the index is trusted there as it is here.
     shutil.copy("/etc/ssl/certs/ca-certificates.crt", system / "etc/ssl/certs/ca-certificates.crt")
     container = run(*command, "from", "scratch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases.conftest import ROOT
+from tests.paths import ROOT
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.server_process import Running, server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 DEBIAN_GO, DEBIAN_JAVA = Path("/usr/share/gocode"), Path("/usr/share/java")
 
 SECTIONS = dict(

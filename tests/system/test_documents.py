@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server_process import ROOT, Running, server
+from tests.paths import ROOT
+from tests.server_process import Running, server
 
 PAGES = [
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "client/README.md", "models/README.md")

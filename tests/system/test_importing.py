@@ -9,7 +9,7 @@ import pytest
 import attendant
 from attendant.export.__main__ import main
 from tests.environments import python_of, run
-from tests.server_process import ROOT
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

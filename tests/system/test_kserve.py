@@ -8,7 +8,8 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from tests.environments import ROOT, python_of, run
+from tests.environments import python_of, run
+from tests.paths import ROOT
 from tests.server_process import server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

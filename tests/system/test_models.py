@@ -1,7 +1,5 @@
 """The models that come with the repository: whole, as they were measured, and made of the weights beside them."""
 
-from pathlib import Path
-
 import pytest
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
@@ -14,8 +12,9 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.loading import load_run
+from tests.paths import ROOT
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = ROOT / "models"
 ANSWERS = {
     "g2p-en": {
         "attention": "AH T EH N SH AH N",

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from attendant_client import AttendantClient
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 def command(*arguments: str, folder: Path) -> str:

@@ -3,15 +3,15 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
 from attendant.server.observability.metrics import Metrics
+from tests.paths import ROOT
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus"
 PROMTOOL = shutil.which("promtool")
 SUFFIXES = {"counter": ("_total",), "histogram": ("", "_bucket", "_sum", "_count"), "gauge": ("",)}

@@ -23,8 +23,8 @@ import yaml
 from attendant.server.config import BUNDLES_VARIABLE, OPTIONS, PREFIX, ServerConfig, parse_config
 from attendant.server.process.lifecycle import LIVENESS, STARTUP
 from attendant_client.command import parser as client_parser
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 GRAFANA = DEPLOY / "grafana"
@@ -34,6 +34,9 @@ VALUES = KUBERNETES / "components" / "hpa" / "prometheus-adapter.yaml"
 DEFAULTS = ServerConfig(bundles=(Path("bundle"),))
 END_SECONDS = 5
 """After the drain: docs/reliability.md."""
+
+USER = int(re.findall(r"^USER (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[0])
+"""Of the images."""
 
 KUBECTL = shutil.which("kubectl")
 KUSTOMIZATIONS = sorted(KUBERNETES.rglob("kustomization.yaml"))
@@ -76,6 +79,14 @@ def test_manifests_are_kubernetes_own(folder: str) -> None:
     for path in (KUBERNETES / folder).rglob("*.yaml"):
         if path.name != "kustomization.yaml" and path != VALUES:
             check_manifest(load(path))
+
+
+def test_the_training_is_kubernetes_own_and_runs_as_the_images_user() -> None:
+    service, job = yaml.safe_load_all((DEPLOY / "torchrun" / "job.yaml").read_text())
+    check_manifest(service)
+    check_manifest(job)
+    asked = job["spec"]["template"]["spec"]["securityContext"]
+    assert (asked["runAsUser"], asked["fsGroup"]) == (USER, USER)
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl")
@@ -208,9 +219,8 @@ def test_everybody_finds_the_same_ports() -> None:
 
 
 def test_pods_run_as_the_images_user() -> None:
-    (user,) = re.findall(r"^USER (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     found = {one for path in KUBERNETES.rglob("*.yaml") for one in values_of(load(path), "runAsUser")}
-    assert found == {int(user)}
+    assert found == {USER}
 
 
 def test_compose_mounts_what_there_is() -> None:
@@ -222,6 +232,12 @@ def test_compose_mounts_what_there_is() -> None:
     stages = set(re.findall(r"^FROM .* AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     target = compose["services"]["attendant"]["build"]["target"]
     assert re.sub(r"\$\{\w+:-(.*?)\}", r"\1", target) in stages
+
+
+def test_compose_asks_no_registry_for_our_image() -> None:
+    """By default it does, and builds only where nobody has one of that name."""
+    services = load(ROOT / "compose.yaml")["services"].values()
+    assert [one["pull_policy"] for one in services if "/" not in one["image"]] == ["build"]
 
 
 def test_compose_is_composes_own() -> None:

@@ -17,8 +17,9 @@ from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import scores
 from attendant.training.model.stepping.stepper import TorchStepper
 from tests.bundles import TINY_SIZES
+from tests.paths import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 
 def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
@@ -38,6 +39,12 @@ def test_the_score_of_extending_trains_and_steps(monkeypatch) -> None:
         torch.testing.assert_close(
             torch.from_numpy(output.candidate_log_probs)[0, 0], forced[0, position].max(), atol=1e-5, rtol=0
         )
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "experiments").glob("*.md")), ids=lambda page: page.stem)
+def test_a_table_without_figures_says_so(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"-->\n<!-- end -->", text) or "Not trained yet" in text
 
 
 def test_the_calls_of_the_api_are_listed_and_built() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-PROTOS = Path(__file__).parents[2] / "protos"
+from tests.paths import ROOT
+
+PROTOS = ROOT / "protos"
 FILE = "attendant/v1/seq2seq.proto"
 
 check = runpy.run_path(str(PROTOS / "check.py"))["check"]

@@ -1,9 +1,9 @@
 """What the Makefile, GitHub's workflow and the hooks of pre-commit name is there, and pinned."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOWS = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
@@ -18,9 +18,11 @@ def test_every_target_that_is_named_has_a_rule() -> None:
     assert {*phony.split(), *hooks, *steps, *contributing} <= TARGETS
 
 
-def test_actions_and_base_images_are_named_by_their_digests() -> None:
+def test_actions_and_images_of_others_are_named_by_their_digests() -> None:
     used = re.findall(r"uses: (\S+)", WORKFLOWS)
     assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
+    pulled = re.findall(r"^ +image: (\S+/\S+)", (ROOT / "compose.yaml").read_text(), re.MULTILINE)
+    assert pulled and all(re.fullmatch(r"\S+:v?[\d.]+@sha256:[0-9a-f]{64}", name) for name in pulled)
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE))

@@ -20,7 +20,7 @@ from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST
 from attendant.training.run.directory import Run
-from attendant.training.run.loading import LoadedRun, load_members, load_run
+from attendant.training.run.loading import LoadedRun, load_members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,44 +50,42 @@ def is_bundle(path: Path) -> bool:
     if (path / MANIFEST_NAME).is_file():
         return True
     if not Run(path).recipe_path.is_file():
-        what = "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" if path.is_dir() else "is not there"
+        what = "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" if path.exists() else "is not there"
         raise UserError(f"{path} {what}: give the directory that training or export has written")
     return False
 
 
 def open_run(path: Path, checkpoint: str = BEST) -> OpenedModel:
     """Raises UserError where the run has no such checkpoint, or is damaged."""
-    loaded = load_run(path, checkpoint)
-    return OpenedModel(
-        path=path,
-        model=model_of_run(loaded),
-        config=loaded.recipe.evaluation,
-        variant="" if checkpoint == BEST else f"{checkpoint} checkpoint",
-        max_beam_size=None,
-    )
+    return open_runs([path], "", checkpoint)
 
 
-def open_ensemble(paths: Sequence[Path], checkpoint: str = BEST) -> OpenedModel:
-    """Several runs as one model, which is measured as the first one's recipe says.
+def open_runs(paths: Sequence[Path], option: str, checkpoint: str = BEST) -> OpenedModel:
+    """A run, or several as one model, which is measured as the first one's recipe says.
+
+    Args:
+        option: what names them, for errors.
 
     Raises:
         UserError: a run that can't be opened, or that has another tokenizer than the first.
     """
-    loaded = load_members(paths, "--ensemble", checkpoint)
-    first = loaded[0]
-    stepper = TorchStepper(Ensemble([one.model for one in loaded]), choose_device(first.recipe.training.device))
+    loaded = load_members(paths, option, checkpoint)
+    weights = "" if checkpoint == BEST else f"{checkpoint} checkpoint"
+    others = f"with {', '.join(map(str, paths[1:]))} as an ensemble" if len(paths) > 1 else ""
     return OpenedModel(
         path=paths[0],
-        model=text_model(first, stepper),
-        config=first.recipe.evaluation,
-        variant=f"with {', '.join(map(str, paths[1:]))} as an ensemble",
+        model=model_of_runs(loaded),
+        config=loaded[0].recipe.evaluation,
+        variant=", ".join(filter(None, (weights, others))),
         max_beam_size=None,
     )
 
 
-def model_of_run(loaded: LoadedRun) -> TextModel:
-    """A run's model on the device of its recipe."""
-    return text_model(loaded, TorchStepper(loaded.model, choose_device(loaded.recipe.training.device)))
+def model_of_runs(loaded: Sequence[LoadedRun]) -> TextModel:
+    """A run's model, or several as an ensemble, on the device of the first one's recipe."""
+    first = loaded[0]
+    model = first.model if len(loaded) == 1 else Ensemble([one.model for one in loaded])
+    return text_model(first, TorchStepper(model, choose_device(first.recipe.training.device)))
 
 
 def text_model(loaded: LoadedRun, stepper: Stepper) -> TextModel:

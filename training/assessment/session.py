@@ -96,6 +96,11 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
     return EvaluationData(f"{files}{without}", examples)
 
 
+def read_chosen(file: str | None, runs: Sequence[Path], split: Split) -> EvaluationData:
+    """What `--data` names, FILE.tsv or SOURCE,TARGET; None: the split of these runs. Raises UserError: no such data."""
+    return read_held_out(runs, split) if file is None else read_data(CorpusFiles.named(file))
+
+
 def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
     """The held-out split that all these runs' recipes name, without what one of them was trained on. Raises UserError:
     a recipe names no such split, or another one than the first's; bad or no data.

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attendant.training.assessment.results import Result
-from attendant.training.evaluation.bootstrap import Interval
+from attendant.training.evaluation.bootstrap import interval_text
 from attendant.training.evaluation.evaluating import Evaluation, describe_search
 
 PIPE_WIDTH = 200
@@ -44,7 +44,7 @@ def _measurements(results: Sequence[Result]) -> Table:
         rate = f"{result.examples_per_second:,.0f}" if result.examples_per_second >= 10 else ""
         rate = rate or f"{result.examples_per_second:.1f}"
         for measurement in result.evaluation.measurements:
-            value, interval = f"{measurement.value:.2f}", _interval(measurement.interval)
+            value, interval = f"{measurement.value:.2f}", interval_text(measurement.interval)
             table.add_row(*names, measurement.metric, value, interval, rate)
             names, rate = ("", ""), ""
     return table
@@ -56,7 +56,7 @@ def _differences(results: Sequence[Result]) -> Table:
         names = (result.model, describe_search(result.evaluation.options))
         for one in result.differences:
             p_value = "" if one.p_value is None else f"{one.p_value:.3f}"
-            table.add_row(*names, one.metric, f"{one.value:+.2f}", _interval(one.interval), p_value)
+            table.add_row(*names, one.metric, f"{one.value:+.2f}", interval_text(one.interval), p_value)
             names = ("", "")
     return table
 
@@ -66,7 +66,7 @@ def _lengths(evaluation: Evaluation) -> Table:
     headings = [heading for one in measurements for heading in (f"{one.metric} >", "95 % interval >")]
     table = _table(f"source {measurements[0].length_unit} >", "examples >", *headings)
     for bins in zip(*(one.by_length for one in measurements), strict=True):
-        cells = [cell for one in bins for cell in (f"{one.value:.2f}", _interval(one.interval))]
+        cells = [cell for one in bins for cell in (f"{one.value:.2f}", interval_text(one.interval))]
         table.add_row(bins[0].name, f"{bins[0].num_examples:,}", *cells)
     return table
 
@@ -77,7 +77,3 @@ def _table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading.rstrip(" >"), justify="right" if heading.endswith(">") else "left")
     return table
-
-
-def _interval(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"

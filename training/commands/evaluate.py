@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, CantWrite, write_json
-from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_ensemble, open_run
+from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_runs
+from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.assessment.results import Result, document, outputs_file
-from attendant.training.assessment.session import EvaluationData, Session, read_data, read_held_out
+from attendant.training.assessment.session import EvaluationData, Session, read_chosen
 from attendant.training.assessment.tables import show
-from attendant.training.commands.progress_bar import progress_bar
-from attendant.training.data.config import CorpusFiles
+from attendant.training.commands.options import add_data_options, check_folder
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
@@ -39,13 +39,7 @@ EDGES = ",".join(map(str, DEFAULT_EDGES))
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m training evaluate", description=DESCRIPTION)
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
-    data = found.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
-    data.add_argument(
-        "--data",
-        metavar="FILE.tsv|SOURCE,TARGET",
-        help="other data: source, tab, target; or two files whose lines correspond; may be gzip",
-    )
+    add_data_options(found)
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
     found.add_argument(
         "--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them"
@@ -168,17 +162,13 @@ def _record(run: Run, result: Result) -> CantWrite | None:
 
 
 def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None, *, is_run: bool) -> OpenedModel:
-    if arguments.ensemble:
-        return open_ensemble(arguments.paths, arguments.checkpoint or BEST)
     if is_run:
-        return open_run(path, arguments.checkpoint or BEST)
+        return open_runs(arguments.paths if arguments.ensemble else [path], "--ensemble", arguments.checkpoint or BEST)
     return open_bundle_model(path, precision, arguments.provider or "cpu")
 
 
 def _rescorer(arguments: argparse.Namespace) -> OpenedModel | None:
-    if arguments.rescore is None:
-        return None
-    return open_run(arguments.rescore[0]) if len(arguments.rescore) == 1 else open_ensemble(arguments.rescore)
+    return None if arguments.rescore is None else open_runs(arguments.rescore, "--rescore")
 
 
 def _rescored(opened: OpenedModel, rescorer: OpenedModel) -> OpenedModel:
@@ -209,8 +199,8 @@ def _check(arguments: argparse.Namespace, bundles: set[Path], precisions: Sequen
         )
     for option in ("output", "outputs"):
         path = getattr(arguments, option)
-        if path is not None and not path.parent.is_dir():
-            raise UserError(f"--{option} {path}: there is no directory {path.parent}: make it first")
+        if path is not None:
+            check_folder(f"--{option}", path)
 
 
 def _edges(text: str) -> tuple[int, ...]:
@@ -253,9 +243,7 @@ def _config(own: EvaluationConfig, search: dict[str, Any]) -> EvaluationConfig:
 
 
 def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
-    if arguments.data is not None:
-        return read_data(CorpusFiles.named(arguments.data))
-    runs: Sequence[Path] = [path for path in arguments.paths if path not in bundles]
-    if not runs:
+    runs = [path for path in arguments.paths if path not in bundles]
+    if arguments.data is None and not runs:
         raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
-    return read_held_out(runs, arguments.split)
+    return read_chosen(arguments.data, runs, arguments.split)

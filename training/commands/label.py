@@ -5,14 +5,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import told_of
-from attendant.training.assessment.models import OpenedModel, open_ensemble, open_run
-from attendant.training.commands.progress_bar import progress_bar
-from attendant.training.data.pairs import Example, read_sources
+from attendant.training.assessment.models import OpenedModel, open_runs
+from attendant.training.assessment.progress_bar import progress_bar
+from attendant.training.commands.options import check_folder
+from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.decoding import decode_examples
-from attendant.training.run.checkpoint import BEST
+from attendant.training.evaluation.evaluating import search_options
 
 CHUNK = 2048
 """Sources that are decoded and written together: what a killed command loses at most."""
@@ -40,11 +40,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--beam-size {arguments.beam_size}: must be at least 1")
     if output.exists() and not arguments.resume:
         raise UserError(f"{output} exists: --resume goes on with it, --output names another")
+    check_folder("--output", output)
     sources = dict.fromkeys(read_sources(arguments.sources))
     for source in _labelled(output) if arguments.resume else ():
         sources.pop(source, None)
-    paths: Sequence[Path] = arguments.paths
-    opened = open_run(paths[0]) if len(paths) == 1 else open_ensemble(paths, BEST)
+    opened = open_runs(arguments.paths, "label")
     num_empty = _label(opened, list(sources), arguments.beam_size or opened.config.beam_size, output)
     print(f"{output}: {len(sources) - num_empty:,} pairs written")
     if num_empty:
@@ -53,13 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: Path) -> int:
     """Appends a line for each source; returns how many have no output."""
-    model, config, num_empty = opened.model, opened.config, 0
-    options = DecodingOptions(
-        beam_size=beam_size,
-        length_penalty=config.length_penalty,
-        patience=config.patience,
-        max_length=config.max_length or model.max_length,
-    )
+    model, num_empty = opened.model, 0
+    options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
     with told_of(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
         task = progress.add_task("labelling", total=len(sources))
         for first in range(0, len(sources), CHUNK):
@@ -77,9 +72,6 @@ def _labelled(output: Path) -> list[str]:
     """The sources that an output has; a last line that was not written whole is cut off."""
     if not output.exists():
         return []
-    content = output.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        with told_of(output):
-            os.truncate(output, len(whole))
-    return [line.partition("\t")[0] for line in whole.decode("utf-8").split("\n")]
+    with told_of(output):
+        os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
+    return [line.partition("\t")[0] for _, line in numbered_lines(output)]

@@ -7,8 +7,8 @@ from typing import get_args
 
 from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import is_bundle
-from attendant.training.assessment.session import read_data, read_held_out
-from attendant.training.data.config import CorpusFiles
+from attendant.training.assessment.session import read_chosen
+from attendant.training.commands.options import add_data_options, check_folder
 from attendant.training.evaluation.lengths import LengthUnit
 
 DESCRIPTION = """Measures runs on held-out data and shows them: learning curves, quality by source length, how far back
@@ -28,13 +28,7 @@ def parser() -> argparse.ArgumentParser:
         help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ beside "
         f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
     )
-    data = found.add_mutually_exclusive_group()
-    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
-    data.add_argument(
-        "--data",
-        metavar="FILE.tsv|SOURCE,TARGET",
-        help="other data: source, tab, target; or two files whose lines correspond; may be gzip",
-    )
+    add_data_options(found)
     found.add_argument(
         "--examples",
         default="3",
@@ -55,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     from attendant.training.report.composing import compose  # noqa: PLC0415
     from attendant.training.report.findings.examples import choose_examples  # noqa: PLC0415
     from attendant.training.report.findings.measuring import MAX_RUNS, measure_runs  # noqa: PLC0415
-    from attendant.training.report.page.writing import check_outputs, write_report  # noqa: PLC0415
+    from attendant.training.report.page.writing import check_form, write_report  # noqa: PLC0415
 
     if len(arguments.runs) > MAX_RUNS:
         raise UserError(f"{len(arguments.runs)} runs: a report compares at most {MAX_RUNS}")
@@ -63,12 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
         if is_bundle(path):
             raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
     outputs = _outputs(arguments)
-    check_outputs(outputs)
-    data = (
-        read_held_out(arguments.runs, arguments.split)
-        if arguments.data is None
-        else read_data(CorpusFiles.named(arguments.data))
-    )
+    for path in outputs:
+        check_form(path)
+        check_folder("--output", path)
+    data = read_chosen(arguments.data, arguments.runs, arguments.split)
     measured = measure_runs(
         arguments.runs,
         data,

@@ -21,7 +21,8 @@ from attendant.training.run.directory import Run
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run/directory.py).
 In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
 the data must be in reach of all.
-Other subcommands: python -m training fetch RECIPE | evaluate RUN | report RUN | average RUN (each has its --help)."""
+Other subcommands, each with its --help: python -m training fetch RECIPE | evaluate RUN | report RUN | average RUN |
+label RUN"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,15 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     experiment = prepare(place, recipe, processes, announce=_say)
-    trainer = Trainer(
-        place,
-        recipe,
-        experiment.model,
-        experiment.corpus,
-        experiment.validator,
-        device=experiment.device,
-        processes=processes,
-    )
+    trainer = Trainer(experiment, processes)
     begun = trainer.state.step
     if not processes.is_first:
         trainer.train(SilentJournal(), TrainingProgress(lambda line: None))
@@ -137,10 +130,9 @@ def few_symbols(recipe: Recipe, sizes: Mapping[str, int]) -> list[str]:
 
 def _describe_model(experiment: Experiment, trainer: Trainer, processes: Processes) -> str:
     sizes = experiment.facts["vocabulary_size"]
-    num_parameters = sum(parameter.numel() for parameter in experiment.model.parameters())
     together = f", {processes.size} processes" if processes.is_many else ""
     return (
-        f"vocabularies {sizes['source']} -> {sizes['target']}, {num_parameters:,} parameters, "
+        f"vocabularies {sizes['source']} -> {sizes['target']}, {experiment.model.num_parameters:,} parameters, "
         f"on {experiment.device} in {trainer.precision}{together}"
     )
 

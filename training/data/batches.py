@@ -4,7 +4,7 @@ Shapes: B pairs of a batch, S source positions, T target positions (EOS included
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,11 +40,6 @@ class Batch:
     @property
     def num_target_tokens(self) -> int:
         return len(self.target_ids)
-
-    def without_targets(self) -> "Batch":
-        """The same batch with no positions to predict: its loss and gradient are zero."""
-        taught = None if self.taught is None else Taught(*(each[:0] for each in self.taught))
-        return replace(self, positions=self.positions[:0], target_ids=self.target_ids[:0], taught=taught)
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(

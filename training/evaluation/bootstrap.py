@@ -30,6 +30,10 @@ class Interval:
     high: float
 
 
+def interval_text(interval: Interval | None, digits: int = 2) -> str:
+    return "" if interval is None else f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+
+
 def confidence_interval(statistics: Statistics, num_resamples: int = DEFAULT_RESAMPLES) -> Interval | None:
     """The percentile interval of a metric; None where `num_resamples` is 0."""
     return percentiles(resampled_values(statistics, num_resamples)) if num_resamples else None

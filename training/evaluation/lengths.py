@@ -13,7 +13,7 @@ from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Statistics
 
 LengthUnit = Literal["words", "tokens"]
-"""What a source's length is counted in: what white space separates, which is the same for every model, or the tokens
+"""What a source's length is counted in: words and punctuation marks, which are the same for every model, or the tokens
 of the model's own tokenizer, EOS not among them."""
 
 DEFAULT_EDGES = (10, 20, 30, 40, 50, 60, 80)

@@ -10,10 +10,9 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import told_of, write_json, write_text
+from attendant.runtime.files import sha256_of, told_of, write_json, write_text
 from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
-from attendant.training.data.fetch.published import file_digest
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
 from attendant.training.data.tokenization import train_tokenizer
 from attendant.training.data.training_split import TrainingSplit, prepare_training_split
@@ -25,14 +24,16 @@ from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
-from attendant.training.run.directory import Run, versions
+from attendant.training.run.directory import Run, read_json, versions
 from attendant.training.run.starting import begin, starting_run, teaching_runs
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
-FIXED_ON_RESUME = ("seed", "data", "source", "target", "model", "batches", "distillation")
-
-BEGINNINGS = ("start_from", "source_vectors", "target_vectors")
+FIXED_ON_RESUME: Final = (
+    "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
+    "training.source_vectors", "training.target_vectors",
+)  # fmt: skip
+"""Tables and fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def prepare(
     teachers = [] if resumed else teaching_runs(recipe, start)
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
-    digests = {split: {str(path): file_digest(path) for path in found.paths} for split, found in files.items()}
+    digests = {split: {str(path): sha256_of(path) for path in found.paths} for split, found in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
     contents = {split: list(found.values()) for split, found in digests.items()}
     digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
@@ -124,8 +125,8 @@ def prepare(
             run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
         write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
-        write_json(run.path / "data.json", facts)
-        write_json(run.path / "versions.json", versions())
+        write_json(run.data_path, facts)
+        write_json(run.versions_path, versions())
         if left_out:
             write_json(run.left_out_path, left_out)
         if started:
@@ -138,18 +139,9 @@ def prepare(
 
 
 def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
-    begun = run.recipe()
-    for field in FIXED_ON_RESUME:
-        if getattr(begun, field) != getattr(recipe, field):
-            raise UserError(f"{run.path} was begun with another [{field}]: take that recipe, or another --output")
-    if begun.optimizer.kind != recipe.optimizer.kind:
-        raise UserError(
-            f"{run.path} was begun with optimizer.kind = {begun.optimizer.kind!r}: take that, or another --output"
-        )
-    for field in BEGINNINGS:
-        if (theirs := getattr(begun.training, field)) != getattr(recipe.training, field):
-            raise UserError(f"{run.path} was begun with training.{field} = {theirs!r}: take that, or another --output")
-    if run.facts("data.json")["digest"] != digest:
+    for field, _, begun in recipe.differences(run.recipe(), FIXED_ON_RESUME):
+        raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
+    if read_json(run.data_path, dict, "digest")["digest"] != digest:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 
 

@@ -5,13 +5,15 @@ the run, and speaks.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+# Its functions keep the group that stands when they are first read, as a default of theirs: and so before there is one.
+import torch.distributed.nn.functional
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 LONGEST_WAIT = timedelta(hours=12)
 """Of the others while the first one prepares data or validates. A process that dies is noticed at once by torchrun."""
@@ -51,14 +53,34 @@ class Processes:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
 
     def leave(self) -> None:
+        """Ends the group and its threads, of which nobody else may keep anything: what goes later goes while Python is
+        locked, and where a thread of gloo then waits for Python, both wait for ever.
+        """
         if self.is_many and dist.is_initialized():
             dist.destroy_process_group()
 
-    def share(self, model: nn.Module) -> nn.Module:
-        """The model as it is to be called in training: gradients come out as the mean over the processes."""
+    def share(self, model: nn.Module) -> None:
+        """Gives all processes the first one's weights: their machines may have drawn others from the same seed."""
+        if self.is_many:
+            for weight in model.state_dict().values():
+                dist.broadcast(weight, src=0)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leaves in each parameter its gradient summed over the processes, all exchanged at once.
+
+        `DistributedDataParallel` would exchange some while others are computed. But it keeps the group of processes: a
+        training that fails would let go of it after `leave`.
+        """
         if not self.is_many:
-            return model
-        return DistributedDataParallel(model, device_ids=[self._device.index] if self._device.type == "cuda" else None)
+            return
+        gradients = []
+        for weight in parameters:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            gradients.append(weight.grad)
+        whole = nn.utils.parameters_to_vector(gradients)
+        dist.all_reduce(whole)
+        nn.utils.vector_to_parameters(whole, gradients)
 
     def wait(self) -> None:
         """Waits until all processes are here. Ends this one where the first has ended, which has then said why."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.distillation import open_taught, positions_of, store_taught
@@ -22,7 +24,7 @@ from attendant.training.data.training_split import TrainingSplit
 from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.recipe.recipe import Recipe
-from attendant.training.run.directory import Run
+from attendant.training.run.directory import Run, read_json
 from attendant.training.run.loading import load_members
 from attendant.training.run.starting import said_of
 
@@ -48,7 +50,9 @@ def taught_corpus(
     config, offsets = recipe.distillation, train.corpus.targets.offsets
     if not config.teachers:
         return train.corpus, None
-    said: dict[str, Any] = {"runs": list(map(said_of, teachers))} if teachers else run.facts(run.teachers_path.name)
+    said: dict[str, Any] = (
+        {"runs": list(map(said_of, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
+    )
     folder = recipe.data.corpus_folder(run.path)
     checkpoints = [one["checkpoint"] for one in said["runs"]]
     key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
@@ -59,18 +63,30 @@ def taught_corpus(
         announce(f"asking {len(loaded)} teachers about {num_positions:,} symbols, once")
         ensemble = Ensemble([one.model for one in loaded]).to(device).eval()
         num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
-        store_taught(
-            folder / key, num_positions, num_symbols, _said(ensemble, train.corpus, recipe, num_symbols, device)
-        )
+        with progress_bar() as progress:
+            task = progress.add_task("asking", total=num_positions)
+            store_taught(
+                folder / key,
+                num_positions,
+                num_symbols,
+                _said(ensemble, train.corpus, recipe, num_symbols, device, partial(progress.advance, task)),
+            )
         found = open_taught(folder / key, offsets, config)
     return replace(train.corpus, taught=found), said
 
 
 @torch.inference_mode()
 def _said(
-    ensemble: Ensemble, corpus: Corpus, recipe: Recipe, num_symbols: int, device: torch.device
+    ensemble: Ensemble,
+    corpus: Corpus,
+    recipe: Recipe,
+    num_symbols: int,
+    device: torch.device,
+    advance: Callable[[int], None],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
-    """Positions [n], their most probable symbols [n, K] and the probabilities [n, K], batch by batch."""
+    """Positions [n], their most probable symbols [n, K] and the probabilities [n, K], batch by batch; `advance` is
+    called with each n.
+    """
     for indices in BatchPlan(corpus, recipe.batches, seed=0).epoch(0):
         batch = collate(corpus, indices, ensemble.start_id).to(device)
         log_probs = ensemble(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
@@ -78,3 +94,4 @@ def _said(
         probabilities = torch.softmax(values.float(), -1).half()
         places = positions_of(corpus.targets.offsets, indices)
         yield places, ids.int().cpu().numpy(), probabilities.cpu().numpy()
+        advance(len(places))

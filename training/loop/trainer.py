@@ -4,26 +4,21 @@ import time
 from collections.abc import Callable
 from math import ceil
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from attendant.training.data.batches import Batch, BatchPlan, collate
-from attendant.training.data.corpus import Corpus
+from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.evaluation.metrics import is_better
 from attendant.training.kernels.precision import choose_precision
+from attendant.training.loop.experiment import Experiment
 from attendant.training.loop.guard import Guard
 from attendant.training.loop.interruption import Interruption
 from attendant.training.loop.journal import Journal, StepLog
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.progress import TrainingProgress
 from attendant.training.loop.update import Updater
-from attendant.training.loop.validation import Validator
-from attendant.training.model import Seq2Seq
 from attendant.training.optimization.moving_average import MovingAverage
 from attendant.training.optimization.optimizer import make_optimizer
 from attendant.training.optimization.schedule import Schedule
-from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import (
     LAST,
     Learner,
@@ -32,7 +27,6 @@ from attendant.training.run.checkpoint import (
     resume_checkpoint,
     save_checkpoint,
 )
-from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState, random_state
 
 
@@ -46,40 +40,28 @@ class Trainer:
 
     def __init__(
         self,
-        run: Run,
-        recipe: Recipe,
-        model: Seq2Seq,
-        corpus: Corpus,
-        validator: Validator,
-        *,
-        device: torch.device,
+        experiment: Experiment,
         processes: Processes | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Resumes from the run's last checkpoint where there is one. Raises UserError: the device can't compute in the
         recipe's precision; a damaged checkpoint.
         """
-        self._run = run
-        self._recipe = recipe
+        self._run = experiment.run
+        self._recipe = recipe = experiment.recipe
         self._config = config = recipe.training
-        self._device = device
+        self._device = device = experiment.device
         self._processes = processes or Processes()
-        self._model = model.to(device)
-        self._corpus = corpus
-        self._validator = validator
-        self._plan = BatchPlan(corpus, recipe.batches, recipe.seed)
+        self._model = experiment.model.to(device)
+        self._corpus = experiment.corpus
+        self._validator = experiment.validator
+        self._plan = BatchPlan(self._corpus, recipe.batches, recipe.seed)
         self._average = MovingAverage(self._model, config.ema_decay) if config.ema_decay is not None else None
         self.precision = choose_precision(config.precision, device)
         optimizer = make_optimizer(recipe.optimizer, self._model.parameters())
         self._updater = Updater(
-            self._model,
-            optimizer,
-            label_smoothing=config.label_smoothing,
-            coverage_loss=config.coverage_loss,
-            clip_norm=config.clip_norm,
-            precision=self.precision,
-            device=device,
-            processes=self._processes,
+            self._model, optimizer, config, precision=self.precision, device=device, processes=self._processes
         )
         self._learner = Learner(
             model=self._model,
@@ -137,8 +119,11 @@ class Trainer:
         num_tokens = sum(self._plan.num_target_tokens(indices) for indices in whole)
         started = self._clock()
         sampling = self._config.scheduled_sampling * self._schedule.progress(state.step, begun)
-        gradient = self._updater.gradient([self._share(indices) for indices in whole], num_tokens, sampling=sampling)
-        rate = self._recipe.optimizer.learning_rate * self._schedule.factor(state.step, begun)
+        shares = [indices[self._processes.rank :: self._processes.size] for indices in whole]
+        batches = [collate(self._corpus, share, self._model.start_id) for share in shares if len(share)]
+        gradient = self._updater.gradient(batches, num_tokens, sampling=sampling)
+        factor = self._schedule.factor(state.step, begun, state.plateau_factor)
+        rate = self._recipe.optimizer.learning_rate * factor
         place = f"epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}"
         self._guard.check(gradient, rate, f"step {state.step + 1} ({place})")
         self._updater.step(rate)
@@ -154,14 +139,6 @@ class Trainer:
         seconds = self._clock() - started
         log.add(state, gradient, num_tokens, seconds=seconds, rate=rate, at=at, seconds_left=self._seconds_left())
 
-    def _share(self, indices: NDArray[np.int64]) -> Batch:
-        """The share of a batch that this process takes."""
-        own = indices[self._processes.rank :: self._processes.size]
-        if len(own):
-            return collate(self._corpus, own, self._model.start_id)
-        # All processes must take part in the exchange of gradients.
-        return collate(self._corpus, indices[:1], self._model.start_id).without_targets()
-
     def _validate(self, journal: Journal, progress: TrainingProgress) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
@@ -171,7 +148,7 @@ class Trainer:
         if improved:
             state.best_step, state.best_value, state.best_loss = state.step, values[metric], values["loss"]
         state.num_validations_without_best = 0 if improved else state.num_validations_without_best + 1
-        self._schedule.validated(improved=improved)
+        state.plateau_factor *= self._schedule.plateau_fall(state.num_validations_without_best)
         self._save(best=improved)
         journal.write("validation", step=state.step, epoch=state.epoch, values=values | {"seconds": state.seconds})
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -214,8 +191,6 @@ class Trainer:
         return by_steps or self.state.seconds - self._saved_seconds >= self._config.checkpoint_every_seconds
 
     def _save(self, *, best: bool) -> None:
-        self.state.plateau_factor = self._schedule.plateau_factor
-        self.state.num_flat_validations = self._schedule.num_flat_validations
         random_states = self._processes.gather(random_state(self._device))
         if self._processes.is_first:
             save_checkpoint(
@@ -238,10 +213,7 @@ class Trainer:
         last = checkpoint_path(self._run, LAST)
         if last is None:
             return TrainingState()
-        state = resume_checkpoint(last, self._learner, device=self._device, rank=rank)
-        self._schedule.plateau_factor = state.plateau_factor
-        self._schedule.num_flat_validations = state.num_flat_validations
-        return state
+        return resume_checkpoint(last, self._learner, device=self._device, rank=rank)
 
     @property
     def _steps_of_an_epoch(self) -> int:

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from attendant.training.data.batches import Batch
 from attendant.training.kernels.loss import repeated_attention
@@ -18,6 +16,7 @@ from attendant.training.kernels.products import fast_products
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.scheduled_sampling import sampled_inputs
 from attendant.training.model import Seq2Seq
+from attendant.training.recipe.recipe import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,16 @@ class Gradient:
     overflowed: bool
 
 
-class Objective(nn.Module):
-    """A model and its loss as one module, which is what data-parallel processes share.
-
-    Attributes:
-        model: what is trained.
-    """
+class Objective:
+    """What a model's training makes small."""
 
     def __init__(self, model: Seq2Seq, *, label_smoothing: float, coverage_loss: float = 0.0) -> None:
         """`coverage_loss`: the weight of attention that repeats itself; see `repeated_attention`."""
-        super().__init__()
-        self.model = model
+        self._model = model
         self._label_smoothing = label_smoothing
         self._coverage_loss = coverage_loss
 
-    def forward(self, batch: Batch, sampling: float = 0.0) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Batch, sampling: float = 0.0) -> tuple[Tensor, Tensor]:
         """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
 
         Args:
@@ -60,16 +54,16 @@ class Objective(nn.Module):
         Returns:
             their sum in nats, a scalar; and the cross-entropy of the true symbols alone, of which there is no gradient.
         """
-        forced = self.model.forced(
+        forced = self._model.forced(
             batch.source_ids,
             batch.source_lengths,
-            sampled_inputs(self.model, batch, sampling) if sampling else batch.previous_ids,
+            sampled_inputs(self._model, batch, sampling) if sampling else batch.previous_ids,
             batch.positions,
             keep_attention=self._coverage_loss > 0,
         )
         loss, true_loss = output_loss(
             forced.readouts,
-            *self.model.output_layer(),
+            *self._model.output_layer(),
             batch.target_ids,
             label_smoothing=self._label_smoothing,
             taught=batch.taught,
@@ -92,20 +86,17 @@ class Updater:
         self,
         model: Seq2Seq,
         optimizer: torch.optim.Optimizer,
+        config: TrainerConfig,
         *,
-        label_smoothing: float,
-        coverage_loss: float,
-        clip_norm: float,
         precision: PrecisionName,
         device: torch.device,
         processes: Processes,
     ) -> None:
-        self._objective = processes.share(
-            Objective(model, label_smoothing=label_smoothing, coverage_loss=coverage_loss)
-        )
+        processes.share(model)
+        self._objective = Objective(model, label_smoothing=config.label_smoothing, coverage_loss=config.coverage_loss)
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
-        self._clip_norm = clip_norm or math.inf
+        self._clip_norm = config.clip_norm or math.inf
         self._precision = precision
         self._device = device
         self._processes = processes
@@ -115,16 +106,16 @@ class Updater:
         """Leaves the clipped gradient in the parameters.
 
         Args:
-            batches: this process's; every process gives as many.
+            batches: this process's; may be none where others have some.
             num_tokens: target tokens of all batches of all processes.
-            sampling: see Objective.forward.
+            sampling: see `Objective.__call__`.
         """
         self._optimizer.zero_grad(set_to_none=True)
         totals = np.zeros(2)
         with fast_products(self._device):
-            for place, batch in enumerate(batches, 1):
-                is_last = place == len(batches)
-                totals += self._backward(batch.to(self._device), num_tokens, sampling, is_last=is_last)
+            for batch in batches:
+                totals += self._backward(batch.to(self._device), num_tokens, sampling)
+        self._processes.sum_gradients(self._parameters)
         self.scaler.unscale_(self._optimizer)
         norm = self._clip()
         loss, cross_entropy = (total / num_tokens for total in self._processes.sums(totals.tolist()))
@@ -149,14 +140,9 @@ class Updater:
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, total_norm)
         return norm
 
-    def _backward(self, batch: Batch, num_tokens: int, sampling: float, *, is_last: bool) -> tuple[float, float]:
+    def _backward(self, batch: Batch, num_tokens: int, sampling: float) -> tuple[float, float]:
         """Returns the sums of `Objective`."""
-        # The processes exchange gradients once, with the last batch's.
-        waits = isinstance(self._objective, DistributedDataParallel) and not is_last
-        with self._objective.no_sync() if waits else nullcontext():  # type: ignore[operator]
-            with make_autocast(self._precision, self._device):
-                total, true_total = self._objective(batch, sampling)
-            # Their exchange takes the mean over the processes; the sum is wanted.
-            loss = total / num_tokens * self._processes.size
-            self.scaler.scale(loss).backward()
+        with make_autocast(self._precision, self._device):
+            total, true_total = self._objective(batch, sampling)
+        torch.autograd.backward(self.scaler.scale(total / num_tokens))
         return float(total.item()), float(true_total.item())

@@ -11,11 +11,11 @@ from attendant.runtime.perplexity import perplexity
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.decoding import TextModel, decode_examples
+from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
 from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepping.stepper import TorchStepper, evaluating
 from attendant.training.recipe.recipe import Recipe
 
 
@@ -41,36 +41,38 @@ class Validator:
 
         Draws no random numbers: a training goes on as if it had not been looked at.
         """
-        total, num_tokens = self._total_loss(model, device)
+        metric = self.recipe.validation.metric
+        with evaluating(model):
+            total, num_tokens = self._total_loss(model, device)
+            decoded = [] if metric == "loss" else self._decoded(model, device)
         values = {
             "loss": total / num_tokens,
             "perplexity": perplexity(-total, num_tokens),
             "word_perplexity": perplexity(-total, self.num_words),
         }
-        metric, max_length = self.recipe.validation.metric, self.recipe.data.max_target_tokens
         if metric != "loss":
-            text_model = TextModel(
-                stepper=TorchStepper(model, device),
-                source_tokenizer=self.source_tokenizer,
-                target_tokenizer=self.target_tokenizer,
-                special_ids=special_ids(model.start_id),
-                append_eos=self.recipe.source.append_eos,
-                max_length=max_length,
-            )
-            decoded = decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))
             outputs, references = [one.text for one in decoded], [one.example.references for one in decoded]
             values[metric] = round(take_statistics(metric, outputs, references).value, 4)
         return values
 
-    @torch.no_grad()
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
         """The sum over all target tokens, and their number."""
-        model.eval()
         total, num_tokens = 0.0, 0
         for indices in BatchPlan(self.corpus, self.recipe.batches, seed=0).epoch(0):
             batch = collate(self.corpus, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()
             num_tokens += batch.num_target_tokens
-        model.train()
         return total, num_tokens
+
+    def _decoded(self, model: Seq2Seq, device: torch.device) -> list[Decoded]:
+        max_length = self.recipe.data.max_target_tokens
+        text_model = TextModel(
+            stepper=TorchStepper(model, device),
+            source_tokenizer=self.source_tokenizer,
+            target_tokenizer=self.target_tokenizer,
+            special_ids=special_ids(model.start_id),
+            append_eos=self.recipe.source.append_eos,
+            max_length=max_length,
+        )
+        return decode_examples(text_model, self.examples, DecodingOptions(max_length=max_length))

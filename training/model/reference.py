@@ -50,8 +50,7 @@ def reference_loss(
 def reference_logits(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor, previous_ids: Tensor) -> Tensor:
     """The logits [B, T, V] of every next symbol, as Seq2Seq.forward gives them without dropout."""
     source_mask = torch.arange(source_ids.shape[1], device=source_ids.device) < source_lengths.unsqueeze(1)
-    embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
-    memory, finals = encode(model.encoder, embedding(source_ids), source_mask)
+    memory, finals = encode(model.encoder, model.embedding_of_sources(source_ids), source_mask)
     decoder = model.decoder
     rows = decoder.start(model.bridge(memory, source_mask, finals), source_mask, finals[-1][0])
     source = {} if decoder.attention is None else decoder.attention.source_tensors(memory, source_mask)

@@ -120,6 +120,15 @@ class Seq2Seq(nn.Module):
         copies = None if found.copies is None else Copies(*map(wanted, found.copies))
         return Forced(self.dropout(wanted(found.readouts)), found.weights, copies)
 
+    @property
+    def embedding_of_sources(self) -> nn.Embedding:
+        """The target's where one serves both sides."""
+        return self.target_embedding if self.source_embedding is None else self.source_embedding
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def output_layer(self) -> tuple[Tensor, Tensor]:
         """The output layer's matrix [V, P] and bias [V], for a loss that takes their product itself."""
         return self.output.matrix_and_bias(self.target_embedding.weight)
@@ -128,8 +137,7 @@ class Seq2Seq(nn.Module):
         """Encodes source_ids [B, S] of lengths [B]: what `step` starts from."""
         positions = torch.arange(source_ids.shape[1], device=source_ids.device)
         source_mask = positions < source_lengths.unsqueeze(1)
-        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
-        outputs, finals = self.encoder(self.dropout(embedding(source_ids)), source_lengths)
+        outputs, finals = self.encoder(self.dropout(self.embedding_of_sources(source_ids)), source_lengths)
         rows = self.decoder.start(self.bridge(outputs, source_mask, finals), source_mask, finals[-1][0])
         attention = self.decoder.attention
         sources = {} if attention is None else attention.source_tensors(outputs, source_mask)

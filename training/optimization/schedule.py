@@ -80,18 +80,20 @@ class Schedule:
         self._steps_of_an_epoch = steps_of_an_epoch
         self._max_steps = max_steps
         self._max_seconds = max_seconds
-        self.plateau_factor = 1.0
-        self.num_flat_validations = 0
 
-    def factor(self, step: int, seconds: float) -> float:
-        """The share for the step after `step` finished ones, `seconds` into the training."""
+    def factor(self, step: int, seconds: float, plateau_factor: float = 1.0) -> float:
+        """The share for the step after `step` finished ones, `seconds` into the training.
+
+        Args:
+            plateau_factor: the product of all that `plateau_fall` has given.
+        """
         config = self._config
         rise = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
         match config.kind:
             case "constant":
                 return rise
             case "plateau":
-                return rise * self.plateau_factor
+                return rise * plateau_factor
             case "milestones":
                 num_passed = sum(step >= milestone * self._steps_of_an_epoch for milestone in config.milestones)
                 return rise * config.factor**num_passed
@@ -104,12 +106,10 @@ class Schedule:
                 left = 1.0 - done if config.kind == "linear" else (1.0 + math.cos(math.pi * done)) / 2
                 return rise * (config.final_factor + (1.0 - config.final_factor) * left)
 
-    def validated(self, *, improved: bool) -> None:
-        """Is told of each validation."""
-        self.num_flat_validations = 0 if improved else self.num_flat_validations + 1
-        if self._config.kind == "plateau" and self.num_flat_validations > self._config.patience:
-            self.plateau_factor *= self._config.factor
-            self.num_flat_validations = 0
+    def plateau_fall(self, num_flat: int) -> float:
+        """What a validation multiplies plateau's rate by: the last of `num_flat` in a row that brought nothing."""
+        falls = self._config.kind == "plateau" and num_flat > 0 and num_flat % (self._config.patience + 1) == 0
+        return self._config.factor if falls else 1.0
 
     def _cycle(self, done: float) -> float:
         if done < CYCLE_RISE:

@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -197,6 +197,18 @@ class Recipe(Table):
                     "validation.patience"
                 )
         return self
+
+    def differences(self, other: Self, names: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
+        """The fields in which another recipe differs: dotted name, value here and value there.
+
+        Args:
+            names: of the tables and fields that are looked at.
+        """
+        here, there = self.fields(), other.fields()
+        for field in here | there:
+            own, theirs = here.get(field), there.get(field)
+            if own != theirs and (field in names or field.partition(".")[0] in names):
+                yield field, own, theirs
 
     def to_text(self) -> str:
         """The resolved recipe as TOML."""

@@ -13,7 +13,6 @@ the power fails, `last` names a whole checkpoint.
 """
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -28,9 +27,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk, new_folder, told_of
-from attendant.training.data.fetch.published import file_digest
-from attendant.training.run.directory import Run
+from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, told_of, write_json
+from attendant.training.run.directory import Run, read_json
 from attendant.training.run.state import TrainingState, random_state, restore_random_state
 
 BEST, LAST = "best", "last"
@@ -105,8 +103,8 @@ def publish_checkpoint(
     with new_folder(run.checkpoints / name) as folder:
         for file, tensors in files.items():
             _save(tensors, folder / file)
-        content = content | {"sha256": {file: file_digest(folder / file) for file in files}}
-        (folder / STATE_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        content = content | {"sha256": {file: sha256_of(folder / file) for file in files}}
+        write_json(folder / STATE_FILE, content)
     # `last` first: a run that dies in between resumes from a state that knows of the better value, and `best` would
     # then stay behind for ever. With `best` first, a resumed run meets the same validation again.
     for link in (BEST, LAST) if best else (LAST,):
@@ -209,18 +207,13 @@ def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def load_content(directory: Path) -> dict[str, Any]:
     """A checkpoint's state.json. Raises UserError where it can't be read."""
-    path = directory / STATE_FILE
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
-    return content
+    return read_json(directory / STATE_FILE, dict, "training", "sha256")
 
 
 def load_tensors(directory: Path, file: str) -> dict[str, Tensor]:
     """A file's tensors [...] by name, e.g. a model's state dict. Raises UserError where the file is damaged."""
     path = directory / file
-    if file_digest(path) != load_content(directory)["sha256"][file]:
+    if sha256_of(path) != load_content(directory)["sha256"][file]:
         raise UserError(f"{path} is damaged: its sha256 is not the one that {STATE_FILE} recorded")
     try:
         tensors = load_file(path)

@@ -27,17 +27,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.command import installed_version
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
+
+Content = TypeVar("Content", dict[str, Any], list[Any])
 
 FORMER_KEYS: Final = (("training", "r_drop"),)
 """What the recipes of earlier runs may say, of an option that is gone: table and key."""
@@ -62,6 +65,14 @@ class Run:
         return self.path / "metrics.jsonl"
 
     @property
+    def data_path(self) -> Path:
+        return self.path / "data.json"
+
+    @property
+    def versions_path(self) -> Path:
+        return self.path / "versions.json"
+
+    @property
     def evaluation_path(self) -> Path:
         return self.path / "evaluation.json"
 
@@ -79,7 +90,9 @@ class Run:
 
     def left_out(self, split: str) -> frozenset[str]:
         """The sources that a held-out split lost to data.shared_sources."""
-        return frozenset(self.facts(self.left_out_path.name)[split]) if self.left_out_path.exists() else frozenset()
+        if not self.left_out_path.exists():
+            return frozenset()
+        return frozenset(read_json(self.left_out_path, dict, split)[split])
 
     def tokenizer_path(self, side: str) -> Path:
         return self.path / f"{side}_tokenizer.json"
@@ -102,37 +115,47 @@ class Run:
         """Of source and target. Raises UserError where one can't be read."""
         return self.tokenizer("source"), self.tokenizer("target")
 
-    def facts(self, name: str) -> dict[str, Any]:
-        """The content of `versions.json`, `data.json` or `teachers.json`. Raises UserError where it can't be read."""
-        path = self.path / name
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: can't be read: {error}") from None
-        return found
-
     def evaluations(self) -> list[dict[str, Any]]:
-        """What was measured so far; empty where nothing was."""
+        """What was measured so far; empty where nothing was. Raises UserError where it can't be read."""
         if not self.evaluation_path.exists():
             return []
-        found: list[dict[str, Any]] = json.loads(self.evaluation_path.read_text(encoding="utf-8"))
-        return found
+        return read_json(self.evaluation_path, list, "metric", "value", "protocol", "num_examples")
 
     def record_evaluations(self, measurements: Sequence[dict[str, Any]]) -> None:
-        """Adds measurements; one of the same metric and protocol takes the older one's place. Raises CantWrite."""
+        """Adds measurements; one of the same metric and protocol takes the older one's place.
+
+        Raises:
+            CantWrite: the disk is full, the place is read-only.
+            UserError: what was measured so far can't be read.
+        """
         new = {(entry["metric"], entry["protocol"]): entry for entry in measurements}
         kept = [entry for entry in self.evaluations() if (entry["metric"], entry["protocol"]) not in new]
         write_json(self.evaluation_path, [*kept, *new.values()])
 
 
+def read_json(path: Path, kind: type[Content], *keys: str) -> Content:
+    """The content of a run's JSON file: an object that has these keys, or an array of such.
+
+    Raises:
+        UserError: it can't be read, is of another kind, or lacks a key.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    if not isinstance(found, kind):
+        raise UserError(f"{path}: can't be read: it is no JSON {'object' if kind is dict else 'array'}")
+    for one in [found] if isinstance(found, dict) else found:
+        for key in keys:
+            if not isinstance(one, dict) or key not in one:
+                raise UserError(f"{path}: can't be read: it lacks {key!r}")
+    return found
+
+
 def versions() -> dict[str, str]:
     """What this process runs on."""
-    try:
-        project = version("attendant")
-    except PackageNotFoundError:
-        project = "not installed"
     return {
-        "attendant": project,
+        "attendant": installed_version(),
         "commit": _commit(),
         # Which library multiplies on a CPU depends on the hardware, and the last bits of all weights on the library.
         "float32_products": "onednn" if onednn_is_exact() else "torch",

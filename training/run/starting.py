@@ -9,7 +9,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.data.fetch.published import file_digest
+from attendant.runtime.files import sha256_of
 from attendant.training.data.vectors import read_vectors, words_of
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
@@ -50,12 +50,10 @@ def teaching_runs(recipe: Recipe, start: Run | None) -> list[Run]:
 
 def _named_run(recipe: Recipe, option: str, name: str, agreeing: Collection[str]) -> Run:
     run = Run(Path(name))
-    theirs = run.recipe().fields()
-    for field, own in recipe.fields().items():
-        shall_agree = field.partition(".")[0] in agreeing and field not in FREE_FIELDS
-        if shall_agree and own != theirs.get(field):
+    for field, own, theirs in recipe.differences(run.recipe(), agreeing):
+        if field not in FREE_FIELDS:
             raise UserError(
-                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs.get(field))}, and this recipe says "
+                f"{option} = {name!r} was trained with {field} = {json.dumps(theirs)}, and this recipe says "
                 f"{json.dumps(own)}: make them equal, or take another run"
             )
     if checkpoint_path(run, BEST) is None:
@@ -87,14 +85,13 @@ def begin(recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping
 def _take_vectors(recipe: Recipe, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]) -> dict[str, Any]:
     """Puts them into the embeddings of the symbols that have one; the others keep their random values."""
     said = {}
-    embeddings = {"source": model.source_embedding, "target": model.target_embedding}
+    embeddings = {"source": model.embedding_of_sources, "target": model.target_embedding}
     for side, name in recipe.training.vectors.items():
         path, embedding = Path(name), embeddings[side]
-        assert embedding is not None  # shared embeddings are the target's
         ids, vectors = read_vectors(path, words_of(tokenizers[side]), recipe.model.embedding_size)
         with torch.no_grad():
             embedding.weight[torch.from_numpy(ids)] = torch.from_numpy(vectors)
-        said[f"{side}_vectors"] = {"file": name, "sha256": file_digest(path), "num_symbols": len(ids)}
+        said[f"{side}_vectors"] = {"file": name, "sha256": sha256_of(path), "num_symbols": len(ids)}
     return said
 
 
@@ -104,6 +101,6 @@ def said_of(run: Run) -> dict[str, Any]:
     assert directory is not None
     return {
         "run": str(run.path),
-        "checkpoint": f"sha256:{file_digest(directory / MODEL_FILE)}",
+        "checkpoint": f"sha256:{sha256_of(directory / MODEL_FILE)}",
         "step": load_state(directory).step,
     }

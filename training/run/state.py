@@ -18,7 +18,7 @@ class TrainingState:
         validated_step: the step of the last validation; None: there was none.
         best_step, best_value, best_loss: the best validation so far; among equal values the lower loss is better.
         num_validations_without_best: in a row.
-        plateau_factor, num_flat_validations: the schedule's (training/optimization/schedule.py).
+        plateau_factor: the schedule's (training/optimization/schedule.py).
         smoothed_loss, lowest_loss, num_high_losses: the guard's (training/loop/guard.py).
     """
 
@@ -32,7 +32,6 @@ class TrainingState:
     best_loss: float | None = None
     num_validations_without_best: int = 0
     plateau_factor: float = 1.0
-    num_flat_validations: int = 0
     smoothed_loss: float | None = None
     lowest_loss: float | None = None
     num_high_losses: int = 0

@@ -6,6 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+# gRPC's own notes, of connections that come and go, are not for the people who run a command, and hold words of
+# whoever is at the other end. It reads this once, when `grpc` is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from attendant_client.command.ending import explain, status_of
 from attendant_client.command.further import FURTHER, run
 from attendant_client.command.parser import parse
@@ -21,8 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in FURTHER:
         return run(arguments[0], arguments[1:])
-    # gRPC's own notes, of connections that come and go, are not for the people who run a command.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     options = parse(arguments)
     try:
         status: int = asyncio.run(options.run(options))

@@ -50,8 +50,10 @@ class LocalModel:
             self._decoding = asyncio.create_task(self._decode(options))
         return await answered
 
-    async def score(self, source: Source, target: Source, *, model: str, version: str, **how: Any) -> Score:
-        """As a client's."""
+    async def score(
+        self, source: Source, target: Source, *, model: str, version: str, request_id: str, **how: Any
+    ) -> Score:
+        """As a client's; there is no log that would need the id."""
         (score,) = await asyncio.to_thread(self._model.score, [source], [target], **how)
         found: Score = score
         return found

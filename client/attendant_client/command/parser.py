@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from attendant_client.channel import with_port
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import generate, questions
 from attendant_client.command.completion import SHELLS, script
@@ -68,8 +70,18 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
     ):
         parser.error("--insecure excludes --tls, certificates and --server-name")
     options.tls = options.tls or (False if options.insecure else None)
-    if getattr(options, "bundle", None) is not None and (options.model or options.version):
+    if getattr(options, "bundle", None) is not None:
+        _check_bundle(parser, options)
+
+
+def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuses what is for a server, where a bundle is asked in its place."""
+    if options.model or options.version:
         parser.error("--model and --model-version: choose among a server's models, and --bundle is one")
+    unset = {**vars(_common().parse_args([])), "request_id": ""}
+    given = [name for name, value in unset.items() if getattr(options, name) not in (value, None)]
+    if given:
+        parser.error(f"--{given[0].replace('_', '-')}: is for a server, and --bundle asks none")
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -281,15 +293,18 @@ def _tokens(value: str) -> list[str]:
 
 
 def _target(value: str) -> str:
-    if not value:
-        raise argparse.ArgumentTypeError("is empty; HOST:PORT says where the server is")
-    return value
+    try:
+        return with_port(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(re.sub("^target(: |=)", "", str(error))) from None
 
 
 def _at_least(least: int, most: int = 2**32 - 1) -> Callable[[str], int]:
     def whole(value: str) -> int:
-        if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
+        if not (value.isascii() and value.isdigit() and int(value) >= least):
             raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at least {least}")
+        if int(value) > most:
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at most {most}")
         return int(value)
 
     return whole

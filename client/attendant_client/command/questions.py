@@ -37,7 +37,7 @@ async def score(options: Namespace) -> int:
             attention=options.attention,
             model=options.model,
             version=options.version,
-            **({"request_id": options.request_id} if options.bundle is None else {}),
+            request_id=options.request_id,
         )
     print(score_as_json(found) if options.json else score_as_text(found, options))
     return 0

@@ -19,7 +19,7 @@ class Ahead(NamedTuple):
 
     Attributes:
         work: expected rows x steps that will be admitted before it.
-        num_requests: that these are, about.
+        num_requests: about how many requests that is.
         num_own: requests of its own client that wait here.
     """
 

@@ -9,7 +9,7 @@ class FairShare:
     """
 
     def __init__(self, patience_seconds: float = 0.0) -> None:
-        """`patience_seconds`: credit that the other needs beyond its round: bursts that are shorter have no break."""
+        """`patience_seconds`: credit that the other must have beyond one round, so that short bursts have no break."""
         self._patience_seconds = patience_seconds
         self._credit_seconds = 0.0
         self._last_seconds = 0.0

@@ -8,10 +8,10 @@ MEMORY = 64
 
 
 class Lengths:
-    """Mean steps by padded source width and beam size; of a model.
+    """Mean steps of a model's answers, by padded source width and beam size.
 
-    A width and beam size that was not answered yet is taken for as long in proportion as all others, and the first of
-    all for as long as its source.
+    Where there is no answer of that width and beam size yet, the steps are estimated from the mean ratio of steps to
+    source positions, which begins at 1.
     """
 
     def __init__(self) -> None:

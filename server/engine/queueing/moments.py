@@ -7,7 +7,7 @@ MAX_OLD = 64
 
 
 class Moments:
-    """Keys by their moments, the next one first. What has gone before its moment is forgotten now and then."""
+    """Keys in the order of their moments. Those that have ended before their moments are purged now and then."""
 
     def __init__(self, has: Callable[[int], bool]) -> None:
         """`has`: whether a key still matters."""

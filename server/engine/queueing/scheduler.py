@@ -30,7 +30,7 @@ ALONE_SECONDS = 1.0
 """Of rounds for bulk work without a request of anybody else, after which it counts as alone."""
 
 HEAVY_PATIENCE = 4
-"""Calls that heavy requests give up before they take their share: small requests of others are not interrupted."""
+"""Heavy requests take their share once it comes to this many calls: small requests of others are not interrupted."""
 
 MIN_FREE_PART = 4
 """Bulk requests join when 1/4 of their rows is free: encoding several together costs less than one by one."""

@@ -54,7 +54,7 @@ class Dispatcher:
         return len(self._waiting[priority])
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """What waits before a request of so many expected rows x steps of this client; its own, light and heavy."""
+        """What waits before a request of so many expected rows x steps; `num_own` counts light and heavy ones."""
         num_own = sum(queue.num_of(client) for kind, queue in self._waiting.items() if kind is not Priority.BULK)
         return self._waiting[priority].ahead(client, work)._replace(num_own=num_own)
 

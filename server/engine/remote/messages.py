@@ -21,7 +21,7 @@ MAX_BYTES_KEPT: Final = 1024
 
 
 class Ready(NamedTuple):
-    """What a worker says first: its bundle gives on this host what it must. One that refuses it says why instead.
+    """A worker's first message: it has loaded its bundle, and checked it on this host. If not, it sends a UserError.
 
     Attributes:
         version: of the bundle that it found.

@@ -84,12 +84,12 @@ class RowShare:
         return False
 
     def give_back(self, num_rows: int) -> None:
-        """See `offer`."""
+        """Gives rows back, which `offer` then tells those that wait."""
         self._pot.free += num_rows
         self.held -= num_rows
 
     def offer(self) -> None:
-        """Has those that wait ask again, each in its turn. For whoever has given rows back."""
+        """Lets those that wait ask again, each in its turn; to be called after rows were given back."""
         pot = self._pot
         while pot.waiting:
             first, free = min(pot.waiting, key=lambda one: one._turn), pot.free

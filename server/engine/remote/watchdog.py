@@ -44,10 +44,10 @@ class RoundBound:
 
 
 class Silence:
-    """How long nothing was heard, of ticks that came in time.
+    """How long nothing was heard of a worker, counted in the watchdog's ticks.
 
-    Ticks that come late say that this process was held up itself (stopped, or the whole machine was): then nobody
-    could hear anything, and the time does not count.
+    A tick that comes late says that this process was held up itself (stopped, or the whole machine was). Nothing could
+    be heard then, so that time does not count.
     """
 
     def __init__(self, tick_seconds: float) -> None:

@@ -42,7 +42,7 @@ def set_options(
         elif (field := FIELDS.get(name)) is None:
             choices = ", ".join(sorted([*FIELDS, PREFIX, SAMPLING]))
             violations.add("parameters", name, f"some of {choices}")
-        elif violations.require(_fits(field, value), f"parameters.{name}", value, _must_be(field)):
+        elif violations.require(_fits(field, value), f"parameters.{name}", value, must_be(field)):
             setattr(_part(request, name), name, value)
 
 
@@ -61,7 +61,8 @@ def _fits(field: Any, value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _must_be(field: Any) -> str:
+def must_be(field: Any) -> str:
+    """What a number or a truth value of a field must be, in words."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return "true or false"
     return f"a whole number from 0 to {WHOLE[field.cpp_type]}" if field.cpp_type in WHOLE else "a number"

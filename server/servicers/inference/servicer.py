@@ -2,19 +2,17 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import grpc
 
+from attendant.runtime.command import installed_version
 from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.repository.turnover import Entry, Turnover
 from attendant.server.servicers.inference.infer import infer
-from attendant.server.servicers.inference.names import METHODS
 from attendant.server.servicers.inference.tensors import INPUT, OUTPUTS
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
@@ -37,7 +35,8 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
         self._catalogue = catalogue
         self._turnover = turnover
         self._is_serving = is_serving
-        self._begin = {method: partial(RequestContext, method, catalogue, metrics) for method in METHODS}
+        self._metrics = metrics
+        self._version = installed_version()
 
     async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
         return wire.ServerLiveResponse(live=True)
@@ -55,9 +54,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ServerMetadata", request, context):
-            return wire.ServerMetadataResponse(
-                name="attendant", version=version("attendant"), extensions=["model_repository"]
-            )
+            return wire.ServerMetadataResponse(name="attendant", version=self._version, extensions=["model_repository"])
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ModelMetadata", request, context):
@@ -114,8 +111,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     @asynccontextmanager
     async def _answering(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Around a method: its request is counted, logged and told of errors as those of attendant.v1 are."""
-        model = getattr(request, "model_name", "") or getattr(request, "name", "")
-        async with answering(self._begin[method](getattr(request, "id", ""), model), context):
+        async with answering(RequestContext.of(method, self._catalogue, self._metrics, context, request), context):
             decoded(request)
             yield
 

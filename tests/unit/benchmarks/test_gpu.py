@@ -18,8 +18,7 @@ from benchmarks.command import run
 from benchmarks.gpu.parts import TOLERANCES, largest_error, refuse_missing
 from benchmarks.gpu.steps import Effort, time_steps
 from tests.fakes import FakeStepper
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 def has_cuda() -> bool:

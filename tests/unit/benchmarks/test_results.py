@@ -1,11 +1,14 @@
 """Results: kept part by part, shown as tables, held against the yardsticks."""
 
 import argparse
+import shutil
 from pathlib import Path
 
 import pytest
 
 from attendant.runtime.errors import UserError, VerificationFailed
+from benchmarks import ROOT
+from benchmarks.__main__ import SUITES
 from benchmarks.command import Context, Suite, run
 from benchmarks.harness.measurement import (
     Measurement,
@@ -31,6 +34,7 @@ from benchmarks.harness.results import (
 from benchmarks.serving.open_loop import rate_at
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
+RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = Machine(cpu="a processor", num_cores=2, load=0.1, date="2026-01-01", python="3.11.7")
 
 
@@ -78,6 +82,18 @@ def test_every_yardstick_is_a_row_whether_measured_or_not(tmp_path: Path) -> Non
     rows = yardstick_rows(tmp_path)
     assert len(rows) == len(YARDSTICKS)
     assert all(row[3] == NOT_MEASURED and row[5] is None for row in rows)
+
+
+def test_published_pages_say_what_the_results_beside_them_say(tmp_path: Path) -> None:
+    for path in RESULTS.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    pages = {f"{name}.md": suite for name, suite in SUITES.items() if (RESULTS / f"{name}.json").exists()}
+    for page, suite in pages.items():
+        parts = read_results((tmp_path / page).with_suffix(".json"))
+        write_page(tmp_path / page, suite.title, suite.about, parts)
+    write_yardsticks(tmp_path)
+    for page in (*pages, "yardsticks.md"):
+        assert (tmp_path / page).read_text() == (RESULTS / page).read_text(), f"{page} is of other results"
 
 
 @pytest.mark.parametrize(("ours", "holds"), [(400.0, "yes"), (399.0, "no")])
@@ -184,11 +200,11 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
     def other(context: Context) -> Part:
         return fast(context)
 
-    suites = {"x": Suite(title="X", about="About X.", parts=(fast, other, faulty), asked_for={"faulty": "fault"})}
+    suites = {"x": Suite(title="X", about="About X.", parts=(fast, other, faulty), asked_for=("faulty",))}
 
     def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--weight", type=int, default=1)
-        parser.add_argument("--fault")
+        parser.add_argument("--faulty")
 
     here = ["--output", str(tmp_path)]
     run(suites, add_options, ["x", "--only", "fast", "--weight", "3", *here])
@@ -198,7 +214,7 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
     run(suites, add_options, here)
     assert list(read_results(tmp_path / "x.json")) == ["fast", "other"], "the faulty one must be asked for"
     with pytest.raises(VerificationFailed, match="it is off"):
-        run(suites, add_options, ["--fault", "some", *here])
+        run(suites, add_options, ["--faulty", "some", *here])
     assert list(read_results(tmp_path / "x.json")) == ["fast", "other", "faulty"]
     with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, faulty"):
         run(suites, add_options, ["--only", "slow"])

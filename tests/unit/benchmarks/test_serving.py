@@ -21,7 +21,7 @@ from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
 from benchmarks.serving.payloads import LENGTHS, generate_request, real_work, write_payloads
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.request_time import request_parts
-from benchmarks.serving.servers import Server, empty_service, mean_between, running
+from benchmarks.serving.servers import Server, empty_service, growth, mean_of, running
 from benchmarks.workload import QUICK
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
@@ -49,8 +49,8 @@ def test_processor_time_of_this_process() -> None:
 
 def test_the_mean_of_what_a_histogram_took_in_between() -> None:
     before, after = {"rows_count": 2.0, "rows_sum": 10.0}, {"rows_count": 4.0, "rows_sum": 40.0}
-    assert mean_between("rows", before, after) == 15.0
-    assert mean_between("rows", {}, after) == 10.0
+    assert mean_of("rows", growth(before, after)) == 15.0
+    assert mean_of("rows", growth({}, after)) == 10.0
 
 
 def test_requests_ask_for_as_many_steps_as_said() -> None:
@@ -91,8 +91,7 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
     payloads = payloads_of(tmp_path, requests)
     assert [base64.b64decode(line) for line in payloads.read_text().splitlines()] == requests
     with running(tiny_server(tiny, payloads, program)) as server:
-        before = server.metrics()
-        closed = server.load(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
+        closed, metrics = server.watched(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         streamed = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
         listed = server.load(Load(kind="list", seconds=60.0, num_requests=1))
@@ -102,9 +101,8 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
     assert closed["answers"] == 30 and streamed["answers"] == 20
     assert listed["answers"] == 256 and grown["answers"] == 9 and grown["first_p50"] <= grown["p50"]
     assert closed["p50"] <= closed["p99"] and closed["cpu_ms"] >= 0
-    answered = after["attendant_requests_total"] - before.get("attendant_requests_total", 0.0)
-    assert answered == 50 + 256 + 9 + opened["answers"]
-    assert mean_between("attendant_step_rows", before, after) >= 1
+    assert after["attendant_requests_total"] == 50 + 256 + 9 + opened["answers"]
+    assert mean_of("attendant_step_rows", metrics) >= 1
 
 
 def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time(tmp_path: Path) -> None:
@@ -139,11 +137,11 @@ def test_a_server_that_does_not_come_up_says_why_after_all_its_starts(tmp_path: 
 def test_the_parts_of_a_requests_time_add_up() -> None:
     """Two requests: 10 ms each, of which 1 waiting, 2 in an encoding that they share and 6 in steps, 11 for clients."""
     sums = {"request": 0.020, "queue": 0.002, "encode": 0.004, "decode": 0.012}
-    after = {f"attendant_{name}_seconds_sum": value for name, value in sums.items()}
-    after |= {f"attendant_{name}_seconds_count": 2.0 for name in sums}
+    grown = {f"attendant_{name}_seconds_sum": value for name, value in sums.items()}
+    grown |= {f"attendant_{name}_seconds_count": 2.0 for name in sums}
     spent = {"step": 0.005, "search": 0.001, "select": 0.0, "encode": 0.002, "admit": 0.0}
-    after |= {f"attendant_step_seconds_sum{{{phase}}}": value for phase, value in spent.items()}
-    parts = request_parts(11.0, {}, after)
+    grown |= {f"attendant_step_seconds_sum{{{phase}}}": value for phase, value in spent.items()}
+    parts = request_parts(11.0, grown)
     assert sum(parts.values()) == pytest.approx(11.0)
     assert parts["its encoding"] == pytest.approx(2.0)
     assert parts["others are encoded meanwhile"] == pytest.approx(0.0)

@@ -14,6 +14,13 @@ def server() -> Iterator[Served]:
 
 
 @pytest.fixture
+def addressed(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command asks this server."""
+    monkeypatch.setenv("ATTENDANT_TARGET", server.target)
+    monkeypatch.delenv("ATTENDANT_TOKEN", raising=False)
+
+
+@pytest.fixture
 async def client(server: Served) -> AsyncIterator[AttendantClient]:
     async with AttendantClient(server.target) as connected:
         yield connected

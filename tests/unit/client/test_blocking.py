@@ -29,7 +29,7 @@ def test_every_call(server: Served) -> None:
 
 def test_leaving_early_cancels(server: Served) -> None:
     with BlockingClient(server.target) as client:
-        for answer in client.generate_many("ab" * 100, concurrency=2):
+        for answer in client.generate_many(["a", "b"] * 100, concurrency=2):
             assert answer.best.text == "A"
             break
         for delta in client.stream("abc"):

@@ -69,8 +69,9 @@ async def test_what_fails_the_stream_fails_all_and_another_may_follow(client: At
 
 async def test_no_answer_in_time(client: AttendantClient) -> None:
     async with client.bulk(timeout=0.05) as bulk:
-        with pytest.raises(DeadlineExceeded, match=r"no answer for 0.05 s"):
+        with pytest.raises(DeadlineExceeded, match=r"no answer for 0.05 s") as passed:
             await bulk.generate("slow")
+        assert passed.value.request_id == "1", "its number on the stream, which the log has"
 
 
 async def test_the_timeout_is_of_waiting_not_of_the_whole(client: AttendantClient) -> None:

@@ -7,6 +7,7 @@ import pytest
 from attendant_client import (
     VERSION,
     AttendantClient,
+    DeadlineExceeded,
     Delta,
     FinishReason,
     GenerateOptions,
@@ -88,7 +89,7 @@ async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient
         ("ab", {"sampling": 1}, TypeError, r"sampling=1: must be a Sampling, such as"),
         ("ab", {"target_prefix": 1}, TypeError, "1: "),
         ("a" * 300_000, {}, InvalidArgument, "the request has 300,004 bytes, must have at most 262,144"),
-        (["a" * 1000] * 300, {}, InvalidArgument, "the request has 301,800 bytes, must have at most 262,144"),
+        (["a" * 1000] * 300, {}, InvalidArgument, "the request has 301,834 bytes, must have at most 262,144"),
     ],
 )
 async def test_what_no_server_would_take_is_not_sent(
@@ -192,6 +193,7 @@ def test_there_is_an_option_for_every_field_of_the_api() -> None:
         ({"sampling": Sampling(top_k=-1)}, ValueError, "top_k=-1"),
         ({"timeout": 0}, ValueError, "timeout=0: must be more than 0"),
         ({"timeout": float("nan")}, ValueError, "timeout=nan"),
+        ({"timeout": "5"}, TypeError, "timeout='5': must be a number of seconds"),
     ],
 )
 async def test_a_mistake_in_the_call_names_the_option(
@@ -286,6 +288,25 @@ async def test_who_asks(server: Served) -> None:
     assert str(first["user-agent"]).startswith(f"attendant-client/{VERSION} ")
 
 
+async def test_a_call_is_asked_under_an_id_of_the_clients_unless_the_request_has_one(
+    client: AttendantClient, server: Served
+) -> None:
+    await client.generate("a")
+    await client.generate("a", request_id="mine")
+    first, second = server.seq2seq.metadata
+    assert len(first["x-request-id"]) == 32 and "x-request-id" not in second
+    for given in ("", "mine"):
+        with pytest.raises(DeadlineExceeded) as passed:
+            await client.generate("slow", request_id=given, timeout=0.05)
+        assert passed.value.request_id == (given or server.seq2seq.metadata[-1]["x-request-id"])
+        with pytest.raises(DeadlineExceeded) as passed:
+            _ = [delta async for delta in client.stream("slow", request_id=given, timeout=0.05)]
+        assert passed.value.request_id == (given or server.seq2seq.metadata[-1]["x-request-id"])
+        with pytest.raises(DeadlineExceeded) as passed:
+            await client.generate(["slow", "a"], request_id=given, timeout=0.05)
+        assert passed.value.request_id == server.seq2seq.requests[-1].requests[0].request_id != ""
+
+
 async def test_a_token_that_can_not_be_sent(closed_target: str) -> None:
     with pytest.raises(ValueError, match="printable ASCII"):
         AttendantClient(closed_target, token="se\ncret")
@@ -297,6 +318,11 @@ async def test_many_in_order(client: AttendantClient, server: Served) -> None:
     assert answers == [source.upper() for source in sources]
     assert server.seq2seq.max_in_flight == 1, "one stream"
     assert all(request.decoding.beam_size == 1 for request in server.seq2seq.requests)
+
+
+async def test_a_text_is_no_list_of_sources(client: AttendantClient) -> None:
+    with pytest.raises(TypeError, match="sources='face': must be a list of texts"):
+        await anext(client.generate_many("face"))
 
 
 async def test_many_with_a_bad_one(client: AttendantClient) -> None:

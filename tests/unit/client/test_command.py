@@ -1,4 +1,4 @@
-"""The command, in this process: what it prints and how it ends."""
+"""The command, in this process: what it sends and prints."""
 
 import json
 import os
@@ -15,13 +15,7 @@ from attendant_client.options import DecodingFields, Sampling, options_of
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.unit.client.fake_server import Failure, Served, violation
 
-NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
-
-
-@pytest.fixture(autouse=True)
-def addressed(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTENDANT_TARGET", server.target)
-    monkeypatch.delenv("ATTENDANT_TOKEN", raising=False)
+pytestmark = pytest.mark.usefixtures("addressed")
 
 
 @pytest.fixture
@@ -78,24 +72,6 @@ def test_a_request_id_reaches_the_server(server: Served) -> None:
     assert main(["generate", "a", "--request-id", "mine"]) == 0
     assert main(["score", "a", "A", "--request-id", "mine"]) == 0
     assert [one.request_id for one in server.seq2seq.requests] == ["mine", "mine"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-", "--stream"], "--stream: is not for standard input"),
-        (["-", "--request-id", "x"], "--request-id: is not for standard input"),
-        (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
-        (["a", "--stream", "--json"], "--stream: excludes --json"),
-        (["a", "--links", "--json"], "--links: stand behind texts"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["generate", *arguments])
-    assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
@@ -295,91 +271,10 @@ def test_health(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "SERVING\nNOT_SERVING\n"
 
 
-def test_nobody_there(closed_target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--target", closed_target]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"attendant: {closed_target} is unavailable (")
-    assert line.endswith("name another with --target or ATTENDANT_TARGET")
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "words"),
-    [
-        (
-            Failure(grpc.StatusCode.UNAUTHENTICATED, "no token"),
-            1,
-            "no token; --token-file or ATTENDANT_TOKEN has the token that is sent",
-        ),
-        (Failure(grpc.StatusCode.NOT_FOUND, "no such model"), 2, "no such model"),
-        (Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailers=NO_RETRY), 1, "full"),
-        (Failure(grpc.StatusCode.INTERNAL, "internal error"), 1, "internal error"),
-    ],
-    ids=lambda value: value.code.name if isinstance(value, Failure) else "",
-)
-def test_how_failures_end(
-    server: Served, capsys: pytest.CaptureFixture[str], failure: Failure, status: int, words: str
-) -> None:
-    server.seq2seq.failures.extend([failure, failure])
-    assert main(["generate", "a"]) == status
-    assert main(["models"]) == status
-    assert capsys.readouterr() == ("", f"attendant: {words}\n" * 2)
-
-
-def test_a_deadline(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "slow", "--timeout", "0.1"]) == 1
-    expected = f"attendant: no answer from {server.target} within 0.1 s; --timeout gives it more time\n"
-    assert capsys.readouterr().err == expected
-
-
 def test_a_token_goes_with_every_call(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTENDANT_TOKEN", "secret")
     assert main(["generate", "a"]) == 0
     assert server.seq2seq.metadata[0]["authorization"] == "Bearer secret"
-
-
-def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("ATTENDANT_TOKEN", "se\ncret")
-    with pytest.raises(SystemExit) as ended:
-        main(["generate", "a"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert "ATTENDANT_TOKEN holds characters" in err
-    assert "cret" not in err
-
-
-def test_a_model_that_is_not_there_is_an_object_too(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    server.seq2seq.failures.append(Failure(grpc.StatusCode.NOT_FOUND, "no such model"))
-    assert main(["generate", "a", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NOT_FOUND"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["generate"], "attendant generate: the following arguments are required: TEXT"),
-        (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
-        (["generate", "a", "--beam-size", "99999999999"], "'99999999999' is not a whole number"),
-        (["generate", "a", "--seed", str(2**64)], "--seed: '18446744073709551616' is not a whole number"),
-        (["generate", "a", "--length-penalty", "much"], "--length-penalty: 'much' is not a number"),
-        (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
-        (["generate", "a", "--timeout", "0"], "--timeout: '0' is not a number above 0"),
-        (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
-        (["generate", "\udcff"], "is not UTF-8"),
-        (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
-        (["health", "--target", ""], "--target: is empty"),
-        (["speak"], "invalid choice: 'speak'"),
-        ([], "the following arguments are required: COMMAND"),
-    ],
-)
-def test_a_wrong_option_is_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-    assert line.endswith("--help)")
 
 
 def test_help_shows_defaults_and_environment(server: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
-ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 
 

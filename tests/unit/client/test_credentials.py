@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -67,6 +68,20 @@ def test_targets_that_may_be_elsewhere(target: str) -> None:
 )
 def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> None:
     assert with_port(target) == meant
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        (None, TypeError, "target=None: must be a text, such as localhost:50051"),
+        ("", ValueError, "target: is empty"),
+        ("localhost:99999", ValueError, "target='localhost:99999': port 99999 must be at most 65535"),
+        ("ipv4:1.2.3.4:70000,6.7.8.9:5", ValueError, "port 70000"),
+    ],
+)
+async def test_a_target_that_is_none(target: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        AttendantClient(target)
 
 
 async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
@@ -162,6 +177,8 @@ def test_what_the_command_says_of_a_server_that_it_can_not_trust(
         (["--tls", "--insecure"], "--insecure excludes --tls, certificates and --server-name"),
         (["--client-key", __file__], "--client-certificate and --client-key need each other"),
         (["--insecure", "--root-certificates", __file__], "--insecure excludes --tls, certificates and --server-name"),
+        (["--target", ""], "--target: is empty; HOST:PORT says where the server is"),
+        (["--target", "localhost:99999"], "--target: 'localhost:99999': port 99999 must be at most 65535"),
         (["--token-file", "/nowhere"], "--token-file: '/nowhere' can't be read: No such file or directory"),
         (["--token-file", "/dev/null"], "--token-file: '/dev/null' does not hold one line of printable ASCII"),
         (["--token-file", __file__], "does not hold one line of printable ASCII"),

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.paths import ROOT
 from tests.unit.client.fake_server import served
 
-ROOT = Path(__file__).parents[3]
 CLIENT = ROOT / "client"
 GENERATED = CLIENT / "attendant_client" / "v1"
 

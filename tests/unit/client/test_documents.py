@@ -3,13 +3,11 @@
 import inspect
 import json
 import re
-from pathlib import Path
 
 from attendant_client import errors
 from attendant_client.channel import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as pb
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 def test_the_service_config_is_the_clients() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 from attendant_client.command import main
 from attendant_client.command.further import FURTHER
 from attendant_client.command.parser import OWN
+from tests.paths import ROOT
+from tests.unit.client.fake_server import Served
 
-ROOT = Path(__file__).parents[3]
 BUNDLE = str(ROOT / "models" / "g2p-en")
 PROGRAM = "import sys; {}from attendant_client.command import main; sys.exit(main())"
 
@@ -32,6 +34,8 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
     """The command in a process of its own, in which these packages are not installed."""
     missing = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    # A command that has run in this process has set it.
+    environment.pop("GRPC_VERBOSITY", None)
     command = [sys.executable, "-c", PROGRAM.format(missing), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -50,6 +54,12 @@ def test_what_a_command_needs_and_is_not_installed_is_told_likewise() -> None:
     assert done.stderr.startswith("attendant inspect: torch") and done.stderr.endswith("'.[cpu,export]'\n"), done.stderr
 
 
+def test_a_failure_is_one_line_whatever_grpc_has_to_say(server: Served) -> None:
+    done = run("health", "--target", server.target, "--tls")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "the server does not speak TLS" in done.stderr
+
+
 def test_the_clients_own_commands_need_nothing_else() -> None:
     done = run("--help", without=["attendant"])
     assert done.returncode == 0
@@ -66,6 +76,11 @@ def test_each_is_called_what_was_typed(name: str, monkeypatch: pytest.MonkeyPatc
             main([name, asked])
         assert ended.value.code == 0
         assert capsys.readouterr().out.startswith((f"usage: attendant {name} ", "attendant "))
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--no-such-option"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith(f"attendant {name}: ") and line.endswith(f"; see attendant {name} --help")
     if name == "serve":
         monkeypatch.delenv("ATTENDANT_BUNDLES", raising=False)
         with pytest.raises(SystemExit) as ended:
@@ -124,6 +139,20 @@ def test_a_bundle_has_no_choice_of_models(capsys: pytest.CaptureFixture[str]) ->
     assert "--model and --model-version: choose among a server's models, and --bundle is one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "given", ["--target=a:1", "--timeout=5", "--tls", "--insecure", "--server-name=a", "--request-id=a"]
+)
+def test_what_is_for_a_server_is_not_passed_over(
+    given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTENDANT_TARGET", "from.the.environment:1")
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "face", "--bundle", BUNDLE, given])
+    told = f"attendant: {given.partition('=')[0]}: is for a server, and --bundle asks none (see attendant --help)\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, told)
+    assert main(["generate", "face", "--bundle", BUNDLE]) == 0
+
+
 COMPLETE = """source {script}
 COMP_WORDS=({words}) COMP_CWORD={place}
 _shtab_attendant attendant "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
@@ -144,6 +173,15 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert completed("attendant", "generate", "--beam") == {"--beam-size"}
     assert completed("attendant", "evaluate", "--split", "te") >= {"test"}
     assert completed("attendant", "serve", "--max-r") == {"--max-restarts", "--max-rows"}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here: apt-get install fish")
+def test_fish_completes_commands_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "attendant.fish"
+    script.write_text(run("completion", "fish").stdout)
+    program = f"source {script}; complete -C'attendant generate --beam'; complete -C'attendant serve --max-ro'"
+    done = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--beam-size", "--max-rows"], done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -1,6 +1,7 @@
 """Plans are recipes, hand links are what they say, and gradients are those of the equations."""
 
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from experiments.pages import write_table
 from experiments.plan import load_plan, plan_names, run_of
 
 BEGINNING = 'question = "?"\npage = "p"\nmetric = "per"\n'
+MEASURED = '[{"metric": "wer", "value": 30.0, "protocol": "greedy", "num_examples": 9}]'
 """Of a plan."""
 
 
@@ -46,24 +48,42 @@ def test_only_what_is_missing_is_trained(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("experiments.plan.RUNS", tmp_path)
     commands: list[list[str]] = []
 
-    class Done:
-        returncode = 0
+    class Training:
+        status = 0
 
-    def run(command: list[str], **_: object) -> Done:
-        commands.append(command)
-        return Done()
+        def __init__(self, command: list[str], **_: object) -> None:
+            commands.append(command)
 
-    monkeypatch.setattr(trainings.subprocess, "run", run)
+        def wait(self) -> int:
+            return self.status
+
+    monkeypatch.setattr(trainings.subprocess, "Popen", Training)
     plan = load_plan("which-attention")
     done = run_of("which-attention", plan.variants[0], 1)
     done.path.mkdir(parents=True)
-    done.evaluation_path.write_text('[{"metric": "wer"}]')
+    done.evaluation_path.write_text(MEASURED)
     trainings.train("which-attention")
     assert len(commands) == len(plan.variants) * len(plan.seeds) - 1
     assert str(done.path) not in " ".join(map(" ".join, commands)) and all("--resume" in one for one in commands)
-    Done.returncode = 2
+    Training.status = 2
     with pytest.raises(UserError, match="ended with status 2"):
         trainings.train("which-attention")
+
+
+def test_an_interrupted_training_has_time_to_save_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.plan.RUNS", tmp_path)
+    training = tmp_path / "training.sh"
+    training.write_text(f"#!/bin/sh\ntrap '' INT\nkill -INT $PPID\nsleep 1\ntouch {tmp_path}/saved\n")
+    training.chmod(0o755)
+    monkeypatch.setattr(trainings.sys, "executable", str(training))
+    # Whoever started the tests in the background may have had SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainings.train("which-attention")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "saved").exists()
 
 
 def test_the_words_that_were_aligned_by_hand() -> None:
@@ -149,7 +169,7 @@ def test_hours_are_those_of_what_is_missing(tmp_path: Path, monkeypatch: pytest.
     for seed in (1, 2):
         done = run_of("toy", load_plan("toy").variants[1], seed)
         done.path.mkdir(parents=True)
-        done.evaluation_path.write_text('[{"metric": "wer"}]')
+        done.evaluation_path.write_text(MEASURED)
     rows: list[list[str]] = []
     monkeypatch.setattr(hours, "write_table", lambda page, name, headings, found: rows.extend(found))
     monkeypatch.setattr(hours, "training_of", lambda *_: lambda: 8.0)

@@ -9,7 +9,7 @@ from attendant.runtime.errors import UserError
 from experiments.peers import tasks, training
 from experiments.peers.tasks import Contest, Peer, Peers, Task, load_peers
 from experiments.peers.training import Progress
-from tests.server_process import ROOT
+from tests.paths import ROOT
 
 LEARNER = """\
 import pathlib, signal, sys

@@ -1,11 +1,10 @@
 """What an export says at its end."""
 
-from pathlib import Path
-
 from attendant.export.commands import _summaries
 from attendant.runtime.bundle.bundle import open_bundle
+from tests.paths import ROOT
 
-BUNDLE = Path(__file__).parents[3] / "models" / "g2p-en"
+BUNDLE = ROOT / "models" / "g2p-en"
 
 
 def test_what_an_error_is_relative_to_and_what_it_means() -> None:

@@ -4,14 +4,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import attendant
 from attendant_client import Sampling
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 BUNDLE = ROOT / "models" / "g2p-en"
 
 
@@ -73,8 +74,35 @@ def test_score(model: attendant.Model) -> None:
     assert one.log_prob == best.log_prob and one.target_tokens == best.tokens
     many = model.score(["face", "badge"], [best.tokens, "B AE JH"], include_eos=False)
     assert [len(score.token_log_probs) for score in many] == [3, 3]
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="target: has 1 items, must have as many as source, which has 2"):
         model.score(["face", "badge"], ["F"])
+    with pytest.raises(TypeError, match="target='F EY S': must be a list, as source is"):
+        model.score(["face"], "F EY S")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (None, "source=None: must be a text or its tokens"),
+        (7, "source=7: must be a text or its tokens"),
+        (b"face", "source: is bytes, must be a text or its tokens; decode it first"),
+    ],
+)
+def test_what_is_no_source_is_told(model: attendant.Model, source: Any, words: str) -> None:
+    for ask in (
+        model.generate,
+        model.stream,
+        lambda given: model.score(given, "F"),
+        lambda given: model.generate([given]),
+    ):
+        with pytest.raises(TypeError, match=words):
+            ask(source)
+
+
+def test_a_tuple_is_the_tokens_of_one_source_as_to_the_client(model: attendant.Model) -> None:
+    face = ("f", "a", "c", "e")
+    assert model.generate(face).best.tokens == model.generate([face])[0].best.tokens == ("F", "EY", "S")
+    assert model.score(face, "F EY S").log_prob == model.score([face], ["F EY S"])[0].log_prob
 
 
 def test_what_can_not_be_done_is_told_as_the_server_tells_it(model: attendant.Model) -> None:
@@ -157,5 +185,6 @@ def test_the_packages_are_found_through_the_package() -> None:
     path = f"{ROOT}:{ROOT / 'client'}"
     run = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)
     assert run.stdout == "attendant.training attendant.runtime\n", run.stderr
+    assert {"load", "Sampling", "UserError", "server"} <= set(dir(attendant)), "a prompt completes them"
     with pytest.raises(AttributeError, match="nothing"):
         attendant.nothing  # noqa: B018

@@ -8,8 +8,9 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import FORMAT_VERSION
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
+from tests.paths import ROOT
 
-KEPT = Path(__file__).parents[2] / "bundle_formats"
+KEPT = ROOT / "tests" / "bundle_formats"
 
 
 def test_one_of_each_is_kept() -> None:

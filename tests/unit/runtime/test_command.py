@@ -9,9 +9,9 @@ import pytest
 from attendant.runtime.bundle.bundle import BundleRefused
 from attendant.runtime.command import run_command
 from attendant.runtime.errors import UserError, VerificationFailed
+from tests.paths import ROOT
 
 REFUSED = "the bundle x is refused; export it anew, or copy it again:"
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

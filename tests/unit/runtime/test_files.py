@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite, new_file, new_folder, told_of, write_json, write_text
+from attendant.runtime.files import CantWrite, new_file, new_folder, sha256_of, told_of, write_json, write_text
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -64,6 +65,17 @@ def test_other_faults_stay_what_they_are(raised: Exception) -> None:
     assert found.value is raised
 
 
+@pytest.mark.parametrize("path", ["/proc/place", "/proc/deep/place"])
+def test_a_place_where_nothing_can_be_made_is_a_line(path: str) -> None:
+    with (
+        pytest.raises(CantWrite, match=r"^/proc.*: can't be written: No such file or directory$"),
+        new_folder(Path(path)),
+    ):
+        raise AssertionError("the folder was made")
+    with pytest.raises(CantWrite, match=r"^/proc.*: can't be written: No such file or directory$"):
+        write_text(Path(path), "new")
+
+
 def broken_link(path: Path) -> None:
     path.symlink_to("nowhere")
 
@@ -78,3 +90,12 @@ def test_what_stands_at_a_files_place(tmp_path: Path, make: Callable[[Path], Non
     else:
         write_text(tmp_path / "place", "new")
         assert tree(tmp_path) == {"place": "new"}
+
+
+def test_a_file_that_is_not_there_is_told_with_the_folder_that_was_looked_in(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^data/train.tsv: there is no such file in {re.escape(str(Path.cwd()))}$"):
+        sha256_of(Path("data/train.tsv"))
+    with pytest.raises(UserError, match=r"/train\.tsv: there is no such file$"):
+        sha256_of(tmp_path / "train.tsv")
+    with pytest.raises(UserError, match=r"can't be read: Is a directory$"):
+        sha256_of(tmp_path)

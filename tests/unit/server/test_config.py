@@ -151,6 +151,11 @@ def test_every_option_by_flag_and_by_variable(option) -> None:  # type: ignore[n
     assert parse("b", flag, **{option.variable: BAD[option.name]}) == by_flag, "the flag goes first"
 
 
+def test_origins_need_the_api() -> None:
+    with pytest.raises(UserError, match="--http-origins: may use the API over HTTP, which --no-http takes away"):
+        parse("b", "--no-http", ATTENDANT_HTTP_ORIGINS="https://example.org")
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_a_bad_value_is_told_with_where_it_came_from(option) -> None:  # type: ignore[no-untyped-def]
     text = BAD[option.name]

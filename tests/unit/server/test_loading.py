@@ -15,8 +15,7 @@ from attendant.server import loading
 from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.opening import open_within_limits
-
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(("provider", "clock"), [("cpu", "thread_time"), ("cuda", "perf_counter")])

@@ -9,7 +9,8 @@ from string import Template
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.paths import ROOT
+
 RECIPE = Template("""
 [data]
 train = {source = "$folder/train.src", target = "$folder/train.tgt"}

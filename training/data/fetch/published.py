@@ -32,7 +32,7 @@ def publish(directory: Path, fetcher: str, build: Builder, *, announce: Announce
     announce(f"fetching {fetcher} into {directory}")
     with new_folder(directory) as folder:
         build(folder, announce)
-        record = {"fetcher": fetcher, "sha256": {path.name: file_digest(path) for path in sorted(folder.iterdir())}}
+        record = {"fetcher": fetcher, "sha256": {path.name: sha256_of(path) for path in sorted(folder.iterdir())}}
         write_json(folder / RECORD_NAME, record)
 
 
@@ -49,14 +49,6 @@ def write_splits(directory: Path, splits: Mapping[str, Iterable[Pair]], versions
     write_json(directory / VERSIONS_NAME, dict(versions))
 
 
-def file_digest(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal. Raises UserError where it can't be read."""
-    try:
-        return sha256_of(path)
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-
-
 def _check(directory: Path, fetcher: str) -> None:
     remedy = f"remove {directory} to fetch it anew, or name another data.directory"
     try:
@@ -68,5 +60,5 @@ def _check(directory: Path, fetcher: str) -> None:
     if maker != fetcher:
         raise UserError(f"{directory} was built by the fetcher {maker!r}, not {fetcher!r}: {remedy}")
     for name, digest in digests.items():
-        if not (directory / name).is_file() or file_digest(directory / name) != digest:
+        if not (directory / name).is_file() or sha256_of(directory / name) != digest:
             raise UserError(f"{directory / name} is not as it was fetched: {remedy}")

@@ -1,6 +1,7 @@
 """A torch model as a Stepper: what training validates with, and what an export is compared with. Ensembles likewise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class TorchStepper:
 
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
         source_ids, lengths = pad_sources(sources, PAD_ID)
-        with _Evaluating(self._model):
+        with evaluating(self._model):
             encoded = self._model.encode(self._tensor(source_ids), self._tensor(lengths))
         return DecoderState(encoded.row_tensors, encoded.source_tensors, lengths, np.arange(len(sources)))
 
@@ -60,7 +61,7 @@ class TorchStepper:
         forced = np.full(num_rows, NO_ID, np.int64) if forced_ids is None else forced_ids
         banned = np.empty((num_rows, 0), np.int64) if banned_ids is None else banned_ids
         source_rows, row_slots = attention_layout(state.row_sources, state.num_sources)
-        with _Evaluating(self._model):
+        with evaluating(self._model):
             logits, rows, weights = self._model.step(
                 self._tensor(previous_ids),
                 state.row_tensors,
@@ -110,23 +111,18 @@ class TorchStepper:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-class _Evaluating:
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
     """No gradients and no dropout while it lasts; afterwards the model's mode is what it was."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._inference = torch.inference_mode()
-
-    def __enter__(self) -> None:
-        self._was_training = self._model.training
-        if self._was_training:
-            self._model.eval()
-        self._inference.__enter__()
-
-    def __exit__(self, *exception: Any) -> None:
-        self._inference.__exit__(*exception)
-        if self._was_training:
-            self._model.train()
+    was_training = model.training
+    if was_training:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        if was_training:
+            model.train()
 
 
 def _take(tensors: Any, indices: Tensor) -> dict[str, Tensor]:

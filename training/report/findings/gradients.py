@@ -157,8 +157,7 @@ def _run(
         `positions`, summed over the batch, whose rows don't meet.
     """
     kept: list[Tensor] = []
-    embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
-    hook = embedding.register_forward_hook(lambda module, arguments, output: kept.append(output))
+    hook = model.embedding_of_sources.register_forward_hook(lambda module, arguments, output: kept.append(output))
     encoded = model.encode(batch.source_ids, batch.source_lengths)
     hook.remove()
     # What a first state has of zeros is no result of anything yet.

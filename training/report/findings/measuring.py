@@ -1,20 +1,16 @@
 """Takes all measurements that a report shows of its runs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
-from attendant.training.assessment.models import model_of_run
+from attendant.training.assessment.models import model_of_runs
+from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example, sample_evenly
@@ -75,10 +71,6 @@ class MeasuredRun:
     def title(self) -> str:
         return f"{self.letter} {self.name}".strip()
 
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.loaded.model.parameters())
-
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
@@ -113,11 +105,12 @@ def measure_runs(
     names = _names(paths)
     letters = ascii_uppercase[: len(paths)] if len(paths) > 1 else [""]
     opened = []
-    with _progress(names, len(data.examples)) as advance:
+    with progress_bar() as progress:
         for place, run in enumerate(loaded):
-            model = model_of_run(run)
+            model = model_of_runs([run])
             options = search_options(run.recipe.evaluation, model)
-            decoded = decode_examples(model, data.examples, options, progress=partial(advance, place))
+            task = progress.add_task(f"decoding {names[place]}", total=len(data.examples))
+            decoded = decode_examples(model, data.examples, options, progress=partial(progress.advance, task))
             opened.append(_Opened(letters[place], names[place], run, model, options, decoded))
     metrics = loaded[0].recipe.evaluation.metrics
     unit = length_unit or natural_unit([example.source for example in data.examples])
@@ -196,11 +189,3 @@ def _gradients(loaded: LoadedRun, examples: Sequence[Example]) -> Gradients | No
 def _names(paths: Sequence[Path]) -> list[str]:
     short = [path.resolve().name for path in paths]
     return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
-
-
-@contextmanager
-def _progress(names: Sequence[str], num_examples: int) -> Iterator[Callable[[int, int], Any]]:
-    """A bar per run, for as long as they decode."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        tasks = [progress.add_task(f"decoding {name}", total=num_examples) for name in names]
-        yield lambda place, count: progress.advance(tasks[place], count)

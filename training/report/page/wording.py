@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-from attendant.training.evaluation.bootstrap import Interval
 from attendant.training.report.findings.measuring import MeasuredRun
 
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
@@ -40,10 +39,6 @@ def model_text(run: MeasuredRun) -> str:
     layers = f"{model.encoder.num_layers}+{model.decoder.num_layers} layers"
     attention = f"{model.attention.score} attention" if model.has_attention else "no attention"
     return f"{CELLS[model.cell]} {model.hidden_size}, {layers}, {attention}"
-
-
-def interval_text(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def fixed(value: float | None, digits: int = 2) -> str:

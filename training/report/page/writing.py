@@ -1,6 +1,5 @@
 """A report's files: one page that needs nothing else, or Markdown with its pictures in a folder beside it."""
 
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from markupsafe import Markup
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import told_of, write_text
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
+from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, interval_text
 from attendant.training.evaluation.evaluating import describe_search
 from attendant.training.report.composing import Picture, Report
 from attendant.training.report.findings.examples import align, nearest_reference
@@ -23,13 +22,10 @@ from attendant.training.report.pictures.colors import on_page, on_paper, series_
 SUFFIXES = (".html", ".md")
 
 
-def check_outputs(paths: Sequence[Path]) -> None:
-    """Raises UserError where a report could not be written; said before anything is measured."""
-    for path in paths:
-        if path.suffix not in SUFFIXES:
-            raise UserError(f"--output {path}: must end in {' or '.join(SUFFIXES)}")
-        if not path.parent.is_dir():
-            raise UserError(f"--output {path}: there is no directory {path.parent}: make it first")
+def check_form(path: Path) -> None:
+    """Raises UserError where a file's name says no form of a report; said before anything is measured."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--output {path}: must end in {' or '.join(SUFFIXES)}")
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -86,7 +82,7 @@ _HTML.filters |= {
     "escaped": wording.escaped,
     "fence": wording.fence,
     "fixed": wording.fixed,
-    "interval": wording.interval_text,
+    "interval": interval_text,
     "model": wording.model_text,
     "number": wording.count_text,
     "search": describe_search,

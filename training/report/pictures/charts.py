@@ -18,7 +18,7 @@ from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER
 from attendant.training.report.findings.curves import Curve
 from attendant.training.report.findings.gradients import Reach
-from attendant.training.report.pictures.colors import FAINT, LINE_STYLES, MARKERS, series_color
+from attendant.training.report.pictures.colors import FAINT, line_style, marker, series_color
 
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
@@ -134,8 +134,13 @@ def _figure(axis: Axes) -> Figure:
 
 def _svg(axis: Axes, letters: Letters) -> str:
     _name_ends(axis, letters)
+    return svg_of(_figure(axis))
+
+
+def svg_of(figure: Figure) -> str:
+    """A drawing from its first tag on; the same one gives the same text."""
     written = io.StringIO()
-    _figure(axis).savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     svg = written.getvalue()
     return svg[svg.index("<svg") :].strip()
 
@@ -143,9 +148,9 @@ def _svg(axis: Axes, letters: Letters) -> str:
 def _plot(
     axis: Axes, places: NDArray[Any], values: NDArray[Any], number: int, letters: Letters, *, has_marks: bool = False
 ) -> None:
-    style = LINE_STYLES[number % len(LINE_STYLES)]
-    marker = MARKERS[number % len(MARKERS)] if has_marks else None
-    axis.plot(places, values, label=letters[number], color=series_color(number), linestyle=style, marker=marker)
+    marks = marker(number) if has_marks else None
+    color, style = series_color(number), line_style(number)
+    axis.plot(places, values, label=letters[number], color=color, linestyle=style, marker=marks)
 
 
 def _name_ends(axis: Axes, letters: Letters) -> None:

@@ -23,7 +23,8 @@ PALETTE = {
 
 NAMES = {color: name for name, (color, _) in PALETTE.items()}
 INK, FAINT, RULE, HEAT, PAPER, *SERIES = NAMES
-LINE_STYLES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+LineStyle = str | tuple[int, tuple[float, ...]]
+LINE_STYLES: tuple[LineStyle, ...] = (
     "-",
     (0, (5, 1.6)),
     (0, (1.2, 1.2)),
@@ -57,6 +58,16 @@ def variables(*, dark: bool) -> str:
 
 def series_color(number: int) -> str:
     return SERIES[number % len(SERIES)]
+
+
+def line_style(number: int) -> LineStyle:
+    """Of a series, as matplotlib has it."""
+    return LINE_STYLES[number % len(LINE_STYLES)]
+
+
+def marker(number: int) -> str:
+    """Of a series, as matplotlib has it."""
+    return MARKERS[number % len(MARKERS)]
 
 
 def series_name(number: int) -> str:

@@ -167,8 +167,13 @@ def test_a_file_that_is_missing_or_no_text(file: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=file):
         read(tmp_path, False)
     path.unlink()
-    with pytest.raises(UserError, match=file):
+    with pytest.raises(UserError, match=f"{file}: can't be read: No such file or directory$"):
         read(tmp_path, False)
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: there is no such model folder or checkpoint"):
+        read(tmp_path / "nowhere", False)
 
 
 def test_a_vocabulary_of_another_model(tmp_path: Path) -> None:

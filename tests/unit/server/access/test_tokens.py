@@ -34,10 +34,10 @@ def test_digests_and_tokens_themselves_name_their_client(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "authorization",
-    [None, "", "Bearer", "Bearer ", SEARCH, f"Basic {SEARCH}", f"Bearer {SEARCH}x", f"Bearer {SEARCH[:-1]}",
+    ["", "Bearer", "Bearer ", SEARCH, f"Basic {SEARCH}", f"Bearer {SEARCH}x", f"Bearer {SEARCH[:-1]}",
      f"Bearer {hashed(SEARCH)}", "Bearer \udcff\u2028", "Bearer " + "x" * 100_000],
 )  # fmt: skip
-def test_anything_else_is_not_let_in_and_not_repeated(tmp_path: Path, authorization: str | None) -> None:
+def test_anything_else_is_not_let_in_and_not_repeated(tmp_path: Path, authorization: str) -> None:
     tokens = read(tmp_path, f"search {hashed(SEARCH)}")
     with pytest.raises(Unauthenticated) as caught:
         tokens.name_of(authorization)

@@ -13,8 +13,8 @@ from attendant.server.bench.measuring import Found, Layout, Visit, layouts
 from attendant.server.bench.report import advice, picture
 from attendant.server.bench.sources import sources_of
 from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[4]
 SVG = "{http://www.w3.org/2000/svg}"
 
 

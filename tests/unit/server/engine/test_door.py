@@ -7,6 +7,7 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server import deadlines
 from attendant.server.engine.door import FILL, LIGHT_ROWS, Door, DoorLimits, Entry, Prediction
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
@@ -211,9 +212,9 @@ def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None
 
 def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() -> None:
     desk = Desk()
-    desk.door.leave(desk.enter(timeout=5.0), None, 4.9)
+    desk.door.leave(desk.enter(timeout=5.0), None, 4.8)
     assert desk.predictions == []
-    desk.door.leave(desk.enter(timeout=5.0), None, 5.0)
+    desk.door.leave(desk.enter(timeout=5.0), None, 5.0 - deadlines.EARLY_SECONDS / 2)
     assert [one.late for one in desk.predictions] == [True]
 
 

@@ -1,9 +1,11 @@
 """The HTTP port against clients that connect and do less, or more, than they should."""
 
 import asyncio
+import gc
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from starlette.routing import Route
 from attendant.runtime.errors import UserError
 from attendant.server.process import http
 from attendant.server.process.http import http_server
-from tests.serving import eventually
+from tests.serving import PATIENCE_SECONDS, eventually
 
 BIG = b"x" * 50_000_000
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -210,3 +212,14 @@ async def test_a_port_that_can_not_be_had() -> None:
     with pytest.raises(UserError, match=r"^--metrics-port: can't listen on \[2001:db8::1\]:1: "):
         async with http_server(app, "2001:db8::1", 1):
             pass
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_what_is_accepted_at_the_end_is_closed(turns: int, application: Application) -> None:
+    async with http_server(Starlette(), "127.0.0.1", 0) as port:
+        peer = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with closing(peer), suppress(ConnectionResetError):
+        assert await asyncio.to_thread(peer.recv, 1) == b""
+    gc.collect()  # which would find a socket that was left open

@@ -24,22 +24,16 @@ class Call:
         return raw
 
 
-async def begun(call: Call) -> "asyncio.Task[Any]":
-    task = asyncio.create_task(read(call))
-    await asyncio.sleep(0)
-    return task
-
-
 async def test_a_message_that_arrives_is_read() -> None:
     call = Call()
-    reading = await begun(call)
+    reading = read(call)
     call.arrived.set_result(b"ab")
     assert await reading == b"ab"
 
 
 async def test_a_cancelled_reading_goes_on_until_its_call_has_ended() -> None:
     call = Call()
-    reading = await begun(call)
+    reading = read(call)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -51,7 +45,7 @@ async def test_a_cancelled_reading_goes_on_until_its_call_has_ended() -> None:
 
 async def test_what_a_reading_raises_is_raised() -> None:
     call = Call()
-    reading = await begun(call)
+    reading = read(call)
     call.aborted = ValueError("aborted")
     call.arrived.set_result(b"")
     with pytest.raises(ValueError, match="aborted"):

@@ -19,6 +19,7 @@ from attendant.training.assessment.models import open_run
 from attendant.training.data.corpus import encode_source
 from attendant.training.evaluation import decoding
 from attendant.training.run.directory import Run
+from tests.paths import ROOT
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -266,12 +267,14 @@ def test_a_directory_that_is_neither_is_refused(tmp_path: Path, command: Command
     assert status == 2 and "is neither a run (no recipe.toml) nor a bundle (no manifest.json)" in errors
     status, _, errors = command("evaluate", tmp_path / "none")
     assert status == 2 and "none is not there" in errors
+    status, _, errors = command("evaluate", __file__)
+    assert status == 2 and "test_evaluate.py is neither a run" in errors
 
 
 def test_what_the_page_shows_of_python_runs(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
+    page = (ROOT / "docs" / "evaluation.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     finished_run.rename((tmp_path / "runs").mkdir() or tmp_path / "runs" / "mine")
     (tmp_path / "validation.tsv").rename(tmp_path / "test.tsv")
@@ -283,8 +286,9 @@ def test_what_the_page_shows_of_python_runs(
 def test_an_ensemble_of_runs(tmp_path: Path, tiny_recipe: Path, finished_run: Path, command: Command) -> None:
     other, before = tmp_path / "other", entries(finished_run)
     assert command(tiny_recipe, "--output", other, "--set", "training.max_epochs=1", "--set", "seed=2")[0] == 0
-    status, said, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer")
-    assert status == 0 and "as an ensemble" in said
+    for options, words in (((), "as an ensemble"), (("--checkpoint", "last"), "last checkpoint, with")):
+        status, said, _ = command("evaluate", finished_run, other, "--ensemble", "--metrics", "wer", *options)
+        assert status == 0 and words in " ".join(said.split()), said
     assert entries(finished_run) == before, "a run's own file has its own values only"
 
 

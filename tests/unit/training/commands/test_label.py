@@ -53,4 +53,12 @@ def test_what_can_be_labelled_by_nobody_is_refused(tmp_path: Path, finished_run:
     for path, words in ((empty, "no source"), (tmp_path / "none.txt", "no such file")):
         status, _, errors = command("label", finished_run, "--sources", path, "--output", tmp_path / "out.tsv")
         assert status == 2 and words in errors and "Traceback" not in errors
+    words = tmp_path / "words.txt"
+    words.write_text("ab\n")
+    status, _, errors = command("label", finished_run, "--sources", words, "--output", tmp_path / "no" / "out.tsv")
+    assert status == 2 and "there is no directory" in errors
+    bad = tmp_path / "bad.tsv"
+    bad.write_bytes(b"\xff\ta\n")
+    status, _, errors = command("label", finished_run, "--sources", words, "--output", bad, "--resume")
+    assert status == 2 and "is not UTF-8" in errors
     assert not (tmp_path / "out.tsv").exists()

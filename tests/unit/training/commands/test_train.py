@@ -64,7 +64,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     assert command(tiny_recipe, "--output", output, "--resume")[0] == 0
     assert (output / "evaluation.json").stat().st_mtime_ns == evaluation
     status, _, errors = command(tiny_recipe, "--output", output, "--resume", "--set", "model.hidden_size=8")
-    assert status == 2 and "was begun with another [model]" in errors
+    assert status == 2 and "was begun with model.hidden_size = 16" in errors
     append(tmp_path / "train.tsv", "dcba\td c b a\n")
     status, _, errors = command(tiny_recipe, "--output", output, "--resume")
     assert status == 2 and "have changed since it was begun" in errors
@@ -75,6 +75,7 @@ def test_an_existing_output_is_refused_and_resumed(tmp_path: Path, tiny_recipe: 
     [
         (["{here}/none.toml"], "there is no such recipe"),
         (["fetch", "{here}/tiny.toml"], "names no fetcher"),
+        (["fetch", "cmudict"], "name a recipe that has it"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,11 @@ import torch
 
 from attendant.training.loop.processes import Processes
 from attendant.training.run.loading import load_run
+from tests.paths import ROOT
+from tests.ports import free_ports
 
 Command = Callable[..., tuple[int, str, str]]
 
-ROOT = Path(__file__).parents[4]
 # Batches of five or six pairs, the last of an odd one: shares of unequal sizes. Plain descent, because Adam divides by
 # the gradient's own size and so makes much of the rounding of a gradient near zero.
 OPTIONS = (
@@ -31,12 +31,23 @@ OPTIONS = (
 )
 
 
-def launch_two(*arguments: object) -> subprocess.CompletedProcess[str]:
+# Says, at the end of `python -m training`, which threads of gloo are left.
+TELLING = """
+import os, sys
+from attendant.training.__main__ import main
+main(sys.argv[1:])
+threads = (open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task"))
+print("left behind:", *(name for name in threads if "gloo" in name), flush=True)
+"""
+
+
+def launch_two(*command: object) -> subprocess.CompletedProcess[str]:
+    """`command`: what Python is given to run."""
     torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     return subprocess.run(
-        [sys.executable, "-m", *torchrun, "-m", "training", *map(str, arguments)],
+        [sys.executable, "-m", *torchrun, *map(str, command)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -51,9 +62,7 @@ def launch_machines(recipe: Path, output: Path, *arguments: object) -> str:
         line.strip().removeprefix("- ") for line in itertools.takewhile(lambda line: line.strip()[0] == "-", lines)
     ]
     assert words[0] == "torchrun" and "--nnodes=2" in words
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     ours = {
         "--master_addr=training-0.training": "--master_addr=127.0.0.1",
         "--master_port=29500": f"--master_port={port}",
@@ -93,7 +102,9 @@ def test_alone_it_is_itself() -> None:
     assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
     assert alone.any(True) and not alone.any(False)
     model, state = torch.nn.Linear(1, 1), torch.get_rng_state()
-    assert alone.share(model) is model
+    alone.share(model)
+    alone.sum_gradients(model.parameters())
+    assert all(weight.grad is None for weight in model.parameters())
     assert torch.equal(alone.gather(state)[0], state)
 
 
@@ -132,8 +143,17 @@ def test_two_machines_go_on_exactly(tmp_path: Path, tiny_recipe: Path) -> None:
         assert torch.equal(parts.model.state_dict()[name], weight), name
 
 
+def test_the_group_has_ended_before_the_interpreter_does(tmp_path: Path, tiny_recipe: Path) -> None:
+    """Threads of gloo that are left then may wait for the interpreter while it waits for them."""
+    program = tmp_path / "telling.py"
+    program.write_text(TELLING)
+    done = launch_two(program, tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("left behind:")] == ["left behind:"] * 2
+
+
 def test_a_mistake_is_said_once(tmp_path: Path, tiny_recipe: Path) -> None:
-    done = launch_two(tiny_recipe, "--output", tmp_path / "run", "--set", "data.train=none.tsv")
+    done = launch_two("-m", "training", tiny_recipe, "--output", tmp_path / "run", "--set", "data.train=none.tsv")
     assert done.returncode != 0
-    assert done.stderr.count("training: none.tsv: can't be read") == 1
+    assert done.stderr.count("training: none.tsv: there is no such file in") == 1
     assert "rank1]: Traceback" not in done.stderr

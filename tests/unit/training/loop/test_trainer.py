@@ -26,6 +26,7 @@ from attendant.training.recipe.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from attendant.training.run.state import TrainingState
+from tests.paths import ROOT
 
 
 class Watcher:
@@ -56,8 +57,7 @@ def train(
 ) -> TrainingState:
     run = Run(output)
     experiment = prepare(run, load_recipe(recipe, overrides))
-    parts = experiment.recipe, experiment.model, experiment.corpus, experiment.validator
-    training = Trainer(run, *parts, device=experiment.device, clock=clock)
+    training = Trainer(experiment, clock=clock)
     journal = Journal(run, step=training.state.step)
     try:
         return training.train(journal, watcher or Watcher())
@@ -171,11 +171,10 @@ def test_killed_and_resumed_is_as_uninterrupted(
     tmp_path: Path, tiny_recipe: Path, num_batches: int, options: tuple[str, ...]
 ) -> None:
     train(tiny_recipe, tmp_path / "straight", *options)
-    root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tiny_recipe), str(tmp_path / "killed"), str(num_batches), *options],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
         timeout=120,
     )

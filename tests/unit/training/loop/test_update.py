@@ -15,6 +15,7 @@ from attendant.training.loop.update import Updater
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import Forced
 from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.recipe.recipe import TrainerConfig
 
 CPU = torch.device("cpu")
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}
@@ -69,9 +70,7 @@ def updater(trained: nn.Module, *, precision: PrecisionName = "fp32", clip_norm:
     return Updater(
         trained,
         optimizer,
-        label_smoothing=0.1,
-        coverage_loss=0.0,
-        clip_norm=clip_norm,
+        TrainerConfig(label_smoothing=0.1, clip_norm=clip_norm),
         precision=precision,
         device=CPU,
         processes=Processes(),
@@ -112,17 +111,6 @@ def test_a_gradient_is_clipped_to_the_norm_and_left_alone_below_it() -> None:
         same_norm, clipped = gradients(clip_norm)
         assert same_norm == norm
         torch.testing.assert_close(clipped, whole * min(1.0, clip_norm / norm), rtol=1e-4, atol=1e-9)
-
-
-def test_a_batch_without_targets_counts_nothing() -> None:
-    one, other = model(), model()
-    num_tokens = batches(4)[0].num_target_tokens
-    plain = updater(one).gradient(batches(4), num_tokens)
-    beside = updater(other).gradient([*batches(4), batches(4)[0].without_targets()], num_tokens)
-    assert beside == plain
-    for weight, same in zip(one.parameters(), other.parameters(), strict=True):
-        assert weight.grad is not None and same.grad is not None
-        assert torch.equal(weight.grad, same.grad)
 
 
 def test_bfloat16_computes_otherwise_and_keeps_full_weights() -> None:

@@ -64,11 +64,8 @@ def test_contradictions_are_refused(config: dict, said: str) -> None:
 
 def test_plateau_falls_after_its_patience() -> None:
     found = schedule(kind="plateau", factor=0.5, patience=1)
-    factors = []
-    for improved in (True, False, True, False, False, False, False, False):
-        found.validated(improved=improved)
-        factors.append(found.factor(100, 0.0))
-    assert factors == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    assert [found.plateau_fall(num_flat) for num_flat in (0, 1, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 1, 0.5, 1, 0.5, 1]
+    assert schedule(kind="constant").plateau_fall(4) == 1
 
 
 def test_milestones_are_epochs() -> None:

@@ -8,8 +8,9 @@ import pytest
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
 from attendant.training.recipe.recipe import Recipe, load_recipe
+from tests.paths import ROOT
 
-RECIPES = sorted((Path(__file__).parents[4] / "recipes").rglob("*.toml"))
+RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
 
 SMALL = """
 [data]

@@ -132,7 +132,7 @@ CHECKPOINT = "attendant.training.run.checkpoint"
     "moment",
     [
         f"{CHECKPOINT}.save_file",
-        f"{CHECKPOINT}.file_digest",
+        f"{CHECKPOINT}.sha256_of",
         "attendant.runtime.files.flush_to_disk",
         f"{CHECKPOINT}._link",
     ],

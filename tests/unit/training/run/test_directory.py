@@ -9,6 +9,7 @@ from attendant.training.recipe.recipe import load_recipe
 from attendant.training.run import directory as run
 from attendant.training.run.directory import Run, versions
 from attendant.training.run.loading import load_run
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(("is_exact", "library"), [(True, "onednn"), (False, "torch")])
@@ -31,8 +32,34 @@ def test_a_run_keeps_opening_when_an_option_is_gone(tmp_path: Path, tiny_recipe:
 
 def test_a_run_that_recorded_no_length_ratio_has_none(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    shutil.copytree(Path(__file__).parents[4] / "models" / "runs" / "normalize-numbers-en", path, symlinks=True)
+    shutil.copytree(ROOT / "models" / "runs" / "normalize-numbers-en", path, symlinks=True)
     facts = json.loads((path / "data.json").read_text())
     assert load_run(path).max_length_ratio == facts.pop("max_length_ratio")
     (path / "data.json").write_text(json.dumps(facts))
     assert load_run(path).max_length_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("data.json", "digest"),
+        ("versions.json", "commit"),
+        ("checkpoints/best/state.json", "sha256"),
+        ("checkpoints/best/state.json", "training"),
+    ],
+)
+def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str, key: str) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(ROOT / "models" / "runs" / "normalize-numbers-en", path, symlinks=True)
+    content = json.loads((path / file).read_text())
+    del content[key]
+    (path / file).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"{Path(file).name}: can't be read: it lacks '{key}'"):
+        load_run(path)
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"metric": "wer"}]'])
+def test_what_was_measured_is_damaged(tmp_path: Path, content: str) -> None:
+    (tmp_path / "evaluation.json").write_text(content)
+    with pytest.raises(UserError, match=r"evaluation\.json: can't be read: "):
+        Run(tmp_path).record_evaluations([])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attendant.training.data.fetch.published import file_digest
+from attendant.runtime.files import sha256_of
 from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
@@ -46,7 +46,7 @@ def test_begins_with_the_published_weights_and_says_so(
         assert Run(output).tokenizer_path(side).read_text() == Run(trained).tokenizer_path(side).read_text()
     assert json.loads((output / "start.json").read_text()) == {
         "run": str(trained),
-        "checkpoint": f"sha256:{file_digest(published / MODEL_FILE)}",
+        "checkpoint": f"sha256:{sha256_of(published / MODEL_FILE)}",
         "step": load_run(trained).state.step,
     }
     assert load_run(output, "last").state.epoch == 2

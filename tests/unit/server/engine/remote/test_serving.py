@@ -11,8 +11,7 @@ import pytest
 from attendant.server.engine.remote import serving
 from attendant.server.engine.remote.frames import framed
 from attendant.server.engine.remote.serving import StrangeSocket, inherited
-
-ROOT = Path(__file__).parents[5]
+from tests.paths import ROOT
 
 
 class Bomb:

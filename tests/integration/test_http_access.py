@@ -1,0 +1,139 @@
+"""Who may call over HTTP: the tokens, rates and certificates of gRPC, pages of other origins, names of hosts."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from attendant.server.access.access import Access, open_access
+from attendant.server.access.rates import Rates
+from attendant.server.config import ServerConfig
+from attendant_client.v1 import seq2seq_pb2 as messages
+from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.certificates import new_authority, put
+from tests.http_serving import http_served
+from tests.serving import fake_stepper, served
+
+GENERATE = {"text": "abc"}
+TOKEN = "search-token-0123456789"
+
+
+async def test_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"search {TOKEN}\n")
+    access = open_access(ServerConfig(bundles=(), tokens=tmp_path / "tokens"))
+    async with served(fake_stepper()) as server, http_served(server, access) as web:
+        for path in ("/v1/generate", "/v1/generate?stream=1", "/v1/score"):
+            answer = await web.post(path, "not even JSON")
+            assert (answer.status, answer.json["code"]) == (401, "UNAUTHENTICATED"), "before anything is read"
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert (await web.get("/v1/models")).status == 401
+        known = {"authorization": f"Bearer {TOKEN}"}
+        assert (await web.post("/v1/generate", GENERATE, **known)).status == 200
+        assert (await web.get("/v1/models", **known)).status == 200
+        for path in ("/", "/openapi.json", "/metrics", "/healthz"):
+            assert (await web.get(path)).status == 200
+        assert server.sample("attendant_rejected_total", model="fake", reason="unauthenticated") == 4
+
+
+async def test_rates_are_those_of_grpc() -> None:
+    access = replace(Access(), rates=Rates(requests_per_second=1))
+    async with served(fake_stepper(), access=access) as server, http_served(server, access) as web:
+        assert (await web.post("/v1/generate", GENERATE)).status == 200
+        with suppress(grpc.aio.AioRpcError):
+            await server.stub.Generate(messages.GenerateRequest(text="abc"))
+        answer = await web.post("/v1/generate", GENERATE)
+        assert (answer.status, answer.json["code"]) == (429, "RESOURCE_EXHAUSTED")
+        assert answer.headers["retry-after"] == "1"
+        assert answer.json["details"][0]["@type"] == "type.googleapis.com/google.rpc.RetryInfo"
+
+
+async def test_another_sites_page_may_ask_where_it_is_named() -> None:
+    ask = {"access_control_request_method": "POST", "access_control_request_headers": "content-type"}
+    async with served(fake_stepper()) as server:
+        async with http_served(server, origins=["https://example.org"]) as web:
+
+            def preflight(origin: str) -> Any:
+                return web.ask("OPTIONS", "/v1/generate", origin=origin, **ask)
+
+            allowed = await asyncio.to_thread(preflight, "https://example.org")
+            assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+            refused = await asyncio.to_thread(preflight, "https://other.org")
+            assert "access-control-allow-origin" not in refused.headers
+            answer = await web.post("/v1/generate", GENERATE, origin="https://example.org")
+            assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        async with http_served(server) as closed:
+            answer = await closed.post("/v1/generate", GENERATE, origin="https://example.org")
+            assert not {name for name in answer.headers if name.startswith("access-control")}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:9090", 200), ("127.0.0.1", 200), ("[::1]:9090", 200), ("evil.example", 421), ("", 421)],
+)
+async def test_names_that_were_made_to_lead_here_are_refused(host: str, status: int) -> None:
+    async with served(fake_stepper()) as server, http_served(server) as web:
+        for path in ("/", "/v1/models", "/openapi.json"):
+            assert (await web.get(path, host=host)).status == status
+        assert (await web.get("/healthz", host=host)).status == 200
+
+
+async def test_a_client_has_one_name_whatever_it_calls_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "attendant.server.servicers")
+    authority = new_authority(tmp_path)
+    certificate, key = authority.issue("server")
+    shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")
+    config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=authority.certificate)
+    client = ssl.create_default_context(cafile=str(authority.certificate))
+    client.load_cert_chain(*shown)
+    mutual = grpc.ssl_channel_credentials(
+        authority.certificate.read_bytes(), shown[1].read_bytes(), shown[0].read_bytes()
+    )
+    for access in (Access(), open_access(config)):
+        caplog.clear()
+        by_http = None if access.certificates is None else client
+        async with served(fake_stepper(), access=access) as server, http_served(server, access, tls=by_http) as web:
+            await web.post("/v1/generate", GENERATE)
+            encrypted = grpc.aio.secure_channel(server.target, mutual)
+            async with server.channel if access.certificates is None else encrypted as channel:
+                await seq2seq_pb2_grpc.Seq2SeqStub(channel).Generate(messages.GenerateRequest(text="abc"))
+        names = [vars(record)["client"] for record in caplog.records if record.message == "request ended"]
+        assert len(names) == 2 and names[0] == names[1] != ""
+
+
+async def test_certificates_are_those_of_grpc_and_follow_their_files(tmp_path: Path) -> None:
+    authority, newer, clients = (new_authority(tmp_path / name) for name in ("authority", "newer", "clients"))
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    put(authority.issue("server"), (certificate, key))
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(clients.certificate.read_bytes())
+    config = ServerConfig(bundles=(), tls_certificate=certificate, tls_key=key, tls_client_ca=ca)
+    access = open_access(config)
+    async with served(fake_stepper(), access=access) as server, http_served(server, access) as plain:
+
+        async def status(trusted: Any, shown: Any = None) -> Any:
+            context = ssl.create_default_context(cafile=str(trusted.certificate))
+            if shown is not None:
+                context.load_cert_chain(*shown.issue("shop", "shop.example"))
+            try:
+                return (await replace(plain, tls=context).post("/v1/generate", GENERATE)).status
+            except (ssl.SSLError, ConnectionError) as error:
+                return type(error).__name__
+
+        assert await status(authority, clients) == 200
+        assert await status(authority) != 200, "no certificate of its own"
+        assert await status(authority, newer) != 200, "a stranger's"
+        assert await status(newer, clients) == "SSLCertVerificationError"
+        with pytest.raises((ConnectionError, OSError)):
+            await plain.get("/healthz")
+        put(newer.issue("server"), (certificate, key))
+        ca.write_bytes(newer.certificate.read_bytes())
+        for _ in range(2):
+            assert access.certificates is not None
+            access.certificates.look()
+        assert await status(newer, newer) == 200
+        assert await status(newer, clients) != 200

@@ -1,0 +1,175 @@
+"""Every refusal has a request id that the log has too, also where no request has been read."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from attendant.server.access.access import open_access
+from attendant.server.config import ServerConfig
+from attendant.server.process.listening import MAX_REQUEST_BYTES
+from attendant.server.servicers.incoming import Bounds
+from attendant.server.servicers.status import DETAILS_KEY, REQUEST_ID_KEY
+from attendant.server.web import endpoints
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.http_serving import http_served
+from tests.serving import PATIENCE_SECONDS, eventually, fake_stepper, gated_stepper, served
+
+GARBAGE = b"\x0a\xff\xff\xff\xff\x0f"
+MINE = (("x-request-id", "mine"),)
+
+
+@pytest.fixture(autouse=True)
+def all_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "attendant.server.servicers")
+
+
+async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, Any]]:
+    """The facts of the line about each of these requests' end, which may be logged after its caller knows of it."""
+
+    def found() -> dict[str, dict[str, Any]]:
+        lines = [vars(record) for record in caplog.records if record.message == "request ended"]
+        return {line["request_id"]: line for line in lines}
+
+    await eventually(lambda: set(ids) <= set(found()))
+    return [found()[one] for one in ids]
+
+
+async def id_of(call: Any) -> str:
+    """The id in the trailing metadata of a call that failed, which its details have too."""
+    assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is not grpc.StatusCode.OK
+    metadata = dict(await call.trailing_metadata())
+    info = error_details_pb2.RequestInfo()
+    assert any(one.Unpack(info) for one in status_pb2.Status.FromString(metadata[DETAILS_KEY]).details)
+    assert info.request_id == metadata[REQUEST_ID_KEY]
+    return str(info.request_id)
+
+
+async def test_a_stream_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(fake_stepper(), bounds=Bounds(max_streams=1)) as server:
+        held = server.stub.GenerateBatch()
+        await held.write(messages.GenerateRequest(text="a"))
+        await held.read()
+        found = [await id_of(server.stub.GenerateBatch(metadata=given)) for given in ((), MINE)]
+        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
+        found.append(await id_of(watch))
+        held.cancel()
+    lines = await logged(caplog, *found)
+    assert found[0] and found[1] == "mine"
+    assert [line["method"] for line in lines] == ["GenerateBatch", "GenerateBatch", "Watch"]
+    assert {(line["code"], line["client"], line["model"]) for line in lines} == {
+        ("RESOURCE_EXHAUSTED", "127.0.0.1", "")
+    }
+
+
+async def test_a_message_that_does_not_come(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(fake_stepper(), bounds=Bounds(unread_seconds=0.1)) as server:
+        call = server.channel.stream_unary("/attendant.v1.Seq2Seq/Generate")(metadata=MINE)
+        assert await id_of(call) == "mine"
+        await eventually(lambda: server.sample("attendant_rejected_total", model="", reason="unread") == 1)
+    assert (await logged(caplog, "mine"))[0]["code"] == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize("path", ["/attendant.v1.Seq2Seq/Generate", "/grpc.health.v1.Health/Check"])
+async def test_bytes_that_are_no_message(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(fake_stepper()) as server:
+        found = [await id_of(server.channel.unary_unary(path)(GARBAGE, metadata=given)) for given in ((), MINE)]
+    assert found[0] and found[1] == "mine"
+    assert {line["code"] for line in await logged(caplog, *found)} == {"INVALID_ARGUMENT"}
+
+
+async def test_a_drain(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(fake_stepper()) as server:
+        call = server.stub.GenerateBatch(metadata=MINE)
+        await call.write(messages.GenerateRequest(text="a"))
+        await call.read()
+        server.catalogue.closing.set()
+        assert await id_of(call) == "mine"
+    assert (await logged(caplog, "mine"))[0]["code"] == "UNAVAILABLE"
+
+
+async def test_a_call_without_the_token_that_it_needs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tokens").write_text("search search-token-0123456789\n")
+    access = open_access(ServerConfig(bundles=(), tokens=tmp_path / "tokens", health="closed"))
+    async with served(fake_stepper(), access=access) as server:
+        check = health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest())
+        generate = server.stub.Generate(messages.GenerateRequest(text="a"), metadata=MINE)
+        found = [await id_of(check), await id_of(generate)]
+    assert found[0] and found[1] == "mine"
+    assert {line["code"] for line in await logged(caplog, *found)} == {"UNAUTHENTICATED"}
+
+
+async def test_a_request_without_an_id_has_that_of_its_call() -> None:
+    async with served(fake_stepper()) as server:
+        one, other = messages.GenerateRequest(text="a"), messages.GenerateRequest(text="a", request_id="its own")
+        assert (await server.stub.Generate(one, metadata=MINE)).request_id == "mine"
+        assert (await server.stub.Generate(other, metadata=MINE)).request_id == "its own"
+        assert await id_of(server.stub.GetModel(messages.GetModelRequest(model="no"), metadata=MINE)) == "mine"
+        wrong, long = messages.GenerateRequest(text=""), (("x-request-id", "x" * 500),)
+        assert await id_of(server.stub.Generate(wrong, metadata=long)) == "x" * 128
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "headers", "status"),
+    [
+        ("GET", "/secret", None, {}, 404),
+        ("POST", "/v1/models", b"{}", {}, 405),
+        ("POST", "/v1/generate", b" " * (MAX_REQUEST_BYTES + 1), {}, 413),
+        ("POST", "/v1/generate", b"{}", {"content_type": "text/plain"}, 415),
+        ("GET", "/v1/models", None, {"host": "evil.example"}, 421),
+        ("POST", "/v1/generate", b"{}", {"request_timeout": "x"}, 400),
+        ("POST", "/v1/generate?stream=yes", b"{}", {}, 400),
+        ("POST", "/v1/generate", b"not JSON", {}, 400),
+    ],
+)
+async def test_over_http(
+    verb: str, path: str, body: bytes | None, headers: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = []
+    async with served(fake_stepper()) as server, http_served(server) as web:
+        for given in ({}, {"x_request_id": "mine"}):
+            answer = await asyncio.to_thread(web.ask, verb, path, body, **headers, **given)
+            assert answer.status == status
+            found = id_in(answer.json)
+            assert found == "mine" if given else found
+            (line,) = await logged(caplog, found)
+            lines.append(line)
+            assert (line["code"], line["client"]) == (answer.json["code"], "127.0.0.1")
+    assert "secret" not in json.dumps(lines, default=str), "what callers write is not logged"
+
+
+async def test_a_call_too_many_over_http(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(endpoints.CallRoom.__init__, "__defaults__", (2,))
+    async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+        asked = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
+        await stepper.arrival()
+        answer = await web.post("/v1/generate", {"text": "abc"}, x_request_id="mine")
+        assert (answer.status, id_in(answer.json)) == (429, "mine")
+        stepper.open()
+        await asked
+    assert (await logged(caplog, "mine"))[0]["method"] == "Generate"
+
+
+@pytest.mark.parametrize(
+    ("path", "given"), [("/v1/generate", ""), ("/v1/generate", "mine"), ("/v1/generate?stream=1", "")]
+)
+async def test_a_deadline_that_passes_over_http(path: str, given: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(stepper := gated_stepper()) as server, http_served(server) as web:
+        answer = await web.post(path, {"text": "abc", "requestId": given}, request_timeout="1.0")
+        found = id_in(answer.json)
+        assert answer.status == 504 and found and given in ("", found)
+        stepper.open()
+    assert (await logged(caplog, found))[0]["code"] == "DEADLINE_EXCEEDED"
+
+
+def id_in(problem: dict[str, Any]) -> str:
+    """The id in problem details."""
+    kind = "type.googleapis.com/google.rpc.RequestInfo"
+    (info,) = [one for one in problem["details"] if one["@type"] == kind]
+    return str(info["requestId"])

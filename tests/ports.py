@@ -1,0 +1,17 @@
+"""Ports for programs that can't choose one themselves."""
+
+import random
+import socket
+
+PORTS = range(12_000, 32_000)
+"""Below those that systems give to whoever asks for any port: what is free stays free, whatever other tests open."""
+
+
+def free_ports(number: int) -> list[int]:
+    """Different ports on which nobody listens."""
+    return [port for port in random.sample(PORTS, 10 * number) if _is_free(port)][:number]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0

@@ -1,0 +1,115 @@
+"""The command, in this process: how it ends where something is wrong, in one line."""
+
+import json
+import re
+
+import grpc
+import pytest
+
+from attendant_client.command import main
+from tests.unit.client.fake_server import Failure, Served
+
+NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
+
+pytestmark = pytest.mark.usefixtures("addressed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-", "--stream"], "--stream: is not for standard input"),
+        (["-", "--request-id", "x"], "--request-id: is not for standard input"),
+        (["a", "--skip", "1"], "--skip: leaves out lines of standard input"),
+        (["a", "--stream", "--json"], "--stream: excludes --json"),
+        (["a", "--links", "--json"], "--links: stand behind texts"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", *arguments])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate"], "attendant generate: the following arguments are required: TEXT"),
+        (["generate", "a", "--beam-size", "0"], "--beam-size: '0' is not a whole number of at least 1"),
+        (["generate", "a", "--beam-size", "99999999999"], "'99999999999' is not a whole number of at most 4294967295"),
+        (["generate", "a", "--seed", str(2**64)], "--seed: '18446744073709551616' is not a whole number"),
+        (["generate", "a", "--length-penalty", "much"], "--length-penalty: 'much' is not a number"),
+        (["generate", "a", "--target-prefix", "\udcff"], "--target-prefix: '\\udcff' is not UTF-8"),
+        (["generate", "a", "--timeout", "0"], "--timeout: '0' is not a number above 0"),
+        (["generate", "a", "-"], "`-` reads the sources from standard input, so it stands alone"),
+        (["generate", "\udcff"], "is not UTF-8"),
+        (["health", "--root-certificates", "/nowhere"], "'/nowhere' can't be read: No such file or directory"),
+        (["health", "--target", ""], "--target: is empty"),
+        (["speak"], "invalid choice: 'speak'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert line.endswith("--help)")
+
+
+def test_a_token_that_can_not_be_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ATTENDANT_TOKEN", "se\ncret")
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "a"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "ATTENDANT_TOKEN holds characters" in err
+    assert "cret" not in err
+
+
+def test_nobody_there(closed_target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--target", closed_target]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"attendant: {closed_target} is unavailable (")
+    assert line.endswith("name another with --target or ATTENDANT_TARGET")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "words"),
+    [
+        (
+            Failure(grpc.StatusCode.UNAUTHENTICATED, "no token"),
+            1,
+            "no token; --token-file or ATTENDANT_TOKEN has the token that is sent",
+        ),
+        (Failure(grpc.StatusCode.NOT_FOUND, "no such model"), 2, "no such model"),
+        (Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", trailers=NO_RETRY), 1, "full"),
+        (Failure(grpc.StatusCode.INTERNAL, "internal error"), 1, "internal error"),
+    ],
+    ids=lambda value: value.code.name if isinstance(value, Failure) else "",
+)
+def test_how_failures_end(
+    server: Served, capsys: pytest.CaptureFixture[str], failure: Failure, status: int, words: str
+) -> None:
+    server.seq2seq.failures.extend([failure, failure])
+    assert main(["generate", "a"]) == status
+    assert main(["models"]) == status
+    output, lines = capsys.readouterr()
+    # A fault of the server is told with the id under which its log has it.
+    assert (output, re.sub(r" \([0-9a-f]{32}\)", "", lines)) == ("", f"attendant: {words}\n" * 2)
+
+
+def test_a_model_that_is_not_there_is_an_object_too(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    server.seq2seq.failures.append(Failure(grpc.StatusCode.NOT_FOUND, "no such model"))
+    assert main(["generate", "a", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NOT_FOUND"
+
+
+def test_a_deadline(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "slow", "--timeout", "0.1"]) == 1
+    expected = f"attendant: no answer from {server.target} within 0.1 s; --timeout gives it more time\n"
+    assert capsys.readouterr().err == expected
