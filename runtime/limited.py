@@ -1,10 +1,11 @@
-"""Work that may not end, or may take all memory: what a stranger's model computes before anything is known of it."""
+"""Work that may not end, may take all memory, or can't be interrupted: a stranger's model, a library that traces."""
 
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -53,8 +54,7 @@ def limited(
         TookTooMuch: it did not keep within them.
     """
     began, had = time.monotonic(), resident_bytes()
-    thread, future = on_a_thread(function, "limited")
-    try:
+    with _left_behind(function, "limited") as future:
         while True:
             try:
                 return future.result(POLL_SECONDS)
@@ -65,6 +65,24 @@ def limited(
                 raise TookTooMuch(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
             if time.monotonic() - began > seconds:
                 raise TookTooMuch(f"{what}: not done after {seconds:g} s{remedy}")
+
+
+def interruptible(function: Callable[[], T]) -> T:
+    """What the function returns or raises, unless Ctrl-C comes first, which it does not get to see.
+
+    For libraries that swallow KeyboardInterrupt, or turn it into an error of theirs. As after `limited`, whoever is
+    interrupted had better end the process.
+    """
+    with _left_behind(function, "interruptible") as future:
+        return future.result()
+
+
+@contextmanager
+def _left_behind(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
+    """Calls the function on a thread; if it still runs at the block's end, it is given up."""
+    thread, future = on_a_thread(function, name)
+    try:
+        yield future
     finally:
         if thread.is_alive() and not future.done():
             _given_up.append(thread)

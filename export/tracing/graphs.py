@@ -25,6 +25,7 @@ from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError
+from attendant.runtime.limited import interruptible
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.candidates import candidates
@@ -168,8 +169,10 @@ def _export(
         return {axis: size for axis, size in enumerate(next(remaining).shape) if isinstance(size, str)}
 
     shapes = tuple(dynamic(argument) for argument in arguments)
-    with _silence(), torch.no_grad():
-        program = torch.onnx.export(
+
+    @torch.no_grad()
+    def trace() -> torch.onnx.ONNXProgram | None:
+        return torch.onnx.export(
             module.eval(),
             arguments,
             input_names=[spec.name for spec in inputs],
@@ -178,6 +181,10 @@ def _export(
             dynamo=True,
             verbose=False,
         )
+
+    with _silence():
+        # Interrupted itself, the exporter goes on as if nothing had been, or fails with an error of its own.
+        program = interruptible(trace)
     assert program is not None, "the dynamo exporter returns a program"
     graph = program.model.graph
     domains = {*program.model.opset_imports, *(node.domain for node in graph.all_nodes())}

@@ -240,6 +240,31 @@ def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "has no fp32 graphs to make others of: export its run" in capsys.readouterr().err
 
 
+DEAF = """
+import runpy, sys, time, torch
+
+def never_interrupted(*_, **__):
+    print("tracing", file=sys.stderr, flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+
+torch.onnx.export = never_interrupted
+runpy.run_module("attendant.export", run_name="__main__", alter_sys=True)
+"""
+
+
+def _leaves_nothing(process: subprocess.Popen[str], folder: Path) -> None:
+    """The command, told to end in the middle."""
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "export: interrupted" in said and "Traceback" not in said
+    assert list(folder.iterdir()) == []
+
+
 def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "bundle"
     process = subprocess.Popen(
@@ -252,11 +277,22 @@ def test_termination_in_the_middle_leaves_nothing(run: Path, tmp_path: Path) -> 
     while not list(tmp_path.glob(".bundle.partial-*")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert list(tmp_path.iterdir()) == []
+    _leaves_nothing(process, tmp_path)
+
+
+def test_an_exporter_that_swallows_interruptions_is_interrupted(run: Path, tmp_path: Path) -> None:
+    """As PyTorch's does, in some places: it went on, or ended by a traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DEAF, str(run), "--output", str(tmp_path / "bundle")],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "tracing" not in (line := process.stderr.readline()):
+        assert line
+    assert list(tmp_path.glob(".bundle.partial-*"))
+    _leaves_nothing(process, tmp_path)
 
 
 def test_force_replaces_a_bundle(bundle: Path, tmp_path: Path, run: Path) -> None:
