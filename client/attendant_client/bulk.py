@@ -16,6 +16,9 @@ from attendant_client.messages import generate_request, generation_of
 from attendant_client.options import RequestOptions
 from attendant_client.v1 import seq2seq_pb2 as pb
 
+STATUS_SECONDS = 0.5
+"""A stream that is refused says so within this time, if nothing is written to it meanwhile."""
+
 Answer = asyncio.Future[Generation]
 
 
@@ -84,7 +87,8 @@ class Bulk:
         """Opens streams, one after the other, for as long as there is something to ask.
 
         Where a write fails before the server's status is read, grpc reports INTERNAL in its place. The next stream then
-        sends one request and no other before an answer, so that no write gets in the way of what the server has to say.
+        writes nothing for STATUS_SECONDS, and then one request and no other before an answer, so that no write gets in
+        the way of what the server has to say.
         """
         careful = False
         while await self._is_wanted():
@@ -93,7 +97,7 @@ class Bulk:
             go_on = asyncio.Event()
             if not careful:
                 go_on.set()
-            sending = asyncio.create_task(self._send(stream, go_on))
+            sending = asyncio.create_task(self._send(stream, go_on, STATUS_SECONDS if careful else 0))
             answered = False
             raised: grpc.aio.AioRpcError | None = None
             try:
@@ -124,7 +128,8 @@ class Bulk:
             await self._stir()
         return bool(self._asked)
 
-    async def _send(self, stream: Any, go_on: asyncio.Event) -> None:
+    async def _send(self, stream: Any, go_on: asyncio.Event, wait_seconds: float) -> None:
+        await asyncio.sleep(wait_seconds)
         while True:
             while self._unsent:
                 await stream.write(self._unsent.popleft())

@@ -5,7 +5,15 @@ import asyncio
 import grpc
 import pytest
 
-from attendant_client import AttendantClient, DeadlineExceeded, InvalidArgument, NotFound, Overloaded, Unavailable
+from attendant_client import (
+    AttendantClient,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+)
 from attendant_client.bulk import Bulk
 from tests.unit.client.fake_server import Failure, Served, retry_info
 
@@ -65,6 +73,29 @@ async def test_what_fails_the_stream_fails_all_and_another_may_follow(client: At
         assert {str(one) for one in asked} == {"no token"}
         server.seq2seq.failures.clear()
         assert (await bulk.generate("a")).best.text == "A"
+
+
+class RefusedStream:
+    """As one of grpc.aio that the server has refused: a write before the status arrives fails, and hides it."""
+
+    def __init__(self) -> None:
+        self._code = grpc.StatusCode.UNAUTHENTICATED
+
+    async def write(self, request: object) -> None:
+        self._code = grpc.StatusCode.INTERNAL
+        raise asyncio.InvalidStateError
+
+    async def read(self) -> object:
+        await asyncio.sleep(0.05)
+        raise grpc.aio.AioRpcError(self._code, grpc.aio.Metadata(), grpc.aio.Metadata(), "as told")
+
+    def cancel(self) -> None: ...
+
+
+async def test_a_refusal_is_learned_where_every_write_fails_first() -> None:
+    async with Bulk(RefusedStream, None) as bulk:
+        with pytest.raises(Unauthenticated, match="as told"):
+            await bulk.generate("a")
 
 
 async def test_no_answer_in_time(client: AttendantClient) -> None:
