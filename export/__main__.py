@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from attendant.export.publication import refuse_occupied
 from attendant.runtime.command import Command, exit_command
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 
@@ -46,6 +45,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _run(name: str, options: argparse.Namespace) -> None:
+    from attendant.export.publication import refuse_occupied  # noqa: PLC0415
+
     if name in ("export", "import", "reference"):
         refuse_occupied(options.output, force=options.force)
     # Importing torch takes seconds: --help and a mistyped option don't wait for it.

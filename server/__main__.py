@@ -5,25 +5,35 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
-
-import uvloop
+from typing import TYPE_CHECKING
 
 from attendant.runtime.command import Command, exit_command
-from attendant.server.app import serve
-from attendant.server.config import config_of, config_parser
-from attendant.server.engine.queueing.scheduler import Scheduler
-from attendant.server.observability.logs import configure_logging, log_what_python_prints
-from attendant.server.observability.texts import log_texts
-from attendant.server.servicers.request_context import log_requests
+
+if TYPE_CHECKING:
+    from attendant.server.engine.queueing.scheduler import Scheduler
+
+# The server's modules are imported within these functions: that takes a while, and Ctrl-C must end it with one line.
 
 
-def main(scheduler: type[Scheduler] = Scheduler) -> int:
+def main(scheduler: "type[Scheduler] | None" = None) -> int:
     """Serves until it is told to end; returns the exit status. See ServerConfig for `scheduler`."""
+    from attendant.server.config import config_parser  # noqa: PLC0415
+
     return Command(config_parser(), partial(_serve, scheduler=scheduler))(sys.argv[1:]) or 0
 
 
-def _serve(parsed: argparse.Namespace, scheduler: type[Scheduler]) -> int:
-    config = replace(config_of(parsed, os.environ), scheduler=scheduler)
+def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> int:
+    import uvloop  # noqa: PLC0415
+
+    from attendant.server.app import serve  # noqa: PLC0415
+    from attendant.server.config import config_of  # noqa: PLC0415
+    from attendant.server.observability.logs import configure_logging, log_what_python_prints  # noqa: PLC0415
+    from attendant.server.observability.texts import log_texts  # noqa: PLC0415
+    from attendant.server.servicers.request_context import log_requests  # noqa: PLC0415
+
+    config = config_of(parsed, os.environ)
+    if scheduler is not None:
+        config = replace(config, scheduler=scheduler)
     configure_logging(config.log_level, config.log_format)
     log_what_python_prints()
     log_texts(config.log_texts == "on")

@@ -1,6 +1,5 @@
 """The command `attendant`: asks a server, or a bundle, from the terminal and in pipelines; and all other commands."""
 
-import asyncio
 import io
 import os
 import sys
@@ -10,11 +9,6 @@ from collections.abc import Sequence
 # whoever is at the other end. It reads this once, when `grpc` is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from attendant_client.command.ending import explain, status_of
-from attendant_client.command.further import FURTHER, run
-from attendant_client.command.parser import parse
-from attendant_client.errors import AttendantError
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0 done, 1 no answer, 2 the user's mistake, 130 Ctrl-C."""
@@ -22,16 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
             stream.reconfigure(errors="backslashreplace")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in FURTHER:
-        return run(arguments[0], arguments[1:])
-    options = parse(arguments)
     try:
-        status: int = asyncio.run(options.run(options))
-        return status
-    except AttendantError as error:
-        print(f"attendant: {explain(error, options)}", file=sys.stderr)
-        return status_of(error)
+        return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         print("\nattendant: interrupted", file=sys.stderr)
         return 130
@@ -44,3 +30,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"attendant: standard input or output: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
+    # Imported here because gRPC takes a while to import, and Ctrl-C must end that with one line too.
+    import asyncio  # noqa: PLC0415
+
+    from attendant_client.command.ending import explain, status_of  # noqa: PLC0415
+    from attendant_client.command.further import FURTHER, run  # noqa: PLC0415
+    from attendant_client.command.parser import parse  # noqa: PLC0415
+    from attendant_client.errors import AttendantError  # noqa: PLC0415
+
+    if arguments and arguments[0] in FURTHER:
+        return run(arguments[0], arguments[1:])
+    options = parse(arguments)
+    try:
+        status: int = asyncio.run(options.run(options))
+        return status
+    except AttendantError as error:
+        print(f"attendant: {explain(error, options)}", file=sys.stderr)
+        return status_of(error)
