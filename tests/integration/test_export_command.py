@@ -259,7 +259,10 @@ runpy.run_module("attendant.export", run_name="__main__", alter_sys=True)
 def _leaves_nothing(process: subprocess.Popen[str], folder: Path) -> None:
     """The command, told to end in the middle."""
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "export: interrupted" in said and "Traceback" not in said
     assert list(folder.iterdir()) == []
