@@ -13,8 +13,8 @@ from attendant.training.recipe.recipe import Recipe
 PAGE = Path(__file__).parent / "recipes.md"
 INTRODUCTION = """# Recipes
 
-A recipe is one TOML file that says a whole experiment: data, model, training. `recipes/` has examples; the smallest
-that works names data, tokenizers and an end:
+A recipe is one TOML file that describes a whole experiment: data, model, training. `recipes/` has examples. The
+smallest recipe that works names data, tokenizers and a limit of training:
 
 ```toml
 [data]
@@ -31,10 +31,10 @@ tokenizer = "bpe"
 max_epochs = 10
 ```
 
-Relative paths start at the working directory; data files that are not there may stand beside the recipe.
+Relative paths start at the working directory; data files that are not found there are looked up beside the recipe.
 `python -m training RECIPE.toml --set table.key=value` changes single fields. An unknown key or a bad value is refused
-with the nearest key or the choices. The run directory keeps the recipe with every field resolved. This page is written
-by `python docs/write_recipes.py` from the tables themselves; `None` stands for a field that is left out.
+with the nearest key or the choices. The run directory keeps the recipe with every field resolved. `python
+docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
 """
 
 

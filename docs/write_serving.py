@@ -11,14 +11,18 @@ INTRODUCTION = """# Serving options
 python -m server models/g2p-en
 ```
 
-Positional arguments are bundles, and [repositories](models.md) of them; `ATTENDANT_BUNDLES` names them too, separated
-by colons. Every option is also a variable of the environment: `--max-rows` is `ATTENDANT_MAX_ROWS`. The command line
-goes first. A value that is out of range is refused with the option's name, the value and the range.
+This page lists the server's options. Positional arguments are bundles and [repositories](models.md) of bundles;
+`ATTENDANT_BUNDLES` names them too, separated by colons. Every option is also an environment variable: `--max-rows` is
+`ATTENDANT_MAX_ROWS`. The command line takes precedence. A value out of range is refused with the option's name, the
+value and the range.
 
 The server ends with status 0 after SIGTERM or SIGINT, with 1 when an engine has failed for good, and with 2 for a bad
 option, a port in use or a refused bundle ([what to do then](operations.md)).
 
-This page is written by `python docs/write_serving.py` from the options themselves.
+In the table, a row is a live hypothesis: a request has `beam_size` rows. An engine decodes one model, in a process of
+its own. The requests of `GenerateBatch` streams are bulk work; all others are interactive.
+
+`python docs/write_serving.py` writes this page from the options themselves.
 
 | option | default | what |
 |---|---|---|
