@@ -31,6 +31,8 @@ class Found:
     Attributes:
         values: by metric and by the names of COLUMNS, one value per run.
         by_length: of the plan's metric, by the name of each bin of source lengths; empty where the recipe has none.
+        intervals: of a single run, 95 %, by metric and by the name of each bin; empty where there are several runs,
+            whose spread says more.
         num_parameters: of one.
         costs: what `cost` has measured: tokens_per_second, step_ms; may be empty.
     """
@@ -38,6 +40,7 @@ class Found:
     variant: Variant
     values: dict[str, list[float]]
     by_length: dict[str, list[float]]
+    intervals: dict[str, tuple[float, float]]
     num_parameters: int
     costs: dict[str, float]
 
@@ -54,7 +57,10 @@ def show(name: str) -> None:
         raise UserError(f"{name}: none of its trainings has ended: python -m experiments train {name}")
     _write(name, plan, found)
     if found[0].by_length:
-        rows = [[one.variant.what, *(spread(values, 1) for values in one.by_length.values())] for one in found]
+        rows = [
+            [one.variant.what, *(spread(values, 1, one.intervals.get(name)) for name, values in one.by_length.items())]
+            for one in found
+        ]
         write_table(plan.page, f"{name}-lengths", ["length of the source", *found[0].by_length], rows)
         _draw_lengths(name, plan, found)
     else:
@@ -66,16 +72,25 @@ def _found(plan: Plan, variant: Variant, runs: Sequence[Run], costs: dict[str, f
     metrics = tuple(metric for metric in recipe.evaluation.metrics if metric in get_args(TextMetricName))
     values: dict[str, list[float]] = {name: [] for name in (*metrics, *COLUMNS)}
     by_length: dict[str, list[float]] = {}
+    intervals: dict[str, tuple[float, float]] = {}
     for run in runs:
         entries: dict[str, dict[str, Any]] = {entry["metric"]: entry for entry in run.evaluations()}
         for metric in metrics:
             values[metric].append(entries[metric]["value"])
+            intervals[metric] = _interval(entries[metric])
         for one in entries[plan.metric].get("by_length", ()):
-            by_length.setdefault(LengthBin(**one).name, []).append(one["value"])
+            length = LengthBin(**one)
+            by_length.setdefault(length.name, []).append(one["value"])
+            intervals[length.name] = _interval(one)
         values["perplexity"].append(perplexity(-float(read_curves(run).validation["loss"].values[-1]), 1))
         if recipe.data.fetch == "cmudict" and recipe.model.has_attention:
             values["aer"].append(error_rate_of(run.path).error_rate)
-    return Found(variant, values, by_length, load_run(runs[0].path).model.num_parameters, costs)
+    num_parameters = load_run(runs[0].path).model.num_parameters
+    return Found(variant, values, by_length, intervals if len(runs) == 1 else {}, num_parameters, costs)
+
+
+def _interval(entry: dict[str, Any]) -> tuple[float, float]:
+    return entry["interval"]["low"], entry["interval"]["high"]
 
 
 def _write(name: str, plan: Plan, found: Sequence[Found]) -> None:
@@ -89,7 +104,7 @@ def _write(name: str, plan: Plan, found: Sequence[Found]) -> None:
     rows = []
     for one in found:
         what = f"**{one.variant.what}**" if one is base else f"{one.variant.group}: {one.variant.what}"
-        qualities = [spread(one.values[column], columns[column][1]) for column in shown]
+        qualities = [spread(one.values[column], columns[column][1], one.intervals.get(column)) for column in shown]
         rows.append([what, str(len(one.values[plan.metric])), *qualities, f"{one.num_parameters:,}"])
         if has_costs:
             rows[-1] += (
@@ -128,7 +143,8 @@ def _draw_lengths(name: str, plan: Plan, found: Sequence[Found]) -> None:
     with picture(name, 7.5, 3.4) as (axis,):
         for number, one in enumerate(found):
             runs = list(zip(*one.by_length.values(), strict=True))
-            draw_runs(axis, number, one.variant.what, range(len(bins)), runs)
+            edges = [[one.intervals[name][edge] for name in bins] for edge in (0, 1)] if one.intervals else None
+            draw_runs(axis, number, one.variant.what, range(len(bins)), runs, edges)
         axis.set_xticks(range(len(bins)), bins)
         axis.set_xlabel("length of the source")
         axis.set_title(METRIC_LABELS[plan.metric])

@@ -30,18 +30,32 @@ def write_table(page: str, name: str, headings: Sequence[str], rows: Sequence[Se
     write_text(path, text)
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The mean, and the lowest and the highest."""
+def spread(values: Sequence[float], digits: int = 1, interval: tuple[float, float] | None = None) -> str:
+    """The mean, and the lowest and the highest value; of a single value its interval, where it has one."""
     if not values:
         return ""
     mean = f"{np.mean(values):.{digits}f}"
-    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else mean
+    bounds = (min(values), max(values)) if len(values) > 1 else interval
+    return f"{mean} ({bounds[0]:.{digits}f} to {bounds[1]:.{digits}f})" if bounds else mean
 
 
-def draw_runs(axis: Axes, number: int, label: str, places: Sequence[float], runs: Sequence[Sequence[float]]) -> None:
-    """A line of the runs' means, and a band from the lowest to the highest; each run has a value for each place."""
+def draw_runs(
+    axis: Axes,
+    number: int,
+    label: str,
+    places: Sequence[float],
+    runs: Sequence[Sequence[float]],
+    band: Sequence[Sequence[float]] | None = None,
+) -> None:
+    """A line of the runs' means, and a band.
+
+    Args:
+        runs: each has a value for each place.
+        band: its lower and upper edge at each place; None: from the lowest run to the highest.
+    """
     color, means = series_color(number), np.mean(runs, 0)
-    axis.fill_between(places, np.min(runs, 0), np.max(runs, 0), color=color, alpha=0.16, linewidth=0)
+    low, high = band or (np.min(runs, 0), np.max(runs, 0))
+    axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
     axis.plot(places, means, color=color, linestyle=line_style(number), marker=marker(number), label=label)
 
 

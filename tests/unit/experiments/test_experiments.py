@@ -147,14 +147,23 @@ def test_variants_are_compared_by_length(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = load_plan("vector-size")
     values = {"wer": [40.0, 60.0], "per": [10.0, 20.0], "perplexity": [2.0, 2.5]}
     found = [
-        Found(plan.variants[0], values | {"aer": [3.0, 5.0]}, {}, 1000, {}),
-        Found(plan.variants[1], values | {"aer": []}, {}, 2000, {"tokens_per_second": 500.0, "step_ms": 0.5}),
+        Found(plan.variants[0], values | {"aer": [3.0, 5.0]}, {}, {}, 1000, {}),
+        Found(plan.variants[1], values | {"aer": []}, {}, {}, 2000, {"tokens_per_second": 500.0, "step_ms": 0.5}),
+        Found(
+            plan.variants[2],
+            {"wer": [40.0], "per": [10.0], "perplexity": [2.0], "aer": []},
+            {},
+            {"wer": (39.0, 41.5)},
+            3000,
+            {},
+        ),
     ]
     comparison._write("vector-size", plan, found)
-    headings, base, other = written["vector-size"]
+    headings, base, other, single = written["vector-size"]
     assert headings[2:6] == ["WER (%)", "PER (%)", "perplexity", "AER (%)"] and headings[-1] == "step, ms"
     assert base[1:4] == ["2", "50.0 (40.0 to 60.0)", "15.0 (10.0 to 20.0)"] and base[-1] == ""
     assert other[0] == "without attention: one vector of 64" and other[5:] == ["", "2,000", "500", "0.50"]
+    assert single[1:5] == ["1", "40.0 (39.0 to 41.5)", "10.0", "2.000"]
 
 
 def test_hours_are_those_of_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
