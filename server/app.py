@@ -39,8 +39,10 @@ from attendant.server.process.listening import allow_descriptors, authority, bin
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.folders import is_repository
 from attendant.server.repository.turnover import Turnover
+from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant.server.servicers.inference.servicer import InferenceServicer
+from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant.server.servicers.shadowing import shadow_of
 from attendant.server.web.app import add_api
 
@@ -69,14 +71,16 @@ async def serve(config: ServerConfig) -> int:
     metrics.watch_streams(answer_room)
     processes = WorkerProcesses(config)
     turnover = repositories(config, processes, catalogue, metrics, lifecycle)
+    gatekeeper = Gatekeeper(access, catalogue, metrics)
+    seq2seq = Seq2SeqServicer(catalogue, metrics, answer_room)
     server = grpc_server(
-        catalogue,
-        metrics,
-        lifecycle.health,
-        incoming,
-        answer_room,
-        access,
+        seq2seq,
         InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
+        lifecycle.health,
+        incoming=incoming,
+        metrics=metrics,
+        gatekeeper=gatekeeper,
+        has_reflection=access.reflection != "off",
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
@@ -87,7 +91,7 @@ async def serve(config: ServerConfig) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
-        add_api(app, catalogue, metrics, answer_room, access, host=config.host, origins=config.http_origins)
+        add_api(app, seq2seq, gatekeeper, metrics, host=config.host, origins=config.http_origins)
     tls = access.http_context() if has_api else None
     async with AsyncExitStack() as until_the_end:
         until_the_end.enter_context(tracing(config.traces))

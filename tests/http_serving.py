@@ -13,6 +13,8 @@ from attendant.server.access.access import Access
 from attendant.server.engine.answer_room import AnswerRoom
 from attendant.server.observability.endpoint import http_app
 from attendant.server.process.http import http_server
+from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant.server.web.app import add_api
 from tests.serving import PATIENCE_SECONDS, Served
 
@@ -77,7 +79,8 @@ async def http_served(
     """The HTTP port of that server; `tls`: the client's."""
     access = access or Access()
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
-    room = AnswerRoom(unread_seconds=PATIENCE_SECONDS)
-    add_api(app, server.catalogue, server.metrics, room, access, host="127.0.0.1", origins=origins)
+    servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerRoom(unread_seconds=PATIENCE_SECONDS))
+    gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
+    add_api(app, servicer, gatekeeper, server.metrics, host="127.0.0.1", origins=origins)
     async with http_server(app, "127.0.0.1", 0, access.http_context()) as port:
         yield Http(port, tls)

@@ -43,8 +43,10 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
 from attendant.server.repository.turnover import Turnover
+from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant.server.servicers.inference.servicer import InferenceServicer
+from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.workers import thread_pool
@@ -217,13 +219,13 @@ async def served(
     answer_room = AnswerRoom(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
     metrics.watch_streams(answer_room)
     server = grpc_server(
-        catalogue,
-        metrics,
-        lifecycle.health,
-        incoming,
-        answer_room,
-        access,
+        Seq2SeqServicer(catalogue, metrics, answer_room),
         InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
+        lifecycle.health,
+        incoming=incoming,
+        metrics=metrics,
+        gatekeeper=Gatekeeper(access, catalogue, metrics),
+        has_reflection=access.reflection != "off",
         max_connections=100,
         max_calls_per_connection=100,
     )

@@ -9,9 +9,6 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.access import Access
-from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.process.sockets import hang_up
@@ -63,14 +60,14 @@ OPTIONS = (
 
 
 def grpc_server(
-    catalogue: Catalogue,
-    metrics: Metrics,
-    health_servicer: health_pb2_grpc.HealthServicer,
-    incoming: Incoming,
-    answer_room: AnswerRoom,
-    access: Access,
+    seq2seq: Seq2SeqServicer,
     inference: InferenceServicer,
+    health_servicer: health_pb2_grpc.HealthServicer,
     *,
+    incoming: Incoming,
+    metrics: Metrics,
+    gatekeeper: Gatekeeper,
+    has_reflection: bool,
     max_connections: int,
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
@@ -90,14 +87,13 @@ def grpc_server(
     )
     age = () if connection_seconds is None else (("grpc.max_connection_age_ms", round(1000 * connection_seconds)),)
     # The gatekeeper is inside, so that what it refuses is counted too.
-    interceptors = [incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)]
+    interceptors = [incoming, GrpcMetrics(metrics.registry), gatekeeper]
     server = grpc.aio.server(options=(*OPTIONS, *limits, *age), interceptors=interceptors)
-    seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
-        Seq2SeqServicer(catalogue, metrics, answer_room), server
-    )
+    # The generated code has no types.
+    seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(seq2seq, server)  # type: ignore[no-untyped-call]
     open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    if access.reflection != "off":
+    if has_reflection:
         services = SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME
         reflection.enable_server_reflection(services, server)
     return server

@@ -19,10 +19,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.requests.violations import Violation, shortened
-from attendant.server.access.access import Access, is_loopback
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.access.access import is_loopback
 from attendant.server.errors import InvalidArgument
-from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.request_context import GIVEN_ID_KEY
@@ -41,10 +39,9 @@ CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIM
 
 def add_api(
     app: Starlette,
-    catalogue: Catalogue,
+    servicer: Seq2SeqServicer,
+    gatekeeper: Gatekeeper,
     metrics: Metrics,
-    answer_room: AnswerRoom,
-    access: Access,
     *,
     host: str,
     origins: Sequence[str],
@@ -55,8 +52,6 @@ def add_api(
         host: on which the port listens.
         origins: of pages elsewhere that may use the API from a browser.
     """
-    servicer = Seq2SeqServicer(catalogue, metrics, answer_room)
-    gatekeeper = Gatekeeper(access, catalogue, metrics)
     room = CallRoom()
     guards = [Middleware(KnownHosts, metrics)] if is_loopback(host) else []
     cors = Middleware(

@@ -30,7 +30,7 @@ class NoGatekeeper(Absent, Gatekeeper):
 
 
 if __name__ == "__main__":
-    vars(app).update(Incoming=NoBounds)
+    vars(app).update(Incoming=NoBounds, Gatekeeper=NoGatekeeper)
     options = tuple(option for option in listening.OPTIONS if option[0] in KEPT)
-    vars(listening).update(Gatekeeper=NoGatekeeper, OPTIONS=options)
+    vars(listening).update(OPTIONS=options)
     exit_command("server", main)
