@@ -25,7 +25,7 @@ from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.models import Catalogue, Routes, ServedModel
@@ -49,7 +49,7 @@ from attendant.server.web.app import add_api
 log = logging.getLogger(__name__)
 
 BULK_PER_ROW = 2
-"""Bulk requests that are let in, per row: one that runs, and one more among which the next is chosen."""
+"""Bulk requests that are accepted, per row: one that runs, and one more among which the next is chosen."""
 
 OBJECTS_BETWEEN_COLLECTIONS = 20_000
 """With Python's own 700 its collector looks ten times at a list of requests that is answered: a tenth of the time."""
@@ -232,7 +232,7 @@ async def start_model(
     )
     runner = EngineRunner(
         pool,
-        limits=DoorLimits(
+        limits=OverloadLimits(
             max_waiting=config.max_waiting,
             max_wait_seconds=config.max_wait_seconds,
             max_client_requests=config.max_client_requests,

@@ -20,7 +20,7 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.command import one_line
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
-from attendant.server.engine.door import LIGHT_ROWS
+from attendant.server.engine.overload_control import LIGHT_ROWS
 from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]

@@ -33,7 +33,7 @@ from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
 from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
-from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
@@ -143,7 +143,7 @@ def serve_fake(
     budget = Budget(max_rows=max_rows, max_source_positions=1024)
     runner = EngineRunner(
         thread_pool(stepper, budget=budget, on_step=rendered.stepped),
-        limits=DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
+        limits=OverloadLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
         max_bulk=max_bulk,
         on_death=on_death,
         on_prediction=rendered.predicted,

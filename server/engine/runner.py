@@ -1,4 +1,4 @@
-"""The way into an engine and out of it, for the event loop: who is let in, and how each caller gets its outcome."""
+"""A model's engines as the event loop uses them: requests are submitted, and each is a future of its outcome."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.bulk_room import BulkRoom
-from attendant.server.engine.door import Asked, Door, DoorLimits, Entry, Prediction
+from attendant.server.engine.overload_control import Accepted, Asked, OverloadControl, OverloadLimits, Prediction
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import News, Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, EngineDead
@@ -25,7 +25,7 @@ class _Waiting(NamedTuple):
     """A caller who waits for an outcome."""
 
     outcome: asyncio.Future[Outcome]
-    entry: Entry
+    accepted: Accepted
     on_progress: Callable[[Progress], None] | None
 
 
@@ -44,29 +44,26 @@ class EngineRunner:
         self,
         pool: WorkerPool,
         *,
-        limits: DoorLimits,
+        limits: OverloadLimits,
         max_bulk: int,
         on_death: Callable[[], None],
         on_available: Callable[[bool], None] = lambda available: None,
         on_prediction: Callable[[Prediction], None] = lambda prediction: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes over engines that have not been started.
 
         Args:
-            limits: of what is let in.
+            limits: of what is accepted.
             max_bulk: bulk requests that may be in, waiting or running.
             on_death: called once, after the engines have failed for good and every request was told.
             on_available: see WorkerPool.start.
             on_prediction: called with what was expected of an interactive request, when it has been answered or given
                 up.
-            clock: the engines' own.
         """
         self._pool = pool
-        self._door = Door(pool, limits, on_prediction)
+        self._control = OverloadControl(pool, limits, on_prediction)
         self._on_death = on_death
         self._on_available = on_available
-        self._clock = clock
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._in: dict[int, _Waiting] = {}
@@ -123,16 +120,16 @@ class EngineRunner:
             raise EngineDead
         if self._draining:
             raise Draining
-        streams, now = on_progress is not None, self._clock()
-        entries = self._door.enter(self._keys, asked, priority, client, now, timeout_seconds, streams=streams)
+        now, streams = time.monotonic(), on_progress is not None
+        accepted = self._control.accept(self._keys, asked, priority, client, now, timeout_seconds, streams=streams)
         loop = asyncio.get_running_loop()
         outcomes: list[asyncio.Future[Outcome]] = []
-        for entry in entries:
-            key, outcome = entry.request.key, loop.create_future()
-            self._in[key] = _Waiting(outcome, entry, on_progress)
+        for one in accepted:
+            key, outcome = one.request.key, loop.create_future()
+            self._in[key] = _Waiting(outcome, one, on_progress)
             outcome.add_done_callback(partial(self._cancel_if_cancelled, key))
             outcomes.append(outcome)
-        self._pool.submit([entry.request for entry in entries])
+        self._pool.submit([one.request for one in accepted])
         return outcomes
 
     @property
@@ -171,7 +168,7 @@ class EngineRunner:
             waiting = self._in.get(key)
             if waiting is None:  # cancelled meanwhile, and nobody waits
                 continue
-            if waiting.entry.request.priority is Priority.INTERACTIVE:
+            if waiting.accepted.request.priority is Priority.INTERACTIVE:
                 self._tell_one(key, told)
             else:
                 self._untold.append((key, told))
@@ -197,13 +194,13 @@ class EngineRunner:
             if (waiting := self._in.get(key)) is not None and waiting.on_progress is not None:
                 waiting.on_progress(told)
         elif (waiting := self._in.pop(key, None)) is not None:
-            self._door.leave(waiting.entry, told, self._clock())
+            self._control.ended(waiting.accepted, told, time.monotonic())
             if not waiting.outcome.done():
                 waiting.outcome.set_result(told)
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
-            self._door.leave(waiting.entry, None, self._clock())
+            self._control.ended(waiting.accepted, None, time.monotonic())
             self._pool.cancel(key)
 
     def _die(self) -> None:

@@ -25,7 +25,7 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.quality_signals import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.answer_room import AnswerRoom
-from attendant.server.engine.door import Prediction
+from attendant.server.engine.overload_control import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
 

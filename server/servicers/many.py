@@ -1,4 +1,4 @@
-"""GenerateMany: a list in one call. It is let in as a whole or not at all; then each request ends for itself."""
+"""GenerateMany: a list in one call. It is accepted as a whole or not at all; then each request ends for itself."""
 
 import asyncio
 from collections import deque
@@ -55,7 +55,7 @@ async def answers_to(
 
     Raises:
         grpc.aio.AbortError: the call fails as a whole, under the id of its first request. InvalidArgument: it is no
-            list, or too long, or its answers could be. Overloaded: not all of them can be let in. Unavailable,
+            list, or too long, or its answers could be. Overloaded: not all of them can be accepted. Unavailable,
             InternalError: what concerns every request alike.
     """
     try:

@@ -123,7 +123,7 @@ class Scheduler:
 
     def add(self, request: EngineRequest) -> None:
         """Puts a request at the end of its client's. Its key must be new, its rows no more than the budget has."""
-        assert request.max_rows <= self.budget.max_rows, "a request that can never run was let in"
+        assert request.max_rows <= self.budget.max_rows, "a request that can never run was accepted"
         assert not self._has(request.key)
         self._queues[request.priority].add(request)
         if request.deadline is not None:

@@ -2,9 +2,9 @@
 
 There is one queue of a priority for all workers, by client as in every engine. An interactive or heavy request goes to
 the worker with the fewest rows reserved by its like, as soon as one has room: several small batches on several cores
-answer sooner than a large one on one. Bulk requests, of which a limited number is let in, go at once to the worker with
-the fewest of their rows: it can choose among them, and need not ask for more. Rows are the server's (shared_rows.py).
-While no worker is open, everything waits.
+answer sooner than a large one on one. Bulk requests, whose number is limited, go at once to the worker with the fewest
+of their rows: it can choose among them, and need not ask for more. Rows are the server's (shared_rows.py). While no
+worker is open, everything waits.
 """
 
 from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.door import LIGHT_ROWS, DoorLimits
+from attendant.server.engine.overload_control import LIGHT_ROWS, OverloadLimits
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.engine.runner import TOLD_AT_ONCE, EngineRunner
@@ -42,7 +42,7 @@ async def running(
 ) -> AsyncIterator[tuple[EngineRunner, list[StepStats]]]:
     stats: list[StepStats] = []
     pool = thread_pool(stepper, max_rows=max_rows, on_step=stats.append)
-    limits = DoorLimits(max_waiting=max_waiting, max_wait_seconds=60.0)
+    limits = OverloadLimits(max_waiting=max_waiting, max_wait_seconds=60.0)
     runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=on_death)
     await runner.start()
     try:
@@ -96,7 +96,7 @@ async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is
         submit=lambda request: None,
         stop=lambda: None,
     )
-    limits = DoorLimits(max_waiting=10, max_wait_seconds=60.0)
+    limits = OverloadLimits(max_waiting=10, max_wait_seconds=60.0)
     runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=lambda: None)
     wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
     flood = [runner.submit((4,), wide, None, client="flood") for _ in range(3 * TOLD_AT_ONCE + 1)]
@@ -119,7 +119,7 @@ async def test_what_has_ended_is_told_though_the_server_stops() -> None:
         assert {type(one) for one in await asyncio.gather(*tasks)} <= {Result, Draining}
 
 
-async def test_a_full_queue_refuses_at_the_door() -> None:
+async def test_a_full_queue_refuses_at_once() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1, max_waiting=4) as (runner, _):
         tasks = [ask(runner)]

@@ -13,7 +13,7 @@ from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
-from attendant.server.engine.door import DoorLimits
+from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.remote import worker_pool
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
 from attendant.server.engine.remote.shared_rows import SharedRows
@@ -35,7 +35,7 @@ async def running(
     stats: list[StepStats] = []
     on_available = options.pop("on_available", lambda available: None)
     pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
-    limits = DoorLimits(max_waiting=200, max_wait_seconds=60.0)
+    limits = OverloadLimits(max_waiting=200, max_wait_seconds=60.0)
     runner = EngineRunner(pool, limits=limits, max_bulk=20, on_death=on_death, on_available=on_available)
     await runner.start()
     try:
@@ -88,7 +88,7 @@ async def test_who_was_answered_goes_on_before_the_steps_are_counted() -> None:
         await eventually(lambda: sum(one.num_rows for one in stats) == stepper.num_steps)
 
 
-async def test_bulk_and_interactive_by_the_same_door() -> None:
+async def test_bulk_and_interactive_by_the_same_queue() -> None:
     async with running(FakeStepper(), FakeStepper()) as (runner, stats):
         told: list[object] = []
         for _ in range(12):

@@ -1,8 +1,8 @@
-"""Who is let in: what a request will cost and when it would be answered, estimated before it costs anything. Pure.
+"""Overload control: accepts or refuses a request, by an estimate of when it would be answered. Pure.
 
-A request that can't be answered before its deadline is refused at once, and so is one whose turn would come later than
-is useful. Who is let in is told by when it must have begun; the queues drop what has not. A list is let in as a whole,
-by what would become of its last request.
+A request that can't be answered before its deadline is refused at once, and so is one that would wait longer than is
+useful. An accepted request carries the time by which it must have begun; the queues drop it if it has not. A list is
+accepted or refused as a whole, by the estimate for its last request.
 """
 
 import operator
@@ -44,8 +44,8 @@ MAX_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
-    """What may be in, besides what fits into the engine's batches.
+class OverloadLimits:
+    """How many requests are accepted, beyond those that fit into the engine's batches.
 
     Attributes:
         max_waiting: interactive requests that may wait. A client may have as many of them as there is room left: one
@@ -69,7 +69,7 @@ class Prediction(NamedTuple):
     Attributes:
         expected_seconds, seconds: from submission to the answer; of a late one, until it was given up.
         expected_steps, steps: decoder steps; 0 steps for a late one.
-        late: it was let in, and not answered before its deadline.
+        late: it was accepted, and not answered before its deadline.
     """
 
     expected_seconds: float
@@ -84,8 +84,8 @@ Asked = tuple[tuple[int, ...], DecodingOptions]
 
 
 @dataclass(slots=True)
-class Entry:
-    """A request that has been let in.
+class Accepted:
+    """A request that has been accepted.
 
     Attributes:
         expected_seconds: until its answer; 0: not estimated, for it is one of a list and not the last.
@@ -119,12 +119,12 @@ class _Work:
         self.of_last = steps[-1] * rows[-1]
 
 
-class _Place(NamedTuple):
-    """Where requests go, and what is expected of the last of them.
+class _Decision(NamedTuple):
+    """That requests are accepted: with which priority, and what is expected of the last of them.
 
     Attributes:
         start_within: seconds in which each must have been admitted to be answered before the deadline; None: any.
-        expected_seconds, uncorrected_seconds: see Entry.
+        expected_seconds, uncorrected_seconds: see Accepted.
     """
 
     priority: Priority
@@ -149,7 +149,7 @@ class _Correction:
 
 
 class Engines(Protocol):
-    """What a door has to know of the engines behind it.
+    """What overload control has to know of the engines.
 
     Attributes:
         num_engines: that share the queue.
@@ -168,10 +168,10 @@ class Engines(Protocol):
         """What waits before a request of so many expected rows x steps of this client."""
 
 
-class Door:
-    """A model's: it knows what is in, and what that was expected to take."""
+class OverloadControl:
+    """Of one model: knows which requests are in its engines, and how long each was expected to take."""
 
-    def __init__(self, engines: Engines, limits: DoorLimits, on_prediction: Callable[[Prediction], None]) -> None:
+    def __init__(self, engines: Engines, limits: OverloadLimits, on_prediction: Callable[[Prediction], None]) -> None:
         """`on_prediction`: called with what became of each interactive request that was answered, or came too late."""
         self._engines = engines
         self._limits = limits
@@ -181,7 +181,7 @@ class Door:
         self._clients: dict[str, _Client] = {}
         self._rows = dict.fromkeys(Priority, 0)
 
-    def enter(
+    def accept(
         self,
         keys: Iterable[int],
         asked: Sequence[Asked],
@@ -191,8 +191,8 @@ class Door:
         timeout_seconds: float | None,
         *,
         streams: bool = False,
-    ) -> list[Entry]:
-        """Lets a client's requests in, all of them or none, by one decision.
+    ) -> list[Accepted]:
+        """Accepts a client's requests, all of them or none, by one decision.
 
         Args:
             keys: for the requests, as many as there are at least.
@@ -206,39 +206,36 @@ class Door:
             [expected(len(source_ids), options) for source_ids, options in asked],
             [options.max_rows for _, options in asked],
         )
-        place = _Place(priority) if priority is Priority.BULK else self._placed(work, client, timeout_seconds)
+        decision = _Decision(priority) if priority is Priority.BULK else self._decide(work, client, timeout_seconds)
         deadline = None if timeout_seconds is None else now + timeout_seconds
-        start_by = None if place.start_within is None else now + place.start_within
-        self._count(place.priority, client, len(asked), work.num_rows)
-        entries = [
-            Entry(
-                EngineRequest(key, source_ids, options, now, deadline, place.priority, client, steps, start_by, streams)
-            )
+        start_by = None if decision.start_within is None else now + decision.start_within
+        self._count(decision.priority, client, len(asked), work.num_rows)
+        priority = decision.priority
+        accepted = [
+            Accepted(EngineRequest(key, source_ids, options, now, deadline, priority, client, steps, start_by, streams))
             for (source_ids, options), steps, key in zip(asked, work.steps, keys, strict=False)
         ]
         # The last one was estimated, and what becomes of it corrects the estimates.
-        entries[-1].expected_seconds, entries[-1].uncorrected_seconds = (
-            place.expected_seconds,
-            place.uncorrected_seconds,
-        )
-        return entries
+        accepted[-1].expected_seconds = decision.expected_seconds
+        accepted[-1].uncorrected_seconds = decision.uncorrected_seconds
+        return accepted
 
-    def leave(self, entry: Entry, outcome: Outcome | None, now: float) -> None:
+    def ended(self, accepted: Accepted, outcome: Outcome | None, now: float) -> None:
         """A request has ended; None: its caller has gone."""
-        request = entry.request
+        request = accepted.request
         self._count(request.priority, request.client, -1, -request.max_rows)
         if isinstance(outcome, Result):
             stats = outcome.stats
             self._lengths.note(len(request.source_ids), request.options, stats.steps)
-            self._learn(entry, stats.total, stats.steps, late=False)
+            self._learn(accepted, stats.total, stats.steps, late=False)
         # Callers may notice their deadline before the engine does: they have gone then.
         elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
             outcome is None and request.deadline is not None and deadlines.has_passed(request.deadline - now)
         ):
-            self._learn(entry, now - request.submitted, 0, late=True)
+            self._learn(accepted, now - request.submitted, 0, late=True)
 
-    def _placed(self, work: _Work, client: str, timeout_seconds: float | None) -> _Place:
-        """Where interactive requests go, and when the last of them would be answered."""
+    def _decide(self, work: _Work, client: str, timeout_seconds: float | None) -> _Decision:
+        """Accepts interactive requests, or raises why not, by when the last of them would be answered."""
         limits, engines = self._limits, self._engines
         mine = self._clients.get(client, _Client())
         is_heavy = mine.num_rows + work.num_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows)
@@ -261,7 +258,7 @@ class Door:
         if wait > limits.max_wait_seconds:
             raise WaitTooLong(wait, limits.max_wait_seconds)
         start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)
-        return _Place(priority, start_within, wait + service, waiting + decoding)
+        return _Decision(priority, start_within, wait + service, waiting + decoding)
 
     def _start_within(self, remaining: float, wait: float, service: float) -> float | None:
         """How soon what can be answered before its deadline must begin for that; None: it is only tried."""
@@ -288,15 +285,15 @@ class Door:
         rows = min(engines.max_rows, beside + own, pace.peak_rows + own)
         return pace.encode_seconds + work.steps[-1] * pace.step_seconds(rows)
 
-    def _learn(self, entry: Entry, seconds: float, steps: int, *, late: bool) -> None:
-        if entry.request.priority is Priority.BULK:
+    def _learn(self, accepted: Accepted, seconds: float, steps: int, *, late: bool) -> None:
+        if accepted.request.priority is Priority.BULK:
             return
-        correction = self._corrections[entry.request.priority]
+        correction = self._corrections[accepted.request.priority]
         # How long a late one would have taken is not known: it only counts where that is longer than expected already.
-        if entry.uncorrected_seconds and (not late or seconds > entry.expected_seconds):
-            correction.note(entry.uncorrected_seconds, seconds)
-        expected = entry.request.expected_steps
-        self._on_prediction(Prediction(entry.expected_seconds, seconds, expected, steps, late))
+        if accepted.uncorrected_seconds and (not late or seconds > accepted.expected_seconds):
+            correction.note(accepted.uncorrected_seconds, seconds)
+        expected = accepted.request.expected_steps
+        self._on_prediction(Prediction(accepted.expected_seconds, seconds, expected, steps, late))
 
     def _count(self, priority: Priority, client: str, num_requests: int, num_rows: int) -> None:
         self._rows[priority] += num_rows
