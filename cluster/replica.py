@@ -22,7 +22,7 @@ from attendant.server.access.access import open_access
 from attendant.server.access.clients import CLIENT
 from attendant.server.app import start_model
 from attendant.server.config import ServerConfig
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.errors import InvalidArgument, Unauthenticated
 from attendant.server.models import Catalogue, Routes
 from attendant.server.observability.metrics import Metrics
@@ -92,8 +92,8 @@ class Replica:
         self._metrics = Metrics(CollectorRegistry())
         self._catalogue = HeldModels(bundles)
         self._catalogue.open()
-        answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
-        self._servicer = Seq2SeqServicer(self._catalogue, self._metrics, answer_room)
+        answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
+        self._servicer = Seq2SeqServicer(self._catalogue, self._metrics, answer_budget)
         self._processes = WorkerProcesses(config)
         self._access = open_access(config)
         self._until_the_end = ExitStack()

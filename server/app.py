@@ -24,7 +24,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
@@ -67,12 +67,12 @@ async def serve(config: ServerConfig) -> int:
     catalogue = Catalogue()
     lifecycle = Lifecycle()
     incoming = Incoming(metrics, Bounds(max_streams=config.max_streams))
-    answer_room = AnswerRoom(unread_seconds=config.unread_seconds)
-    metrics.watch_streams(answer_room)
+    answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
+    metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
     turnover = repositories(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
-    seq2seq = Seq2SeqServicer(catalogue, metrics, answer_room)
+    seq2seq = Seq2SeqServicer(catalogue, metrics, answer_budget)
     server = grpc_server(
         seq2seq,
         InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendant.server.access.access import Access
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.observability.endpoint import http_app
 from attendant.server.process.http import http_server
 from attendant.server.servicers.gatekeeper import Gatekeeper
@@ -79,7 +79,7 @@ async def http_served(
     """The HTTP port of that server; `tls`: the client's."""
     access = access or Access()
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
-    servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerRoom(unread_seconds=PATIENCE_SECONDS))
+    servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
     add_api(app, servicer, gatekeeper, server.metrics, host="127.0.0.1", origins=origins)
     async with http_server(app, "127.0.0.1", 0, access.http_context()) as port:

@@ -32,7 +32,7 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
-from attendant.server.engine.answer_room import MAX_ANSWER_BYTES, AnswerRoom
+from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
@@ -216,10 +216,10 @@ async def served(
     access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
     incoming = Incoming(metrics, bounds)
-    answer_room = AnswerRoom(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
-    metrics.watch_streams(answer_room)
+    answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
+    metrics.watch_streams(answer_budget)
     server = grpc_server(
-        Seq2SeqServicer(catalogue, metrics, answer_room),
+        Seq2SeqServicer(catalogue, metrics, answer_budget),
         InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
         lifecycle.health,
         incoming=incoming,

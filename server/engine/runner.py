@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.bulk_room import BulkRoom
+from attendant.server.engine.fair_semaphore import FairSemaphore
 from attendant.server.engine.overload_control import Accepted, Asked, OverloadControl, OverloadLimits, Prediction
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import News, Outcome, Priority
@@ -36,8 +36,8 @@ class EngineRunner:
     callback. Cancelling the future cancels the request, and its rows are free within a step.
 
     Attributes:
-        bulk_room: places for bulk requests; one is to be acquired before a request is submitted, and released when its
-            outcome is there.
+        bulk_permits: one is to be acquired before a bulk request is submitted, and released once its outcome is there,
+            whether or not its client reads it. So they come free as fast as the engine works.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineRunner:
         self._in: dict[int, _Waiting] = {}
         self._untold: deque[tuple[int, Progress | Outcome]] = deque()
         self._is_telling = False
-        self.bulk_room = BulkRoom(max_bulk)
+        self.bulk_permits = FairSemaphore(max_bulk)
 
     async def start(self) -> None:
         """Starts the engines; from the event loop that will await them.
@@ -104,7 +104,7 @@ class EngineRunner:
         Args:
             asked: at least one, each of no more rows than the engine's budget.
             timeout_seconds: what is left until the caller's deadline; None: no deadline.
-            priority: interactive or bulk; whoever submits a bulk request has acquired `bulk_room` for it.
+            priority: interactive or bulk; whoever submits a bulk request has acquired a permit for it.
             client: who asks; clients share the engine.
             on_progress: called with tokens of the answer as soon as they are certain, until the outcome is there. They
                 may come twice: an engine that died is asked again from the beginning.

@@ -24,7 +24,7 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.quality_signals import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.stepper import Floats
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.overload_control import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
@@ -179,12 +179,12 @@ class Metrics:
     def set_ready(self, model: str, ready: bool) -> None:
         self.gauges["ready"].labels(model).set(int(ready))
 
-    def watch_streams(self, room: AnswerRoom) -> None:
+    def watch_streams(self, budget: AnswerBudget) -> None:
         """Sets what to ask at each scrape about bulk streams."""
-        self._stream_gauges["bulk_streams"].set_function(lambda: room.num_streams)
-        self._stream_gauges["bulk_streams_stalled"].set_function(lambda: room.num_stalled)
-        self._stream_gauges["bulk_answers_bytes"].set_function(lambda: room.held_bytes)
-        self._stream_gauges["bulk_answers_limit_bytes"].set(room.max_bytes)
+        self._stream_gauges["bulk_streams"].set_function(lambda: budget.num_streams)
+        self._stream_gauges["bulk_streams_stalled"].set_function(lambda: budget.num_stalled)
+        self._stream_gauges["bulk_answers_bytes"].set_function(lambda: budget.held_bytes)
+        self._stream_gauges["bulk_answers_limit_bytes"].set(budget.max_bytes)
 
     def of_model(self, model: str) -> "ModelMetrics":
         """A version's own, which count what all versions of the model do."""
@@ -222,8 +222,8 @@ class ModelMetrics:
             "requests_running": lambda: sum(one.num_running for one in watched),
             "rows_running": lambda: sum(one.num_rows for one in watched),
             "rows_limit": lambda: rows_limit if watched else 0,
-            "bulk_requests": lambda: sum(one.bulk_room.num_held for one in watched),
-            "bulk_requests_limit": lambda: sum(one.bulk_room.num_places for one in watched),
+            "bulk_requests": lambda: sum(one.bulk_permits.num_held for one in watched),
+            "bulk_requests_limit": lambda: sum(one.bulk_permits.num_permits for one in watched),
         }
         for name, ask in asked.items():
             self._gauges[name].set_function(ask)

@@ -1,23 +1,24 @@
 """GenerateBatch: any number of requests on one stream, each answered on completion, in constant memory.
 
 Flow control keeps memory constant. A message is read when the one before it has had its turn, right or wrong: gRPC
-itself then holds back a sender that is too fast, and a receiver that is too slow slows down its sender. Two rooms are
+itself then holds back a sender that is too fast, and a receiver that is too slow slows down its sender. Two limits are
 shared among the streams:
 
-* places among the bulk requests of a model (`BulkRoom`), from the submission to the outcome: they share the engine;
-* memory (`AnswerRoom`), from the reading to the written answer: it bounds what clients that do not read can pile up.
+* the number of a model's bulk requests (`bulk_permits`), from the submission to the outcome: they share the engine;
+* memory (`AnswerBudget`), from the reading to the written answer: it bounds what clients that do not read can pile up.
 """
 
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 from attendant.server.access.clients import CLIENT
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.request import Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
@@ -40,7 +41,7 @@ class _Item:
     Attributes:
         request_id: for the answer; empty where the request can't be decoded.
         parsed: None until it has been checked.
-        num_bytes: of the room for answers, that it holds.
+        num_bytes: of the memory for answers, that it holds.
         submitted: None until the engine has the request.
         outcome: None until there is one. An exception that is none of ours is a fault, or a cancellation.
     """
@@ -67,7 +68,7 @@ class BatchStream:
         context: Any,
         catalogue: Catalogue,
         begin: Callable[[str, str], RequestContext],
-        room: AnswerRoom,
+        answer_budget: AnswerBudget,
     ) -> None:
         """`begin`: makes the context of a request that has this id and names this model."""
         self._requests = requests
@@ -75,8 +76,8 @@ class BatchStream:
         self._client = CLIENT.get()
         self._catalogue = catalogue
         self._begin = begin
-        self._room = room
-        self._share = room.open()
+        self._answer_budget = answer_budget
+        self._share = answer_budget.open()
         self._in: set[_Item] = set()
         self._ended: deque[_Item] = deque()
         # With the id of the request that met it first, or the call's.
@@ -110,10 +111,8 @@ class BatchStream:
                     self._in.discard(item)
                     try:
                         if answer is not None:
-                            waiting = self._begin_write(item)
-                            yield answer
-                            waiting.cancel()
-                            self._share.writing_since = None
+                            with self._writing(item):
+                                yield answer
                     finally:
                         self._free(item)
                 if self._telling is not None:
@@ -156,20 +155,20 @@ class BatchStream:
             model = self._catalogue.find(asked.model, asked.version)
             item.parsed = await parsed(read_generate, asked, model)
         except Exception:
-            await self._take_room(item, REFUSAL_BYTES)
+            await self._reserve(item, REFUSAL_BYTES)
             raise
-        await self._take_room(item, item.parsed.max_answer_bytes)
-        room = model.runner.bulk_room
-        await room.acquire(self._client)
+        await self._reserve(item, item.parsed.max_answer_bytes)
+        permits = model.runner.bulk_permits
+        await permits.acquire(self._client)
         try:
             item.submitted = item.parsed.submit(self._context.time_remaining(), Priority.BULK)
         except BaseException:
-            room.release()
+            permits.release()
             raise
-        item.submitted.add_done_callback(lambda _: room.release())
+        item.submitted.add_done_callback(lambda _: permits.release())
         item.submitted.add_done_callback(partial(self._told, item))
 
-    async def _take_room(self, item: _Item, num_bytes: int) -> None:
+    async def _reserve(self, item: _Item, num_bytes: int) -> None:
         await self._share.take(num_bytes)
         item.num_bytes = num_bytes
 
@@ -189,17 +188,24 @@ class BatchStream:
         self._ended.append(item)
         self._changed.set()
 
-    def _begin_write(self, item: _Item) -> asyncio.TimerHandle:
-        """An answer is about to be written; what is returned is to be cancelled once it has been."""
-        self._share.writing_since = self._room.now()
-        return asyncio.get_running_loop().call_later(self._room.unread_seconds, self._give_up, item)
+    @contextmanager
+    def _writing(self, item: _Item) -> Iterator[None]:
+        """While an answer is written. It ends the stream if the client takes too long to read."""
+        self._share.writing_since = self._answer_budget.now()
+        seconds = self._answer_budget.unread_seconds
+        unread = asyncio.get_running_loop().call_later(seconds, self._give_up, item)
+        try:
+            yield
+        finally:
+            unread.cancel()
+            self._share.writing_since = None
 
     def _give_up(self, unread: _Item) -> None:
         """The client has not taken an answer for too long: what the stream holds is for others.
 
         The status can't overtake the answer that is not read: the client gets it if it reads on, and may ask again.
         """
-        stalled = Stalled(self._room.unread_seconds)
+        stalled = Stalled(self._answer_budget.unread_seconds)
         self._reading.cancel()
         self._free(unread)
         self._abandon(stalled)
@@ -217,7 +223,7 @@ class BatchStream:
             self._free(item)
         self._in.clear()
         self._ended.clear()
-        self._room.close(self._share)
+        self._answer_budget.close(self._share)
 
     def _free(self, item: _Item) -> None:
         self._share.give_back(item.num_bytes)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from attendant.runtime.requests.violations import Violation
-from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
+from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue, ServedModel

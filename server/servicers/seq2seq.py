@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from attendant.server.engine.answer_room import AnswerRoom
+from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
@@ -33,9 +33,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     Instead of a request, a method may be given an UndecodableRequest.
     """
 
-    def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_room: AnswerRoom) -> None:
+    def __init__(self, catalogue: Catalogue, metrics: Metrics, answer_budget: AnswerBudget) -> None:
         self._catalogue = catalogue
-        self._answer_room = answer_room
+        self._answer_budget = answer_budget
         self._metrics = metrics
 
     async def Generate(  # noqa: N802
@@ -51,7 +51,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         async with self._answering("GenerateStream", request, context):
             asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
-            unread_seconds = self._answer_room.unread_seconds
+            unread_seconds = self._answer_budget.unread_seconds
             async with aclosing(streamed(asked, context.time_remaining(), unread_seconds)) as events:
                 async for event in events:
                     yield event
@@ -60,7 +60,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
         begin = partial(RequestContext, "GenerateBatch", self._catalogue, self._metrics)
-        stream = BatchStream(requests, context, self._catalogue, begin, self._answer_room)
+        stream = BatchStream(requests, context, self._catalogue, begin, self._answer_budget)
         async with aclosing(stream.answers()) as answers:
             async for answer in answers:
                 yield answer

@@ -27,7 +27,7 @@ from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
 from attendant.server.web.bodies import JSON, Body, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
-from attendant.server.web.endpoints import CallRoom, Endpoint, MakeRequest, Method, StreamEndpoint
+from attendant.server.web.endpoints import CallLimit, Endpoint, MakeRequest, Method, StreamEndpoint
 from attendant.server.web.openapi import document
 from attendant.server.web.playground import page_routes
 from attendant.server.web.problems import HttpError, refusal
@@ -52,7 +52,7 @@ def add_api(
         host: on which the port listens.
         origins: of pages elsewhere that may use the API from a browser.
     """
-    room = CallRoom()
+    call_limit = CallLimit()
     guards = [Middleware(KnownHosts, metrics)] if is_loopback(host) else []
     cors = Middleware(
         CORSMiddleware,
@@ -63,7 +63,7 @@ def add_api(
     )
 
     def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:
-        return kind(Method(name, servicer, gatekeeper, room), metrics, make_request)
+        return kind(Method(name, servicer, gatekeeper, call_limit), metrics, make_request)
 
     def route(one: ApiRoute) -> BaseRoute:
         make_request = partial(_request, one)

@@ -37,15 +37,15 @@ STREAM_HEADERS = [
 MakeRequest = Callable[[Request], Awaitable[Any]]
 
 
-class CallRoom:
-    """The calls that are under way. A client may have as many as are still free, so that there is room for another."""
+class CallLimit:
+    """The calls that are under way. A client may have as many as are still free: another one always finds some."""
 
     def __init__(self, max_calls: int = MAX_CALLS) -> None:
         self._max_calls = max_calls
         self._calls: Counter[str] = Counter()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """For a call of the client whose call is being handled.
 
         Raises:
@@ -67,21 +67,21 @@ class CallRoom:
 class Method:
     """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
 
-    def __init__(self, name: str, servicer: Seq2SeqServicer, gatekeeper: Gatekeeper, room: CallRoom) -> None:
+    def __init__(self, name: str, servicer: Seq2SeqServicer, gatekeeper: Gatekeeper, call_limit: CallLimit) -> None:
         self.name = name
         descriptor = SERVICE.methods_by_name[name]
         self._decode = decoder_of(f"/{SERVICE.full_name}/{name}", GetMessageClass(descriptor.input_type))
         self._behaviour = getattr(servicer, name)
-        self._room = room
+        self._call_limit = call_limit
         guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
         self.answer, self.stream = guarded.answer, guarded.stream
 
     async def _answer(self, request: Any, call: HttpCall) -> Message:
-        with self._room.place():
+        with self._call_limit.held():
             return await self._behaviour(await self._parsed(request), call)  # type: ignore[no-any-return]
 
     async def _stream(self, request: Any, call: HttpCall) -> AsyncIterator[Message]:
-        with self._room.place():
+        with self._call_limit.held():
             async with aclosing(self._behaviour(await self._parsed(request), call)) as messages:
                 async for message in messages:
                     yield message

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
 
+from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -162,7 +163,7 @@ async def test_who_does_not_read_is_not_read_from(fields: dict[str, Any]) -> Non
         async with not_reading(server, numbered(600, **fields)) as (call, num_read):
             assert num_read < 400, "it stands still long before the end"
             held = server.sample("attendant_bulk_answers_bytes", model="")
-            assert 40_000 < held <= 50_000, "half of the room, and the other half is free"
+            assert 40_000 < held <= 50_000, "half of the memory, and the other half is free"
             assert server.sample("attendant_bulk_requests", model="fake") == 0, "the engine's places are free"
             await eventually(lambda: server.sample("attendant_bulk_streams_stalled", model="") == 1)
             assert len(await read(call)) == 600
@@ -204,7 +205,25 @@ async def test_one_that_does_not_read_is_ended() -> None:
         await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **RPC) == 1)
 
 
-async def test_streams_share_the_room() -> None:
+async def test_a_client_that_goes_during_a_write_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def recorded(delay: float, callback: Any, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, callback, *arguments, **options)
+        if getattr(callback, "__func__", None) is BatchStream._give_up:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", recorded)
+    async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000) as server:
+        async with not_reading(server, numbered(600, **RIGHT)):
+            assert [timer.cancelled() for timer in timers].count(False) == 1, "an answer is being written"
+        await eventually(lambda: server.sample("attendant_bulk_streams", model="") == 0)
+        assert all(timer.cancelled() for timer in timers)
+
+
+async def test_streams_share_the_memory_for_answers() -> None:
     async with served(fake_stepper(), max_rows=2, max_bulk=4) as server:
         calls = [server.stub.GenerateBatch(iter(numbered(30))) for _ in range(3)]
         assert [len(answers) for answers in await asyncio.gather(*map(read, calls))] == [30] * 3

@@ -250,7 +250,7 @@ async def post_raw(
 
 class TestBounds:
     async def test_a_client_has_as_many_calls_as_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(endpoints.CallRoom.__init__, "__defaults__", (4,))
+        monkeypatch.setattr(endpoints.CallLimit.__init__, "__defaults__", (4,))
         async with served(stepper := gated_stepper(), max_rows=2) as server, http_served(server) as web:
             asked = [asyncio.create_task(web.post("/v1/generate", {"text": "abc"})) for _ in range(2)]
             await eventually(lambda: server.model.runner.num_waiting + server.model.runner.num_running == 2)

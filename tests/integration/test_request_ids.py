@@ -145,7 +145,7 @@ async def test_over_http(
 
 
 async def test_a_call_too_many_over_http(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(endpoints.CallRoom.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(endpoints.CallLimit.__init__, "__defaults__", (2,))
     async with served(stepper := gated_stepper()) as server, http_served(server) as web:
         asked = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
         await stepper.arrival()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from attendant.runtime.requests.violations import Violation, Violations
-from attendant.server.engine.answer_room import MAX_ANSWER_BYTES
+from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.errors import InvalidArgument
 from attendant.server.models import ServedModel
 from attendant.server.servicers.conversion import generate_fields

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.quality_signals import MIN_ANSWERS, SIGNALS
-from attendant.server.engine.bulk_room import BulkRoom
+from attendant.server.engine.fair_semaphore import FairSemaphore
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
 
@@ -96,7 +96,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def exercise(metrics: Metrics) -> None:
     """One of everything."""
     model = metrics.of_model("m")
-    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_room=BulkRoom(16))
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=2, num_rows=5, bulk_permits=FairSemaphore(16))
     model.watch(runner, rows_limit=8, version="v", precision="fp32", provider="cpu")
     metrics.set_ready("m", True)
     metrics.model_loads.labels("m", "served").inc()
@@ -185,7 +185,7 @@ def test_attention_signals_only_where_attention_was_asked_for(metrics: Metrics) 
 
 
 def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
-    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0, bulk_room=BulkRoom(16))
+    runner: Any = SimpleNamespace(num_waiting=3, num_running=0, num_rows=0, bulk_permits=FairSemaphore(16))
     metrics.of_model("m").watch(runner, rows_limit=1, version="v", precision="fp32", provider="cpu")
     assert value(metrics, "requests_waiting") == 3
     runner.num_waiting = 0
@@ -195,7 +195,8 @@ def test_gauges_are_read_when_they_are_asked_for(metrics: Metrics) -> None:
 def test_versions_of_a_model_are_added_up_while_they_are_there(metrics: Metrics) -> None:
     versions = [metrics.of_model("m"), metrics.of_model("m")]
     runners: list[Any] = [
-        SimpleNamespace(num_waiting=waiting, num_running=0, num_rows=0, bulk_room=BulkRoom(16)) for waiting in (3, 4)
+        SimpleNamespace(num_waiting=waiting, num_running=0, num_rows=0, bulk_permits=FairSemaphore(16))
+        for waiting in (3, 4)
     ]
     for number, (version, runner) in enumerate(zip(versions, runners, strict=True)):
         version.watch(runner, rows_limit=8, version=f"v{number}", precision="fp32", provider="cpu")

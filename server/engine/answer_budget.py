@@ -1,9 +1,9 @@
-"""Memory for the answers of bulk streams, from the reading of a request until its answer has been written.
+"""The memory that answers of bulk streams may take, from the reading of a request until its answer has been written.
 
-A client that does not read its answers is read from no more after a second, so that nothing is decoded in vain, or
-when it has filled the room that it may have. That is as much as is still free (dynamic thresholds, Choudhury and Hahne
-1998): one such stream takes half of the room at most, two take a third each, and as much as any one of them holds is
-always left for the others.
+No more requests are read from a client that has not read an answer for a second, so that nothing is decoded in vain,
+nor from a stream that holds as much as it may. That is as much as is still free (dynamic thresholds, Choudhury and
+Hahne 1998): one such stream takes half of the memory at most, two take a third each, and as much as any one of them
+holds is always left for the others.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ STALLED_SECONDS = 1.0
 """A stream counts as stalled once an answer of it has waited so long for its client."""
 
 
-class AnswerRoom:
-    """The room of all streams.
+class AnswerBudget:
+    """The memory of all streams.
 
     Attributes:
         held_bytes: what is taken now.
@@ -72,27 +72,28 @@ class AnswerShare:
         writing_since: when the answer that is being written was begun; None: none is.
     """
 
-    def __init__(self, room: AnswerRoom) -> None:
+    def __init__(self, budget: AnswerBudget) -> None:
         self.held_bytes = 0
         self.writing_since: float | None = None
-        self._room = room
+        self._budget = budget
         self._freed = asyncio.Event()
 
     @property
     def is_stalled(self) -> bool:
-        return self.writing_since is not None and self.writing_since < self._room.now() - STALLED_SECONDS
+        return self.writing_since is not None and self.writing_since < self._budget.now() - STALLED_SECONDS
 
     async def take(self, num_bytes: int) -> None:
         """Waits until so much may be held, and the client takes answers. A stream that holds nothing need not wait."""
         # What others free wakes nobody up here, which would gain little: a stream that waits holds something itself.
         # It gives that back soon, or its client does not read.
-        while self.held_bytes and (self.is_stalled or self.held_bytes + num_bytes > self._room.free_bytes - num_bytes):
+        budget = self._budget
+        while self.held_bytes and (self.is_stalled or self.held_bytes + num_bytes > budget.free_bytes - num_bytes):
             self._freed.clear()
             await self._freed.wait()
         self.held_bytes += num_bytes
-        self._room.held_bytes += num_bytes
+        budget.held_bytes += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
         self.held_bytes -= num_bytes
-        self._room.held_bytes -= num_bytes
+        self._budget.held_bytes -= num_bytes
         self._freed.set()
