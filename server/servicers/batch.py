@@ -24,7 +24,7 @@ from attendant.server.errors import AttendantError, Draining, Stalled, Unavailab
 from attendant.server.models import Catalogue
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.request_context import MAX_ID_CHARACTERS, RequestContext, id_of, identify
-from attendant.server.servicers.requests import ParsedRequest, parsed, read_generate
+from attendant.server.servicers.requests import ParsedRequest, parse, read_generate
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
@@ -136,9 +136,9 @@ class BatchStream:
 
     async def _read(self) -> None:
         async for request in self._requests:
-            identify(request)
-            request_id = request.request_id[:MAX_ID_CHARACTERS]
-            item = _Item(request_id, self._begin(request_id, request.model))
+            context = self._begin(request.request_id, request.model)
+            identify(request, context.request_id)
+            item = _Item(request.request_id[:MAX_ID_CHARACTERS], context)
             self._in.add(item)
             try:
                 await self._submit(item, request)
@@ -151,9 +151,9 @@ class BatchStream:
 
     async def _submit(self, item: _Item, request: messages.GenerateRequest | UndecodableRequest) -> None:
         try:
-            asked = decoded(request)
-            model = self._catalogue.find(asked.model, asked.version)
-            item.parsed = await parsed(read_generate, asked, model)
+            message = decoded(request)
+            model = self._catalogue.find(message.model, message.version)
+            item.parsed = await parse(read_generate, message, model)
         except Exception:
             await self._reserve(item, REFUSAL_BYTES)
             raise

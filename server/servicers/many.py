@@ -32,12 +32,14 @@ class _Item:
     """A request of the list, and how far it has come.
 
     Attributes:
-        read: None until it has been; or what is wrong with it.
-        submitted: None where it was refused.
+        parsed: None where something is wrong with it.
+        refused: what is wrong with it.
+        submitted: None where something is wrong with it.
     """
 
     context: RequestContext
-    read: ParsedRequest | AttendantError | None = None
+    parsed: ParsedRequest | None = None
+    refused: AttendantError | None = None
     submitted: asyncio.Future[Outcome] | None = None
 
 
@@ -65,6 +67,8 @@ async def answers_to(
         unlisted.end(error)
         await abort(call, error, unlisted.request_id)
     items = deque(_Item(begin(one.request_id, one.model)) for one in requests)
+    for item, request in zip(items, requests, strict=True):
+        identify(request, item.context.request_id)
     first_id = items[0].context.request_id
     try:
         await off_the_loop(asked.ByteSize(), partial(_read, items, requests, catalogue))
@@ -86,21 +90,19 @@ def _listed(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequenc
     requests = decoded(asked).requests
     if not 1 <= len(requests) <= MAX_REQUESTS:
         raise InvalidArgument(Violation("requests", f"{len(requests)} items long", f"1 to {MAX_REQUESTS} items long"))
-    for request in requests:
-        identify(request)
     return requests
 
 
 def _read(items: Iterable[_Item], requests: Iterable[messages.GenerateRequest], catalogue: Catalogue) -> None:
     for item, request in zip(items, requests, strict=True):
         try:
-            item.read = read_generate(request, catalogue.find(request.model, request.version))
+            item.parsed = read_generate(request, catalogue.find(request.model, request.version))
         except AttendantError as error:
-            item.read = error
+            item.refused = error
 
 
 def _check_answers(items: Iterable[_Item]) -> None:
-    num_bytes = sum(item.read.max_answer_bytes for item in items if isinstance(item.read, ParsedRequest))
+    num_bytes = sum(item.parsed.max_answer_bytes for item in items if item.parsed is not None)
     if num_bytes > MAX_ANSWER_BYTES:
         state = f"a list whose answers may take {num_bytes >> 20} MiB"
         raise InvalidArgument(Violation("requests", state, f"one of at most {MAX_ANSWER_BYTES >> 20} MiB"))
@@ -110,10 +112,10 @@ def _submit(items: Iterable[_Item], timeout_seconds: float | None) -> None:
     """Hands what has been read to the engines, the requests of each model together."""
     of_model: dict[ServedModel, list[tuple[_Item, ParsedRequest]]] = {}
     for item in items:
-        if isinstance(item.read, ParsedRequest):
-            of_model.setdefault(item.read.model, []).append((item, item.read))
+        if item.parsed is not None:
+            of_model.setdefault(item.parsed.model, []).append((item, item.parsed))
     for mine in of_model.values():
-        submitted = submit_all([read for _, read in mine], timeout_seconds)
+        submitted = submit_all([parsed for _, parsed in mine], timeout_seconds)
         for (item, _), outcome in zip(mine, submitted, strict=True):
             item.submitted = outcome
 
@@ -123,13 +125,11 @@ async def _results(items: deque[_Item]) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     while items:
         item = items[0]
-        outcome = item.read if item.submitted is None else await item.submitted
+        outcome = item.refused if item.submitted is None else await item.submitted
         if isinstance(outcome, Unavailable):
             raise outcome
-        assert not isinstance(outcome, ParsedRequest)
-        parsed = item.read if isinstance(item.read, ParsedRequest) else None
         items.popleft()
-        fields = result_fields(item.context.request_id, item.context, parsed, outcome)
+        fields = result_fields(item.context.request_id, item.context, item.parsed, outcome)
         assert fields is not None, "what ends the whole call was raised"
         results.append(fields)
         if len(results) % ANSWERS_IN_A_ROW == 0:

@@ -51,14 +51,10 @@ def id_of(call: Any, request: Any = None) -> str:
     return given[:MAX_ID_CHARACTERS] or new_id()
 
 
-def identify(request: Any, call: Any = None) -> None:
-    """Gives a request an id where its caller gave it none: by it the answer, an error and the log speak of it.
-
-    Args:
-        call: None: it is one of several of a call.
-    """
+def identify(request: Any, request_id: str) -> None:
+    """Sets the id of a request of Seq2Seq whose caller gave it none: its answer says the id that the log has."""
     if getattr(request, "request_id", None) == "" and not isinstance(request, UndecodableRequest):
-        request.request_id = new_id() if call is None else id_of(call)
+        request.request_id = request_id
 
 
 _level = logging.DEBUG

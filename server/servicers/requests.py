@@ -40,7 +40,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """What a request asks of its model, and the one way into the model's engine and back.
+    """A request whose message has been read and checked: what is submitted to its model's engines.
 
     Attributes:
         asked: what it asks for.
@@ -74,8 +74,8 @@ class ParsedRequest:
             asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get(), on_progress
         )
 
-    def scored(self, outcome: Outcome) -> Result:
-        """The outcome, counted, where it is a result.
+    def result_of_score(self, outcome: Outcome) -> Result:
+        """The outcome of a request to score, after its metrics and its trace have been told of it.
 
         Raises:
             AttendantError: the outcome itself, where it is an error.
@@ -89,9 +89,13 @@ class ParsedRequest:
         self.model.metrics.answered(asked.source_ids, asked.num_source_tokens, outcome.stats, exemplar)
         return outcome
 
-    def generated(self, outcome: Outcome) -> Result:
-        """The same, with what the hypotheses say of the model."""
-        result = self.scored(outcome)
+    def result_of_generate(self, outcome: Outcome) -> Result:
+        """The outcome of a request to generate, likewise; a shadow of the model is asked the same.
+
+        Raises:
+            AttendantError: the outcome itself, where it is an error.
+        """
+        result = self.result_of_score(outcome)
         self.model.metrics.generated(
             self.asked.source_ids, self.asked.num_source_tokens, result.hypotheses, by_default=self.by_default
         )
@@ -101,13 +105,13 @@ class ParsedRequest:
         return result
 
 
-def submit_all(asked: Sequence[ParsedRequest], timeout_seconds: float | None) -> list[asyncio.Future[Outcome]]:
+def submit_all(requests: Sequence[ParsedRequest], timeout_seconds: float | None) -> list[asyncio.Future[Outcome]]:
     """Submits requests of one model, at least one; all of them or none. See EngineRunner.submit_all."""
-    read = [(one.asked.source_ids, one.asked.options) for one in asked]
-    return asked[0].model.runner.submit_all(read, timeout_seconds, client=CLIENT.get())
+    asked = [(one.asked.source_ids, one.asked.options) for one in requests]
+    return requests[0].model.runner.submit_all(asked, timeout_seconds, client=CLIENT.get())
 
 
-async def parsed(
+async def parse(
     read: Callable[[AnyRequest, ServedModel], ParsedRequest], request: AnyRequest, model: ServedModel
 ) -> ParsedRequest:
     """What `read_generate` or `read_score` reads, without holding up the event loop for a large request."""
@@ -136,10 +140,10 @@ def read_generate(request: messages.GenerateRequest, model: ServedModel) -> Pars
         partial(read_options, request.decoding, model),
         violations,
     )
-    asked = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
+    parsed = _parsed(request, read, model, violations, by_default=not request.decoding.ByteSize())
     # Draws differ by themselves: nothing is learned from comparing them.
-    compared = model.shadows and asked.asked.options.sampling is None
-    return replace(asked, message=request) if compared else asked
+    compared = model.shadows and parsed.asked.options.sampling is None
+    return replace(parsed, message=request) if compared else parsed
 
 
 def read_score(request: messages.ScoreRequest, model: ServedModel) -> ParsedRequest:

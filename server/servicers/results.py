@@ -25,7 +25,7 @@ def result_fields(
         assert parsed is not None, "what was submitted had been read"
         TRACE.set(context.trace)
         try:
-            response = generate_fields(parsed, parsed.generated(outcome))
+            response = generate_fields(parsed, parsed.result_of_generate(outcome))
         except Exception as error:
             raised = error
     told = context.end(raised, "UNAVAILABLE")

@@ -14,7 +14,7 @@ from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.many import answers_to
 from attendant.server.servicers.request_context import RequestContext, answering, identify
-from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.requests import parse, read_generate, read_score
 from attendant.server.servicers.streaming import streamed
 from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -42,17 +42,17 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request, context):
-            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
-            result = asked.generated(await asked.submit(context.time_remaining()))
-            return messages.GenerateResponse(**generate_fields(asked, result))
+            parsed = await parse(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
+            result = parsed.result_of_generate(await parsed.submit(context.time_remaining()))
+            return messages.GenerateResponse(**generate_fields(parsed, result))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         async with self._answering("GenerateStream", request, context):
-            asked = await parsed(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
+            parsed = await parse(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
             unread_seconds = self._answer_budget.unread_seconds
-            async with aclosing(streamed(asked, context.time_remaining(), unread_seconds)) as events:
+            async with aclosing(streamed(parsed, context.time_remaining(), unread_seconds)) as events:
                 async for event in events:
                     yield event
 
@@ -73,9 +73,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request, context):
-            asked = await parsed(read_score, decoded(request), self._catalogue.find(request.model, request.version))
-            result = asked.scored(await asked.submit(context.time_remaining()))
-            return score_response(asked, result)
+            parsed = await parse(read_score, decoded(request), self._catalogue.find(request.model, request.version))
+            result = parsed.result_of_score(await parsed.submit(context.time_remaining()))
+            return score_response(parsed, result)
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context
@@ -97,5 +97,6 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             return model_message(model, routes.role_of(model))
 
     def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
-        identify(request, context)
-        return answering(RequestContext.of(method, self._catalogue, self._metrics, context, request), context)
+        begun = RequestContext.of(method, self._catalogue, self._metrics, context, request)
+        identify(request, begun.request_id)
+        return answering(begun, context)

@@ -6,7 +6,7 @@ import random
 from attendant.server.engine.request import Result
 from attendant.server.errors import AttendantError
 from attendant.server.models import ServedModel, Shadow
-from attendant.server.servicers.requests import parsed, read_generate
+from attendant.server.servicers.requests import parse, read_generate
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 SHADOW_SECONDS = 10.0
@@ -21,8 +21,8 @@ def shadow_of(stable: ServedModel, shadow: ServedModel, share: float) -> Shadow:
 
     async def compare(request: messages.GenerateRequest, text: str) -> None:
         try:
-            asked = await parsed(read_generate, request, shadow)
-            outcome = await asked.submit(SHADOW_SECONDS)
+            parsed = await parse(read_generate, request, shadow)
+            outcome = await parsed.submit(SHADOW_SECONDS)
         except AttendantError as error:
             outcome = error
         if isinstance(outcome, Result):

@@ -16,7 +16,7 @@ faster."""
 
 
 async def streamed(
-    asked: ParsedRequest, timeout_seconds: float | None, unread_seconds: float
+    parsed: ParsedRequest, timeout_seconds: float | None, unread_seconds: float
 ) -> AsyncGenerator[messages.GenerateStreamResponse, None]:
     """Yields what is certain of the best hypothesis as soon as it is, and then the whole answer.
 
@@ -30,7 +30,7 @@ async def streamed(
     Raises:
         AttendantError: what the request ends with, other than an answer; Stalled among them.
     """
-    growing = GrowingText(asked.model.bundle.target_tokenizer, replaces_unknowns=asked.asked.source_words is not None)
+    growing = GrowingText(parsed.model.bundle.target_tokenizer, replaces_unknowns=parsed.asked.source_words is not None)
     certain: list[int] = []
     stirred = asyncio.Event()
 
@@ -38,7 +38,7 @@ async def streamed(
         certain[progress.first :] = progress.token_ids
         stirred.set()
 
-    submitted = asked.submit(timeout_seconds, on_progress=on_progress)
+    submitted = parsed.submit(timeout_seconds, on_progress=on_progress)
     submitted.add_done_callback(lambda _: stirred.set())
     loop = asyncio.get_running_loop()
     try:
@@ -54,7 +54,7 @@ async def streamed(
                 await asyncio.wait([submitted], timeout=PAUSE_SECONDS)
         if submitted.cancelled():
             raise Stalled(unread_seconds)
-        fields = generate_fields(asked, asked.generated(submitted.result()))
+        fields = generate_fields(parsed, parsed.result_of_generate(submitted.result()))
         best = fields["hypotheses"][0]
         if (piece := growing.rest(best["tokens"], best["text"])) is not None:
             yield _delta(piece)

@@ -29,11 +29,11 @@ async def infer(
     Raises:
         AttendantError: the first one that a text ends with.
     """
-    names, asked = await off_the_loop(request.ByteSize(), partial(_read, request, model))
-    outcomes = await asyncio.gather(*submit_all(asked, time_remaining()))
+    names, parsed = await off_the_loop(request.ByteSize(), partial(_read, request, model))
+    outcomes = await asyncio.gather(*submit_all(parsed, time_remaining()))
     answers = []
-    for one, outcome in zip(asked, outcomes, strict=True):
-        answers.append(generate_fields(one, one.generated(outcome)))
+    for one, outcome in zip(parsed, outcomes, strict=True):
+        answers.append(generate_fields(one, one.result_of_generate(outcome)))
         if len(answers) % ANSWERS_IN_A_ROW == 0:
             await asyncio.sleep(0)
     response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
@@ -50,20 +50,20 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
         raise InvalidArgument(*violations.found)
     like.output.attention = "attention" in names
     like.output.token_log_probs = "token_log_probs" in names
-    asked = []
+    parsed = []
     for place, text in enumerate(texts):
         one = messages.GenerateRequest(text=text)
         one.MergeFrom(like)
         try:
-            asked.append(read_generate(one, model))
+            parsed.append(read_generate(one, model))
         except InvalidArgument as error:
             raise InvalidArgument(*(_in_their_words(found, place) for found in error.violations)) from None
-    num_bytes = sum(one.max_answer_bytes for one in asked)
+    num_bytes = sum(one.max_answer_bytes for one in parsed)
     if num_bytes > MAX_ANSWER_BYTES:
         state = f"{len(texts)} texts whose answers may take {num_bytes >> 20} MiB"
         limit = f"texts whose answers take {MAX_ANSWER_BYTES >> 20} MiB at most"
         raise InvalidArgument(Violation(f"inputs[{INPUT}]", state, limit))
-    return names, asked
+    return names, parsed
 
 
 def _in_their_words(found: Violation, place: int) -> Violation:

@@ -12,7 +12,7 @@ from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.options import scoring_options
 from attendant.server.errors import InvalidArgument
 from attendant.server.models import ServedModel
-from attendant.server.servicers.requests import parsed, read_generate, read_score
+from attendant.server.servicers.requests import parse, read_generate, read_score
 from attendant.server.servicers.status import status_of
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.unit.server.servicers.reading import Decoding, model, refused
@@ -75,8 +75,8 @@ async def test_a_large_request_is_read_beside_the_event_loop() -> None:
     large = messages.GenerateRequest(
         text="a" * 12, decoding=Decoding(target_prefix=messages.Tokens(tokens=["A"] * 999))
     )
-    assert await parsed(read, small, model()) is threading.current_thread()
-    assert await parsed(read, large, model()) is not threading.current_thread()
+    assert await parse(read, small, model()) is threading.current_thread()
+    assert await parse(read, large, model()) is not threading.current_thread()
 
 
 def test_a_text_never_fails_on_what_is_unknown() -> None:
