@@ -59,10 +59,10 @@ class Timings:
     """Where the server's time went.
 
     Attributes:
-        queue_seconds: from admission to the first encoding.
+        queue_seconds: from submission to admission: the wait for rows.
         encode_seconds: in the encoder, with the requests encoded beside this one.
         decode_seconds: from the end of encoding to the last step.
-        total_seconds: from admission to the answer.
+        total_seconds: from submission to the answer.
         steps: decoder steps that this request took part in.
         mean_batch_rows: rows that shared those steps, this request's own included.
     """

@@ -104,8 +104,8 @@ Outcome = Result | AttendantError
 Outcomes = list[tuple[int, Outcome]]
 """By the requests' keys."""
 
-News = list[tuple[int, Progress | Outcome]]
-"""What callers are told: of requests that stream also what is certain before they end."""
+Updates = list[tuple[int, Progress | Outcome]]
+"""What callers are told, by the requests' keys: outcomes, and of requests that stream also their progress."""
 
 
 class StepStats(NamedTuple):

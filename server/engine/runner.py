@@ -13,11 +13,11 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.fair_semaphore import FairSemaphore
 from attendant.server.engine.overload_control import Accepted, Asked, OverloadControl, OverloadLimits, Prediction
 from attendant.server.engine.remote.worker_pool import WorkerPool
-from attendant.server.engine.request import News, Outcome, Priority
+from attendant.server.engine.request import Outcome, Priority, Updates
 from attendant.server.errors import AttendantError, Draining, EngineDead
 
-TOLD_AT_ONCE = 2
-"""Heavy and bulk outcomes that are told in one turn of the event loop: each makes an answer to be written, and the
+DELIVERED_AT_ONCE = 2
+"""Heavy and bulk outcomes that are delivered in one turn of the event loop: each makes an answer to be written, and the
 calls of others should not wait for hundreds of them."""
 
 
@@ -55,7 +55,7 @@ class EngineRunner:
         Args:
             limits: of what is accepted.
             max_bulk: bulk requests that may be in, waiting or running.
-            on_death: called once, after the engines have failed for good and every request was told.
+            on_death: called once, after the engines have failed for good and every request has ended.
             on_available: see WorkerPool.start.
             on_prediction: called with what was expected of an interactive request, when it has been answered or given
                 up.
@@ -67,8 +67,8 @@ class EngineRunner:
         self._keys = itertools.count()
         self._draining = self._dead = False
         self._in: dict[int, _Waiting] = {}
-        self._untold: deque[tuple[int, Progress | Outcome]] = deque()
-        self._is_telling = False
+        self._undelivered: deque[tuple[int, Progress | Outcome]] = deque()
+        self._is_delivering = False
         self.bulk_permits = FairSemaphore(max_bulk)
 
     async def start(self) -> None:
@@ -77,7 +77,7 @@ class EngineRunner:
         Raises:
             UserError, RuntimeError: see WorkerPool.start.
         """
-        await self._pool.start(self._tell, self._die, self._on_available)
+        await self._pool.start(self._deliver, self._die, self._on_available)
 
     def submit(
         self,
@@ -157,46 +157,46 @@ class EngineRunner:
             await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Ends the engines after their step; requests that are still in are told that the server is going."""
+        """Ends the engines after their step; requests that are still in end with Draining."""
         self._draining = True
         self._pool.stop()
-        self._tell_all(Draining())
+        self._end_all(Draining())
 
-    def _tell(self, news: News) -> None:
+    def _deliver(self, updates: Updates) -> None:
         """Tells interactive callers now, and the others after them, some in each turn of the event loop."""
-        for key, told in news:
+        for key, update in updates:
             waiting = self._in.get(key)
             if waiting is None:  # cancelled meanwhile, and nobody waits
                 continue
             if waiting.accepted.request.priority is Priority.INTERACTIVE:
-                self._tell_one(key, told)
+                self._deliver_one(key, update)
             else:
-                self._untold.append((key, told))
-        if self._untold and not self._is_telling:
-            self._tell_some()
+                self._undelivered.append((key, update))
+        if self._undelivered and not self._is_delivering:
+            self._deliver_some()
 
-    def _tell_some(self) -> None:
-        for _ in range(min(TOLD_AT_ONCE, len(self._untold))):
-            self._tell_one(*self._untold.popleft())
-        self._is_telling = bool(self._untold)
-        if self._is_telling:
-            asyncio.get_running_loop().call_soon(self._tell_some)
+    def _deliver_some(self) -> None:
+        for _ in range(min(DELIVERED_AT_ONCE, len(self._undelivered))):
+            self._deliver_one(*self._undelivered.popleft())
+        self._is_delivering = bool(self._undelivered)
+        if self._is_delivering:
+            asyncio.get_running_loop().call_soon(self._deliver_some)
 
-    def _tell_all(self, error: AttendantError) -> None:
-        """Tells everybody how it ended, or this where it has not."""
-        while self._untold:
-            self._tell_one(*self._untold.popleft())
+    def _end_all(self, error: AttendantError) -> None:
+        """Delivers what is undelivered, and this error to all others."""
+        while self._undelivered:
+            self._deliver_one(*self._undelivered.popleft())
         for key in list(self._in):
-            self._tell_one(key, error)
+            self._deliver_one(key, error)
 
-    def _tell_one(self, key: int, told: Progress | Outcome) -> None:
-        if isinstance(told, Progress):
+    def _deliver_one(self, key: int, update: Progress | Outcome) -> None:
+        if isinstance(update, Progress):
             if (waiting := self._in.get(key)) is not None and waiting.on_progress is not None:
-                waiting.on_progress(told)
+                waiting.on_progress(update)
         elif (waiting := self._in.pop(key, None)) is not None:
-            self._control.ended(waiting.accepted, told, time.monotonic())
+            self._control.ended(waiting.accepted, update, time.monotonic())
             if not waiting.outcome.done():
-                waiting.outcome.set_result(told)
+                waiting.outcome.set_result(update)
 
     def _cancel_if_cancelled(self, key: int, outcome: "asyncio.Future[Outcome]") -> None:
         if outcome.cancelled() and (waiting := self._in.pop(key, None)) is not None:
@@ -205,5 +205,5 @@ class EngineRunner:
 
     def _die(self) -> None:
         self._dead = True
-        self._tell_all(EngineDead())
+        self._end_all(EngineDead())
         self._on_death()

@@ -57,7 +57,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def test_refused_requests_wait_for_room(start: Start) -> None:
+def test_refused_requests_wait_for_memory(start: Start) -> None:
     wrong = messages.GenerateRequest(request_id="i" * 20_000, text="badge", decoding={"beam_size": 99, "patience": 99})
     with start() as running, witness(running.target) as seen:
         before = running.resident_mebibytes()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from attendant.server.engine.queueing.moments import Moments
+from attendant.server.engine.queueing.timer_queue import TimerQueue
 from attendant.server.engine.request import EngineRequest
 
 
@@ -55,7 +55,7 @@ class FairQueue:
         # The ring: the first one has its turn.
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._client_of: dict[int, str] = {}
-        self._starts = Moments(self._client_of.__contains__)
+        self._starts = TimerQueue(self._client_of.__contains__)
         self.work = 0.0
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class FairQueue:
 
     def missed(self, now: float) -> list[int]:
         """The keys of those that had to begin by now, to be answered before their deadlines; each is told once."""
-        return self._starts.reached(now)
+        return self._starts.due(now)
 
     def num_of(self, client: str) -> int:
         """Requests of this client that wait."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from attendant.server.engine.queueing.batch_budget import BatchBudget
 from attendant.server.engine.queueing.fair_share import FairShare
-from attendant.server.engine.queueing.moments import Moments
 from attendant.server.engine.queueing.priority_queue import PriorityQueue
+from attendant.server.engine.queueing.timer_queue import TimerQueue
 from attendant.server.engine.request import EngineRequest, Priority
 
 BULK_SHARE = 0.1
@@ -108,7 +108,7 @@ class Scheduler:
         self._alone_seconds = 0.0
         self._bulk_share = FairShare()
         self._heavy_share = FairShare(HEAVY_PATIENCE * seconds if seconds < math.inf else 0.0)
-        self._deadlines = Moments(self._has)
+        self._deadlines = TimerQueue(self._has)
 
     def num_waiting(self, priority: Priority) -> int:
         return self._queues[priority].num_waiting
@@ -177,7 +177,7 @@ class Scheduler:
 
     def expired(self, now: float) -> list[int]:
         """The keys, waiting and running, whose deadline has passed; each is told once."""
-        return self._deadlines.reached(now)
+        return self._deadlines.due(now)
 
     def missed(self, now: float) -> list[int]:
         """The keys of those that wait and can't be answered before their deadlines any more; each is told once."""

@@ -10,7 +10,7 @@ worker is open, everything waits.
 from collections.abc import Callable, Iterable
 
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
-from attendant.server.engine.remote.shared_rows import TAKEN, SharedRows
+from attendant.server.engine.remote.shared_rows import RESERVED, SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 
 Given = list[tuple[int, EngineRequest]]
@@ -37,7 +37,7 @@ class Dispatcher:
             on_bulk: called with the number of dispatchers whose workers have bulk requests, where this is one of them.
         """
         self._shared = shared or SharedRows(num_workers * max_rows)
-        self._shares = {priority: self._shared.share(priority, on_room) for priority in TAKEN}
+        self._shares = {priority: self._shared.share(priority, on_room) for priority in RESERVED}
         self._on_bulk, self._has_bulk = on_bulk, False
         self._num_workers, self._max_rows = num_workers, max_rows
         self._open: list[int] = []

@@ -15,20 +15,20 @@ from collections.abc import Callable
 
 from attendant.server.engine.request import Priority
 
-TAKEN = (Priority.INTERACTIVE, Priority.HEAVY)
-"""Whose rows are taken before their requests are sent."""
+RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
+"""The priorities whose requests are sent to a worker only once the server has rows for them."""
 
 
 class SharedRows:
     """The rows of a server. Each priority has a budget of its own, as it has in every engine."""
 
     def __init__(self, max_rows: int) -> None:
-        self._pots = {priority: _Pot(max_rows) for priority in TAKEN}
+        self._budgets = {priority: _Budget(max_rows) for priority in RESERVED}
         self._with_bulk: dict[Callable[[int], None], None] = {}
 
     def share(self, priority: Priority, ask: Callable[[], None]) -> "RowShare":
         """A version's part of them; `ask`: called when it has waited for rows and may ask again."""
-        return RowShare(self._pots[priority], ask)
+        return RowShare(self._budgets[priority], ask)
 
     def divide_bulk(self, tell: Callable[[int], None], *, has_bulk: bool) -> None:
         """The workers of a version have bulk requests from now on, or have none any more.
@@ -44,11 +44,19 @@ class SharedRows:
             one(len(self._with_bulk))
 
 
-class _Pot:
+class _Budget:
+    """The rows of one priority.
+
+    Attributes:
+        free: rows that no version holds.
+        waiting: the shares that were refused rows.
+        arrivals: numbers, by which these are told apart by when they began to wait.
+    """
+
     def __init__(self, free: int) -> None:
         self.free = free
         self.waiting: set[RowShare] = set()
-        self.tickets = itertools.count()
+        self.arrivals = itertools.count()
 
 
 class RowShare:
@@ -58,44 +66,46 @@ class RowShare:
         held: rows of its requests that have been given to workers.
     """
 
-    def __init__(self, pot: _Pot, ask: Callable[[], None]) -> None:
-        self._pot = pot
+    def __init__(self, budget: _Budget, ask: Callable[[], None]) -> None:
+        self._budget = budget
         self._ask = ask
         # Of those that hold equally many, who has waited longest goes first.
-        self._ticket = math.inf
+        self._arrival = math.inf
         self.held = 0
 
     @property
     def _turn(self) -> tuple[int, float]:
-        return self.held, self._ticket
+        return self.held, self._arrival
 
     def take(self, num_rows: int) -> bool:
         """Takes so many rows; False: they are not free, or another version that waits goes first."""
-        pot = self._pot
-        if num_rows <= pot.free and (not pot.waiting or self._turn <= min(other._turn for other in pot.waiting)):
-            pot.waiting.discard(self)
-            self._ticket = math.inf
-            pot.free -= num_rows
+        budget = self._budget
+        if num_rows <= budget.free and (
+            not budget.waiting or self._turn <= min(other._turn for other in budget.waiting)
+        ):
+            budget.waiting.discard(self)
+            self._arrival = math.inf
+            budget.free -= num_rows
             self.held += num_rows
             return True
-        if self not in pot.waiting:
-            pot.waiting.add(self)
-            self._ticket = min(self._ticket, next(pot.tickets))
+        if self not in budget.waiting:
+            budget.waiting.add(self)
+            self._arrival = min(self._arrival, next(budget.arrivals))
         return False
 
     def give_back(self, num_rows: int) -> None:
         """Gives rows back, which `offer` then tells those that wait."""
-        self._pot.free += num_rows
+        self._budget.free += num_rows
         self.held -= num_rows
 
     def offer(self) -> None:
         """Lets those that wait ask again, each in its turn; to be called after rows were given back."""
-        pot = self._pot
-        while pot.waiting:
-            first, free = min(pot.waiting, key=lambda one: one._turn), pot.free
-            pot.waiting.remove(first)
+        budget = self._budget
+        while budget.waiting:
+            first, free = min(budget.waiting, key=lambda one: one._turn), budget.free
+            budget.waiting.remove(first)
             first._ask()
-            if first not in pot.waiting:
-                first._ticket = math.inf
-            elif pot.free == free:  # what it wants does not fit yet, and nobody goes before it
+            if first not in budget.waiting:
+                first._arrival = math.inf
+            elif budget.free == free:  # what it wants does not fit yet, and nobody goes before it
                 return

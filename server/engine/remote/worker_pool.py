@@ -23,7 +23,7 @@ from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.remote.slot import Slot, WorkerLost
 from attendant.server.engine.remote.watchdog import RoundBound
 from attendant.server.engine.remote.worker import Worker
-from attendant.server.engine.request import EngineRequest, News, Priority, StepStats, out_of_time
+from attendant.server.engine.request import EngineRequest, Priority, StepStats, Updates, out_of_time
 from attendant.server.engine.throughput import Pace
 from attendant.server.errors import PoisonedRequest
 
@@ -95,21 +95,21 @@ class WorkerPool:
         self._loading_seconds = 0.0
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_news: Callable[[News], None]
+        self._on_updates: Callable[[Updates], None]
         self._on_death: Callable[[], None]
         self._on_available: Callable[[bool], None]
         self.precision: Precision
 
     async def start(
         self,
-        on_news: Callable[[News], None],
+        on_updates: Callable[[Updates], None],
         on_death: Callable[[], None],
         on_available: Callable[[bool], None],
     ) -> None:
         """Starts the workers and waits until all are ready; from the event loop in which the functions will be called.
 
         Args:
-            on_news: called with the requests that have ended, those of one step together, and with the progress of
+            on_updates: called with the requests that have ended, those of one step together, and with the progress of
                 those that stream.
             on_death: called once, if the engines have failed for good; nothing follows it.
             on_available: called with False when no worker takes requests any more, with True when one does again.
@@ -119,7 +119,7 @@ class WorkerPool:
             UserError: the first worker that refused its bundle says why.
             RuntimeError: a worker ended while it loaded.
         """
-        self._on_news, self._on_death, self._on_available = on_news, on_death, on_available
+        self._on_updates, self._on_death, self._on_available = on_updates, on_death, on_available
         began = self._clock()
         try:
             ready = await asyncio.gather(*map(self._fill, self._slots))
@@ -139,8 +139,8 @@ class WorkerPool:
         """Puts requests at the end of their queues."""
         for request in requests:
             if request in self._poisoned:
-                refused: News = [(request.key, PoisonedRequest())]
-                asyncio.get_running_loop().call_soon(self._on_news, refused)
+                refused: Updates = [(request.key, PoisonedRequest())]
+                asyncio.get_running_loop().call_soon(self._on_updates, refused)
             else:
                 self._send(self._dispatcher.add(request))
 
@@ -203,7 +203,7 @@ class WorkerPool:
             self._send(self._dispatcher.ended(slot.number, ended))
         elif ended:
             self._go_on(slot)
-        self._on_news([*report.progress, *report.outcomes, *missed])
+        self._on_updates([*report.progress, *report.outcomes, *missed])
         # Behind the callers who have just been woken: an answer need not wait for the metrics of its steps.
         asyncio.get_running_loop().call_soon(self._note, report.stats)
 
@@ -212,7 +212,7 @@ class WorkerPool:
             self.pace.note(stats)
             self._on_step(stats)
 
-    def _missed(self) -> News:
+    def _missed(self) -> Updates:
         """Those that have waited too long: they can't be answered before their deadline any more."""
         now = self._clock()
         return [(request.key, out_of_time(request, now)) for request in self._dispatcher.missed(now)]
@@ -243,7 +243,7 @@ class WorkerPool:
         if tried is not None:
             if tried in suspects:
                 self._poisoned.add(tried)
-                self._on_news([(tried.key, PoisonedRequest())])
+                self._on_updates([(tried.key, PoisonedRequest())])
                 suspects = []
             else:  # it was not begun, or nobody waits for it any more
                 suspects, bystanders = bystanders, []
@@ -284,7 +284,7 @@ class WorkerPool:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
             if missed := self._missed():
-                self._on_news(missed)
+                self._on_updates(missed)
             for slot in self._slots:
                 silence = slot.tick(now - then)
                 if slot.is_loading:

@@ -12,7 +12,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.overload_control import LIGHT_ROWS, OverloadLimits
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.runner import TOLD_AT_ONCE, EngineRunner
+from attendant.server.engine.runner import DELIVERED_AT_ONCE, EngineRunner
 from attendant.server.engine.throughput import Pace
 from attendant.server.errors import Cancelled, DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import FakeStepper
@@ -67,13 +67,13 @@ async def test_an_answer() -> None:
 
 async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    original = EngineRunner._tell
+    original = EngineRunner._deliver
 
     def counted(runner: EngineRunner, outcomes: Outcomes) -> None:
         told.append(len(outcomes))
         original(runner, outcomes)
 
-    monkeypatch.setattr(EngineRunner, "_tell", counted)
+    monkeypatch.setattr(EngineRunner, "_deliver", counted)
     stepper = GatedStepper(7)
     async with running(stepper) as (runner, _):
         tasks = [ask(runner)]
@@ -99,12 +99,12 @@ async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is
     limits = OverloadLimits(max_waiting=10, max_wait_seconds=60.0)
     runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=lambda: None)
     wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
-    flood = [runner.submit((4,), wide, None, client="flood") for _ in range(3 * TOLD_AT_ONCE + 1)]
+    flood = [runner.submit((4,), wide, None, client="flood") for _ in range(3 * DELIVERED_AT_ONCE + 1)]
     small = runner.submit((4,), LONG, None, client="other")
-    runner._tell([(key, Cancelled()) for key in range(len(flood) + 1)])
+    runner._deliver([(key, Cancelled()) for key in range(len(flood) + 1)])
     assert small.done()
     for turn in range(1, 4):
-        assert sum(one.done() for one in flood) == turn * TOLD_AT_ONCE
+        assert sum(one.done() for one in flood) == turn * DELIVERED_AT_ONCE
         await asyncio.sleep(0)
     assert all(isinstance(one.result(), Cancelled) for one in flood)
 
