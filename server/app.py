@@ -38,7 +38,7 @@ from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.folders import is_repository
-from attendant.server.repository.turnover import Turnover
+from attendant.server.repository.reconciler import Reconciler
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant.server.servicers.inference.servicer import InferenceServicer
@@ -70,12 +70,12 @@ async def serve(config: ServerConfig) -> int:
     answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
     metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
-    turnover = repositories(config, processes, catalogue, metrics, lifecycle)
+    reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
     seq2seq = Seq2SeqServicer(catalogue, metrics, answer_budget)
     server = grpc_server(
         seq2seq,
-        InferenceServicer(catalogue, metrics, turnover, lambda: lifecycle.is_serving),
+        InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving),
         lifecycle.health,
         incoming=incoming,
         metrics=metrics,
@@ -102,7 +102,7 @@ async def serve(config: ServerConfig) -> int:
         await lifecycle.tell(serving=False)
         await server.start()
         try:
-            loading = load_models(config, processes, catalogue, metrics, lifecycle, turnover)
+            loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
@@ -110,12 +110,12 @@ async def serve(config: ServerConfig) -> int:
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
             _say_what_is_served(config, catalogue, *addresses, playground)
-            with turnover.following(config.repository_seconds):
+            with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
             await _announce(lifecycle, catalogue, metrics, serving=False)
             runners = [model.runner for routes in catalogue.all() for model in routes.all()]
-            await lifecycle.drain([*runners, *turnover.ending], config.drain_seconds)
+            await lifecycle.drain([*runners, *reconciler.ending], config.drain_seconds)
         finally:
             await close(server, port, incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
@@ -135,9 +135,9 @@ def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str,
         give_up_output()
 
 
-def repositories(
+def repository_reconciler(
     config: ServerConfig, processes: WorkerProcesses, catalogue: Catalogue, metrics: Metrics, lifecycle: Lifecycle
-) -> Turnover:
+) -> Reconciler:
     """What keeps the models of the repositories among the bundles as their folders say."""
 
     async def start(path: Path, label: str, *, name: str, **engine: Any) -> ServedModel:
@@ -146,7 +146,7 @@ def repositories(
             raise UserError(f"the bundle {path} holds the model {bundle.manifest.name}; its folder must be named so")
         return await start_model(bundle, label, config, processes, metrics, **engine)
 
-    return Turnover(
+    return Reconciler(
         [path for path in config.bundles if is_repository(path)],
         catalogue,
         metrics,
@@ -168,16 +168,16 @@ async def load_models(
     catalogue: Catalogue,
     metrics: Metrics,
     lifecycle: Lifecycle,
-    turnover: Turnover,
+    reconciler: Reconciler,
 ) -> None:
     """Opens every bundle here, and has it checked, loaded and decoded in processes of its own; then the repositories'.
 
     Raises:
         UserError: a bundle that is refused; no such precision or provider here.
     """
-    alone = tuple(path for path in config.bundles if path not in turnover.repositories)
+    alone = tuple(path for path in config.bundles if path not in reconciler.repositories)
     bundles = await in_daemon_thread(partial(open_bundles, replace(config, bundles=alone)))
-    num_models = len(bundles) + await turnover.look([bundle.manifest.name for bundle in bundles])
+    num_models = len(bundles) + await reconciler.look([bundle.manifest.name for bundle in bundles])
     for bundle in bundles:
         manifest = bundle.manifest
         model = await start_model(
@@ -192,7 +192,7 @@ async def load_models(
         )
         model.metrics.watch_drift(manifest.reference)
         catalogue.put(Routes(stable=model))
-    await turnover.open()
+    await reconciler.open()
 
 
 async def start_model(

@@ -42,7 +42,7 @@ from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import bind, grpc_server
-from attendant.server.repository.turnover import Turnover
+from attendant.server.repository.reconciler import Reconciler
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant.server.servicers.inference.servicer import InferenceServicer
@@ -166,13 +166,13 @@ def serve_fake(
     )
 
 
-def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Turnover:
+def no_repositories(catalogue: Catalogue, metrics: Metrics) -> Reconciler:
     """What a server without a repository has: nothing comes or goes."""
 
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("there is no repository")
 
-    return Turnover([], catalogue, metrics, never, make_shadow=never, on_available=never, on_death=never)
+    return Reconciler([], catalogue, metrics, never, make_shadow=never, on_available=never, on_death=never)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,20 +37,26 @@ def tracer_of(provider: TracerProvider) -> "SpanTracer":
 
 
 class SpanTracer:
-    """Makes a span for each request; see `Tracer`."""
+    """Makes a span for each request."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
     def note_parent(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """The call that is being handled has this metadata, or these headers: its requests belong to their trace."""
         PARENT.set(W3C.extract({key: value for key, value in metadata if isinstance(value, str)}))
 
     def begin(self, method: str, request_id: str) -> "SpanTrace":
+        """A request has come, of the call that is being handled."""
         return SpanTrace(self._tracer, method, request_id)
 
 
 class SpanTrace:
-    """A request's span; see `RequestTrace`."""
+    """A request's span.
+
+    Attributes:
+        exemplar: what a measurement keeps of the request, its trace; None where the trace is not recorded.
+    """
 
     def __init__(self, tracer: trace.Tracer, method: str, request_id: str) -> None:
         self._tracer = tracer
@@ -66,7 +72,7 @@ class SpanTrace:
             self.exemplar = {"trace_id": trace.format_trace_id(context.trace_id)}
 
     def phases(self, stats: RequestStats) -> None:
-        """Engines tell times of their own clock, after the fact; so the children are made of them."""
+        """The request was answered: where its time went. The child spans are made of the engine's own times."""
         if not self._span.is_recording():
             return
         parent = trace.set_span_in_context(self._span, Context())
@@ -82,6 +88,7 @@ class SpanTrace:
             began = ended
 
     def end(self, *, model: str, code: str) -> None:
+        """The request has ended, with an answer or an error."""
         self._span.set_attributes({"attendant.model": model, "attendant.code": code})
         if code in FAILURES:
             self._span.set_status(trace.StatusCode.ERROR)

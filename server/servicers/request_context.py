@@ -17,7 +17,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.observability.texts import loggable
-from attendant.server.observability.tracing import TRACE, RequestTrace, tracer
+from attendant.server.observability.tracing import TRACE, tracer
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest
 
@@ -101,7 +101,7 @@ class RequestContext:
         self._began = time.monotonic()
         self.client = CLIENT.get()
         traced = tracer()
-        self.trace: RequestTrace | None = None if traced is None else traced.begin(method, self.request_id)
+        self.trace = None if traced is None else traced.begin(method, self.request_id)
 
     @classmethod
     def of(cls, method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any) -> "RequestContext":

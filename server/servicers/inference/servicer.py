@@ -11,7 +11,7 @@ from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
-from attendant.server.repository.turnover import Entry, Turnover
+from attendant.server.repository.reconciler import Entry, Reconciler
 from attendant.server.servicers.inference.infer import infer
 from attendant.server.servicers.inference.tensors import INPUT, OUTPUTS
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
@@ -30,10 +30,10 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     """
 
     def __init__(
-        self, catalogue: Catalogue, metrics: Metrics, turnover: Turnover, is_serving: Callable[[], bool]
+        self, catalogue: Catalogue, metrics: Metrics, reconciler: Reconciler, is_serving: Callable[[], bool]
     ) -> None:
         self._catalogue = catalogue
-        self._turnover = turnover
+        self._reconciler = reconciler
         self._is_serving = is_serving
         self._metrics = metrics
         self._version = installed_version()
@@ -80,7 +80,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryIndex", request, context):
-            found = self._turnover.index()
+            found = self._reconciler.index()
             stable = {routes.stable.name: routes.stable.label for routes in self._catalogue.all()}
             alone = [Entry(name, stable[name]) for name in stable.keys() - {entry.name for entry in found}]
             return wire.RepositoryIndexResponse(
@@ -99,13 +99,13 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryModelLoad", request, context):
             _refuse_parameters(request.parameters.keys())
-            await self._turnover.load(request.model_name)
+            await self._reconciler.load(request.model_name)
             return wire.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryModelUnload", request, context):
             _refuse_parameters(request.parameters.keys() - {"unload_dependents"})
-            await self._turnover.unload(request.model_name)
+            await self._reconciler.unload(request.model_name)
             return wire.RepositoryModelUnloadResponse()
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Brings what is served to what the repositories hold, while it is served.
+"""Reconciles what is served with what the repositories hold, while it is served.
 
 A new version is loaded beside those that answer: its engine starts in processes of its own, is warmed up and passes its
 golden examples. Then the catalogue's routes are exchanged at once: requests that come now get the new version, those
@@ -92,7 +92,7 @@ class _Model:
     unloaded: bool = False
 
 
-class Turnover:
+class Reconciler:
     """Owns the versions that come from repositories: starts them, puts them into the catalogue, and lets them end.
 
     Attributes:
@@ -155,7 +155,7 @@ class Turnover:
         """
         async with self._changing:
             for name, folder in self._taken.items():
-                await self._settle(name, folder)
+                await self._reconcile(name, folder)
         if self.repositories and not any(model.live for model in self._models.values()):
             refused = ((name, *one) for name, model in self._models.items() for one in model.refused.items())
             why = [f"{name}/{label}: {reason}" for name, label, (_, reason) in refused]
@@ -207,7 +207,7 @@ class Turnover:
                 model = self._model(name)
                 model.unloaded = False
                 model.refused.clear()
-                await self._settle(name, folders[name])
+                await self._reconcile(name, folders[name])
                 self._taken = self._taken | {name: folders[name]}
         except UserError as error:
             raise LoadRefused(str(error)) from None
@@ -256,11 +256,11 @@ class Turnover:
             now = folders.get(name)
             # Whatever is still being written changes between two looks.
             if now != self._taken.get(name) and now == self._seen.get(name):
-                await self._settle(name, now)
+                await self._reconcile(name, now)
                 self._taken = {key: one for key, one in (self._taken | {name: now}).items() if one is not None}
         self._seen = folders
 
-    async def _settle(self, name: str, folder: ModelFolder | None) -> None:
+    async def _reconcile(self, name: str, folder: ModelFolder | None) -> None:
         """Serves a model as its folder says, as far as that can be served."""
         model = self._model(name)
         if folder is None or model.unloaded:
@@ -377,11 +377,11 @@ class Turnover:
         for version in model.live.values():
             if version.engine is engine:
                 self._refuse(name, version.label, version.state, RuntimeError("its engines have failed for good"))
-                self._begin(self._settle_again(name))
+                self._begin(self._reconcile_again(name))
 
-    async def _settle_again(self, name: str) -> None:
+    async def _reconcile_again(self, name: str) -> None:
         async with self._changing:
-            await self._settle(name, self._taken.get(name))
+            await self._reconcile(name, self._taken.get(name))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
