@@ -20,8 +20,9 @@ from attendant.runtime.requests.model import BundleModel, limits_in_force, refus
 from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.request import EngineRequest, Outcome, RequestStats, Result, StepResult
-from attendant_client import Delta, FinishReason, InvalidArgument, Source, Timings
+from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
+from attendant_client import Delta, FinishReason, InvalidArgument, Source
+from attendant_client.messages import timings_of
 from attendant_client.streaming import Streamed
 
 MAX_ROWS: Final = 256
@@ -196,7 +197,7 @@ class Model:
             version=self.version,
             hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
             source_tokens=tuple(source_tokens(request, self._facts)),
-            timings=_timings(result.stats),
+            timings=timings_of(result.stats),
             warnings=warnings_of(request),
         )
 
@@ -265,14 +266,3 @@ def _answered(outcome: Outcome) -> Result:
 def _of_source(place: int, error: InvalidArgument) -> InvalidArgument:
     """The error of one source of a list, which it names."""
     return InvalidArgument(error.code, f"source {place}: {error.message}", error.violations)
-
-
-def _timings(stats: RequestStats) -> Timings:
-    return Timings(
-        queue_seconds=stats.queue,
-        encode_seconds=stats.encode,
-        decode_seconds=stats.decode,
-        total_seconds=stats.total,
-        steps=stats.steps,
-        mean_batch_rows=stats.mean_batch_rows,
-    )

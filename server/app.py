@@ -99,21 +99,21 @@ async def serve(config: ServerConfig) -> int:
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
-        await lifecycle.tell(serving=False)
+        await lifecycle.set_open(False)
         await server.start()
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
-            await _announce(lifecycle, catalogue, metrics, serving=True)
+            await _set_open(lifecycle, catalogue, metrics, is_open=True)
             addresses = authority(config.host, port), authority(config.host, metrics_port)
             playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
             _say_what_is_served(config, catalogue, *addresses, playground)
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
-            await _announce(lifecycle, catalogue, metrics, serving=False)
+            await _set_open(lifecycle, catalogue, metrics, is_open=False)
             runners = [model.runner for routes in catalogue.all() for model in routes.all()]
             await lifecycle.drain([*runners, *reconciler.ending], config.drain_seconds)
         finally:
@@ -158,7 +158,7 @@ def repository_reconciler(
 
 
 def _note_available(metrics: Metrics, lifecycle: Lifecycle, name: str, available: bool) -> None:
-    metrics.set_ready(name, available and lifecycle.serving)
+    metrics.set_ready(name, available and lifecycle.is_open)
     lifecycle.engine_available(name, available)
 
 
@@ -272,7 +272,8 @@ async def _done_unless_ending(lifecycle: Lifecycle, load: Coroutine[Any, Any, No
     return False
 
 
-async def _announce(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, serving: bool) -> None:
-    await lifecycle.tell(serving)
+async def _set_open(lifecycle: Lifecycle, catalogue: Catalogue, metrics: Metrics, *, is_open: bool) -> None:
+    """Says in health and in the metrics that the server is open, or is no more."""
+    await lifecycle.set_open(is_open)
     for routes in catalogue.all():
-        metrics.set_ready(routes.stable.name, serving)
+        metrics.set_ready(routes.stable.name, is_open)

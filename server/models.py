@@ -53,12 +53,6 @@ class Routes:
     canary_share: float = 0.0
     shadow: ServedModel | None = None
     named: tuple[ServedModel, ...] = ()
-    _by_version: dict[str, ServedModel] = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Where the label of one is another one's digest, the label counts.
-        names = {one.manifest.version: one for one in self.all()} | {one.label: one for one in self.all()}
-        object.__setattr__(self, "_by_version", names)
 
     def all(self) -> list[ServedModel]:
         """Each once, the stable one first."""
@@ -76,9 +70,12 @@ class Routes:
             UnknownVersion
         """
         if version:
-            if version not in self._by_version:
-                raise UnknownVersion(self.stable.name, version, [one.label for one in self.all()])
-            return self._by_version[version]
+            versions = self.all()
+            # Where the label of one is another one's digest, the label counts.
+            names = {one.manifest.version: one for one in versions} | {one.label: one for one in versions}
+            if version not in names:
+                raise UnknownVersion(self.stable.name, version, [one.label for one in versions])
+            return names[version]
         if self.canary is None:
             return self.stable
         takes_canary = random.random() < self.canary_share

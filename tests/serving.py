@@ -234,14 +234,14 @@ async def served(
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
         for bundle in bundles or (fake_bundle(),)
     ]
-    await lifecycle.tell(serving=False)
+    await lifecycle.set_open(False)
     await server.start()
     if ready:
         for model in models:
             await model.runner.start()
             catalogue.put(Routes(stable=model))
         catalogue.open()
-        await lifecycle.tell(serving=True)
+        await lifecycle.set_open(True)
     try:
         target = f"127.0.0.1:{port}"
         async with grpc.aio.insecure_channel(target) as channel:

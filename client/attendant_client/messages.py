@@ -84,19 +84,23 @@ def sized(request: _Filled) -> _Filled:
 
 
 def generation_of(response: pb.GenerateResponse) -> Generation:
-    timings = response.timings
     return _plain(
         Generation,
         response,
         hypotheses=tuple(_hypothesis(hypothesis) for hypothesis in response.hypotheses),
-        timings=Timings(
-            queue_seconds=timings.queue,
-            encode_seconds=timings.encode,
-            decode_seconds=timings.decode,
-            total_seconds=timings.total,
-            steps=timings.steps,
-            mean_batch_rows=timings.mean_batch_rows,
-        ),
+        timings=timings_of(response.timings),
+    )
+
+
+def timings_of(stats: Any) -> Timings:
+    """Of whatever has the attributes of the API's Timings."""
+    return Timings(
+        queue_seconds=stats.queue,
+        encode_seconds=stats.encode,
+        decode_seconds=stats.decode,
+        total_seconds=stats.total,
+        steps=stats.steps,
+        mean_batch_rows=stats.mean_batch_rows,
     )
 
 

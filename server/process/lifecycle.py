@@ -41,16 +41,16 @@ class Lifecycle:
     Attributes:
         health: the servicer of grpc.health.v1: whether the server is ready, under the empty name and our service's; and
             STARTUP and LIVENESS.
-        serving: started, and not about to end.
+        is_open: every model has been loaded, and the server is not about to end.
     """
 
     def __init__(self) -> None:
         self.health = Health()
         self.exit_status = DRAINED
-        self.serving = False
-        self._has_served = False
+        self.is_open = False
+        self._has_been_open = False
         self._unavailable: set[str] = set()
-        self._tellings: set[asyncio.Task[None]] = set()
+        self._publishing: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
 
@@ -60,25 +60,23 @@ class Lifecycle:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
-    async def tell(self, serving: bool) -> None:
-        """Whether the server serves at all: it does where every model also has an engine."""
-        self.serving = serving
-        self._has_served |= serving
-        said = {"": self.is_serving, SERVICE_NAME: self.is_serving, STARTUP: self._has_served, LIVENESS: True}
-        for service, holds in said.items():
-            await self.health.set(service, SERVING if holds else NOT_SERVING)
+    async def set_open(self, is_open: bool) -> None:
+        """Sets `is_open`, and what health says."""
+        self.is_open = is_open
+        self._has_been_open |= is_open
+        await self._publish()
 
     @property
     def is_serving(self) -> bool:
-        """What health says."""
-        return self.serving and not self._unavailable
+        """What health says: the server is open, and each of its models has an engine."""
+        return self.is_open and not self._unavailable
 
     def engine_available(self, model: str, available: bool) -> None:
         """A model has lost its last engine for the time being, or has one again."""
         (self._unavailable.discard if available else self._unavailable.add)(model)
-        telling = asyncio.get_running_loop().create_task(self.tell(self.serving))
-        self._tellings.add(telling)
-        telling.add_done_callback(self._tellings.discard)
+        publishing = asyncio.get_running_loop().create_task(self._publish())
+        self._publishing.add(publishing)
+        publishing.add_done_callback(self._publishing.discard)
 
     def engine_died(self) -> None:
         self.exit_status = ENGINE_DIED
@@ -101,6 +99,12 @@ class Lifecycle:
         await asyncio.gather(finished, hurrying, return_exceptions=True)
         for runner in runners:
             runner.stop()
+
+    async def _publish(self) -> None:
+        """Sets what health says, of everything that is asked for."""
+        said = {"": self.is_serving, SERVICE_NAME: self.is_serving, STARTUP: self._has_been_open, LIVENESS: True}
+        for service, holds in said.items():
+            await self.health.set(service, SERVING if holds else NOT_SERVING)
 
     def _on_signal(self, name: str) -> None:
         log.info("signal", extra={"signal": name})

@@ -275,7 +275,7 @@ async def test_health_is_watched_through_a_drain() -> None:
         assert (await watch.read()).status == SERVING
         running = server.stub.Generate(long_request())
         await stepper.arrival()
-        await server.lifecycle.tell(serving=False)
+        await server.lifecycle.set_open(False)
         draining = asyncio.create_task(server.lifecycle.drain([server.model.runner], 20))
         assert (await watch.read()).status == NOT_SERVING
         error = await failure(server.stub.Generate(long_request()))

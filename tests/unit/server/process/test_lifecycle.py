@@ -17,14 +17,14 @@ async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
 
 async def test_alive_started_and_ready_are_three_things() -> None:
     lifecycle = Lifecycle()
-    await lifecycle.tell(serving=False)
+    await lifecycle.set_open(False)
     assert await said(lifecycle) == (True, False, False), "bundles are being loaded"
-    await lifecycle.tell(serving=True)
+    await lifecycle.set_open(True)
     assert await said(lifecycle) == (True, True, True)
     lifecycle.engine_available("model", False)
     await asyncio.sleep(0)
     assert await said(lifecycle) == (True, True, False), "an engine is being started again"
     lifecycle.engine_available("model", True)
     await asyncio.sleep(0)
-    await lifecycle.tell(serving=False)
+    await lifecycle.set_open(False)
     assert await said(lifecycle) == (True, True, False), "it drains: nobody should kill it"
