@@ -170,7 +170,7 @@ class Replica:
         return call
 
     async def _provide(self, request: Any) -> None:
-        """Sees to it that the model that a request names is loaded, until something else is awaited."""
+        """Loads the model that a request names. It stays loaded at least until something else is awaited."""
         if not request.model:
             request.model = serve.get_multiplexed_model_id() or (min(self._bundles) if len(self._bundles) == 1 else "")
         if request.model in self._bundles:

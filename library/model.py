@@ -220,7 +220,10 @@ class Model:
         return [results[key] for key in range(len(requests))]
 
     def steps(self, requests: Sequence[ReadRequest], *, streams: bool = False) -> Iterator[StepResult]:
-        """The steps of an engine that has only these requests, whose keys are their places: it is cheap to make."""
+        """Steps an engine of its own, which is cheap to make, until all requests have been answered.
+
+        The key of a request is its place in `requests`.
+        """
         engine = Engine(self._stepper, self._budget, self.bundle.manifest.special_ids)
         # Neighbours of like lengths need little padding; the stragglers at the end are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 from attendant.runtime.requests.violations import Violation, shortened, summary
 
 RETRY_SECONDS = 1.0
-"""Where nothing is known of when there will be room."""
+"""After which to come again, where no estimate says it."""
 
 
 class AttendantError(Exception):

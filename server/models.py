@@ -84,7 +84,7 @@ class Routes:
 
 
 class Catalogue:
-    """The served models. Empty, and saying so, until those that the server begins with have been checked.
+    """The served models. Until it is opened, which is when the first ones have been checked, look-ups raise NotReady.
 
     Attributes:
         closing: set when the server is about to end, so that streams stop reading requests.
@@ -96,15 +96,15 @@ class Catalogue:
         self.closing = asyncio.Event()
 
     def open(self) -> None:
-        """Lets requests in."""
+        """Look-ups find models from now on."""
         self._is_open = True
 
     def put(self, routes: Routes) -> None:
-        """Serves a model so from now on."""
+        """Adds a model, or replaces its routes."""
         self._routes[routes.stable.name] = routes
 
     def drop(self, name: str) -> None:
-        """Serves a model no more."""
+        """Removes a model."""
         self._routes.pop(name, None)
 
     def all(self) -> list[Routes]:

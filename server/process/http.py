@@ -66,25 +66,26 @@ class BoundedConnection(H11Protocol):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before or (self.is_answering and not self.flow.write_paused):
-            self._wait_as_it_stands()
+            self._reset_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()  # which begins with the next request, where it is there already
-        self._wait_as_it_stands()
+        self._reset_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._wait_as_it_stands()
+        self._reset_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._wait_as_it_stands()
+        self._reset_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
-    def _wait_as_it_stands(self) -> None:
+    def _reset_timer(self) -> None:
+        """Waits for the peer, for as long as its state allows; not while the application works."""
         if self.flow.write_paused:
             self._wait_for(WRITE_SECONDS)
         elif self.is_answering:

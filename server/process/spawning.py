@@ -22,7 +22,7 @@ END_SECONDS = 2.0
 
 
 class WorkerProcess:
-    """A worker process: a `Worker`."""
+    """A worker process; see `Worker`."""
 
     def __init__(self, config: ServerConfig) -> None:
         """Starts it. It loads the only bundle of this configuration."""

@@ -28,7 +28,10 @@ timings_of = attrgetter(*TIMINGS)
 
 
 def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
-    """A GenerateResponse's fields: a message would be copied into one that it is part of, by its wire format."""
+    """A GenerateResponse's fields.
+
+    Not the message: protobuf would serialize and parse it once more to put it into the message that contains it.
+    """
     model = parsed.model
     return {
         "request_id": parsed.request_id,

@@ -30,7 +30,7 @@ Refuse = Callable[[Any, Any, AttendantError], Awaitable[NoReturn]]
 
 
 class Gatekeeper(grpc.aio.ServerInterceptor):
-    """Stands around our methods, and around those of health and reflection where these are closed."""
+    """Wraps our methods, and those of health and reflection where these are closed."""
 
     def __init__(self, access: Access, catalogue: Catalogue, metrics: Metrics) -> None:
         self._access = access

@@ -35,7 +35,7 @@ Context = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What calls may hold before they have said all that they want.
+    """Limits of what unfinished requests may hold.
 
     Attributes:
         max_unread: unary calls whose message has not arrived whole after YOUNG_SECONDS. Each may hold as much as the

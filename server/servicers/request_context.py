@@ -1,4 +1,4 @@
-"""What every request has in common, an RPC's own or one of a stream's: it is counted and logged once, when it ends."""
+"""The context of a request, which may be a call of its own or one of several: counts and logs it once, when it ends."""
 
 import asyncio
 import itertools
@@ -81,7 +81,7 @@ def _field(request: Any, *names: str) -> str:
 
 
 class RequestContext:
-    """A request from its arrival, which is now, to its end.
+    """A request from its arrival, when this is made, to its end.
 
     Attributes:
         client: whoever asks, by the one name that limits and fair queueing know.
@@ -138,7 +138,7 @@ class RequestContext:
 
 
 async def refuse(call: Any, method: str, error: AttendantError, metrics: Metrics, request: Any = None) -> NoReturn:
-    """Ends a call that no method has seen, or none of ours.
+    """Ends a call before a method of ours is called.
 
     Args:
         request: None: it has not been read.

@@ -1,4 +1,4 @@
-"""How one request of many ends, in the answer to all: with a response or with a status, as its own call would."""
+"""The result of one request of several, in the answer to all of them: a response or a status."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands in the place of a request that can't be decoded: our service answers and counts it like any other."""
+"""A stand-in for a request that can't be decoded, which is thus answered and counted like any other."""
 
 from dataclasses import dataclass
 from typing import TypeVar

@@ -84,7 +84,7 @@ def timeout_of(scope: Scope) -> float:
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Ends what is inside, which nobody waits for any more, when the client goes; what follows it goes on."""
+    """Cancels the block when the client disconnects; the code behind the block goes on."""
     task = asyncio.current_task()
     assert task is not None, "a request is handled by a task"
     gone = False

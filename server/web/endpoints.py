@@ -103,7 +103,7 @@ class Endpoint:
             await self._handle(scope, receive, send)
         except Aborted as aborted:
             await problem_response(aborted.status)(scope, receive, send)
-        except AttendantError as error:  # of which no method knows
+        except AttendantError as error:  # before the method was called
             await refusal(scope, self._method.name, error, self._metrics)(scope, receive, send)
         except ClientDisconnect:
             pass
@@ -151,7 +151,7 @@ class StreamEndpoint(Endpoint):
 
 @asynccontextmanager
 async def _awaited(request: Any, call: HttpCall, receive: Receive) -> AsyncIterator[None]:
-    """Ends what is inside when the client goes or the deadline passes.
+    """Cancels the block when the client disconnects or the deadline passes.
 
     Raises:
         Aborted: the deadline has passed.
