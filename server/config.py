@@ -11,13 +11,12 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.command import one_line
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
 from attendant.server.engine.overload_control import LIGHT_ROWS
@@ -378,13 +377,3 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
     if not bundles:
         raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)
-
-
-def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
-    """Reads the options.
-
-    Raises:
-        UserError: the first option that is unknown, or whose value is not what it must be.
-        SystemExit: after --help.
-    """
-    return config_of(one_line(config_parser()).parse_args(arguments), environment)

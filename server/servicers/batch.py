@@ -107,12 +107,11 @@ class BatchStream:
                 while self._ended:
                     item = self._ended.popleft()
                     fields = result_fields(item.request_id, item.context, item.parsed, item.outcome)
-                    answer = None if fields is None else messages.GenerateBatchResponse(**fields)
                     self._in.discard(item)
                     try:
-                        if answer is not None:
+                        if fields is not None:
                             with self._writing(item):
-                                yield answer
+                                yield messages.GenerateBatchResponse(**fields)
                     finally:
                         self._free(item)
                 if self._telling is not None:

@@ -17,12 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.app import serve
-from attendant.server.config import parse_config
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.process.spawning import WorkerProcesses
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
+from tests.configuration import parse_config
 from tests.fakes import FakeStepper
 from tests.serving import PATIENCE_SECONDS, eventually, fake_bundle, fake_stepper, gated_stepper
 from tests.workers import ThreadWorker

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.server.config import OPTIONS, ServerConfig, parse_config
+from attendant.server.config import OPTIONS, ServerConfig
+from tests.configuration import parse_config
 
 
 def parse(*arguments: str, **environment: str) -> ServerConfig:

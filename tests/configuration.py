@@ -1,0 +1,16 @@
+"""A server's options, as its command reads them."""
+
+from collections.abc import Mapping, Sequence
+
+from attendant.runtime.command import one_line
+from attendant.server.config import ServerConfig, config_of, config_parser
+
+
+def parse_config(arguments: Sequence[str], environment: Mapping[str, str]) -> ServerConfig:
+    """The options of a command line and an environment.
+
+    Raises:
+        UserError: the first option that is unknown, or whose value is not what it must be.
+        SystemExit: after --help.
+    """
+    return config_of(one_line(config_parser()).parse_args(arguments), environment)
