@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from attendant.runtime.errors import UserError
 from attendant.server.access.certificates import PEER_CERTIFICATE
+from attendant.server.polling import until
 from attendant.server.process.handshakes import accepting
 from attendant.server.process.listening import authority
 
@@ -33,7 +34,8 @@ WRITE_SECONDS = 10.0
 
 END_SECONDS = 1.0
 """At the end of the server: how long answers that are under way may take to be written."""
-POLL_SECONDS = 0.005
+ACCEPT_SECONDS = 0.005
+"""At the end of the server: for the event loop to make a connection of what was accepted last."""
 
 
 class BoundedConnection(H11Protocol):
@@ -152,11 +154,9 @@ async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None
                 yield int(listener.getsockname()[1])
             finally:
                 # What has just been accepted becomes a connection: otherwise asyncio would leave it open.
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(ACCEPT_SECONDS)
     finally:
-        give_up = loop.time() + END_SECONDS
-        while any(one.is_answering for one in _bounded(state)) and loop.time() < give_up:
-            await asyncio.sleep(POLL_SECONDS)
+        await until(lambda: not any(one.is_answering for one in _bounded(state)), END_SECONDS)
         for one in list(state.connections):
             one.transport.abort()
 

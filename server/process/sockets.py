@@ -1,16 +1,15 @@
 """TCP sockets of this process, found where the system lists them: gRPC makes them, and hands none of them out."""
 
-import asyncio
 import os
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from attendant.server.polling import until
+
 DESCRIPTORS = Path("/proc/self/fd")
-POLL_SECONDS = 0.005
 
 OPEN_STATES = frozenset({1, 4, 5})
 """Of Linux's TCP, where the peer has not closed its side: ESTABLISHED, FIN_WAIT1, FIN_WAIT2."""
@@ -28,9 +27,7 @@ async def hang_up(port: int, seconds: float) -> None:
     for one in _sockets(port):
         with suppress(OSError):  # the peer was quicker
             one.shutdown(socket.SHUT_RDWR if _listens(one) else socket.SHUT_WR)
-    give_up = time.monotonic() + seconds
-    while any(_state(one) in OPEN_STATES for one in _sockets(port)) and time.monotonic() < give_up:
-        await asyncio.sleep(POLL_SECONDS)
+    await until(lambda: all(_state(one) not in OPEN_STATES for one in _sockets(port)), seconds)
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:

@@ -17,6 +17,7 @@ import grpc
 
 from attendant.server.errors import TooManyStreams, Undecodable, Unread
 from attendant.server.observability.metrics import Metrics
+from attendant.server.polling import until
 from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.request_context import refuse
 from attendant.server.servicers.seq2seq import SERVICE_NAME
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0
 YOUNG_SECONDS = 0.05
 """A message that is sent with its call is read within so long, also where many calls come at once on a busy machine."""
-POLL_SECONDS = 0.005
 
 Context = Any
 """gRPC's servicer context; its type does not say what it can do."""
@@ -75,9 +75,8 @@ class Incoming(grpc.aio.ServerInterceptor):
 
     async def answered(self, seconds: float) -> None:
         """Waits until the calls that are under way now have been answered, or so long."""
-        calls, give_up = set(self._under_way), time.monotonic() + seconds
-        while not calls.isdisjoint(self._under_way) and time.monotonic() < give_up:
-            await asyncio.sleep(POLL_SECONDS)
+        calls = set(self._under_way)
+        await until(lambda: calls.isdisjoint(self._under_way), seconds)
 
     def _reading(self, path: str, handler: Any) -> Any:
         """The same method, which reads its requests itself."""

@@ -19,7 +19,7 @@ from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.observability.texts import loggable
 from attendant.server.observability.tracing import TRACE, tracer
 from attendant.server.servicers.status import abort
-from attendant.server.servicers.undecodable import UndecodableRequest
+from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 
 log = logging.getLogger(__name__)
 
@@ -175,19 +175,28 @@ def _log_end(facts: dict[str, object], error: AttendantError | None) -> None:
 
 
 @asynccontextmanager
-async def answering(request: RequestContext, rpc: Any) -> AsyncIterator[None]:
-    """Around the handling of an RPC that is one request: ends it, and turns what is raised into the RPC's status.
+async def answering(
+    method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any
+) -> AsyncIterator[None]:
+    """Around the handling of a call that is one request: counts and logs it, and makes a status of what is raised.
+
+    Args:
+        call: gRPC's context.
+        request: of whatever protocol; it gets an id where its caller gave it none.
 
     Raises:
         grpc.aio.AbortError: in place of an exception; gRPC's own.
-        asyncio.CancelledError: the RPC was cancelled, and gRPC ends its task.
+        asyncio.CancelledError: the call was cancelled, and gRPC ends its task.
     """
-    TRACE.set(request.trace)
+    context = RequestContext.of(method, catalogue, metrics, call, request)
+    identify(request, context.request_id)
+    TRACE.set(context.trace)
     try:
+        decoded(request)
         yield
     except BaseException as raised:
-        error = request.end(raised, cancellation_code(rpc))
+        error = context.end(raised, cancellation_code(call))
         if error is not None:
-            await abort(rpc, error, request.request_id)
+            await abort(call, error, context.request_id)
         raise
-    request.end(None)
+    context.end(None)

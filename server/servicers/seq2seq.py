@@ -13,10 +13,9 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.many import answers_to
-from attendant.server.servicers.request_context import RequestContext, answering, identify
+from attendant.server.servicers.request_context import RequestContext, answering
 from attendant.server.servicers.requests import parse, read_generate, read_score
 from attendant.server.servicers.streaming import streamed
-from attendant.server.servicers.undecodable import decoded
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -42,7 +41,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request, context):
-            parsed = await parse(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
+            parsed = await parse(read_generate, request, self._catalogue.find(request.model, request.version))
             result = parsed.result_of_generate(await parsed.submit(context.time_remaining()))
             return messages.GenerateResponse(**generate_fields(parsed, result))
 
@@ -50,7 +49,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateStreamResponse]:
         async with self._answering("GenerateStream", request, context):
-            parsed = await parse(read_generate, decoded(request), self._catalogue.find(request.model, request.version))
+            parsed = await parse(read_generate, request, self._catalogue.find(request.model, request.version))
             unread_seconds = self._answer_budget.unread_seconds
             async with aclosing(streamed(parsed, context.time_remaining(), unread_seconds)) as events:
                 async for event in events:
@@ -73,7 +72,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def Score(self, request: messages.ScoreRequest, context: Context) -> messages.ScoreResponse:  # noqa: N802
         async with self._answering("Score", request, context):
-            parsed = await parse(read_score, decoded(request), self._catalogue.find(request.model, request.version))
+            parsed = await parse(read_score, request, self._catalogue.find(request.model, request.version))
             result = parsed.result_of_score(await parsed.submit(context.time_remaining()))
             return score_response(parsed, result)
 
@@ -81,7 +80,6 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         self, request: messages.ListModelsRequest, context: Context
     ) -> messages.ListModelsResponse:
         async with self._answering("ListModels", request, context):
-            decoded(request)
             return messages.ListModelsResponse(
                 models=[
                     model_message(model, routes.role_of(model))
@@ -92,11 +90,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     async def GetModel(self, request: messages.GetModelRequest, context: Context) -> messages.Model:  # noqa: N802
         async with self._answering("GetModel", request, context):
-            routes = self._catalogue.routes(decoded(request).model)
+            routes = self._catalogue.routes(request.model)
             model = routes.find(request.version) if request.version else routes.stable
             return model_message(model, routes.role_of(model))
 
     def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
-        begun = RequestContext.of(method, self._catalogue, self._metrics, context, request)
-        identify(request, begun.request_id)
-        return answering(begun, context)
+        return answering(method, self._catalogue, self._metrics, context, request)

@@ -37,13 +37,15 @@ class HttpCall:
         """`seconds`: until its deadline."""
         self._connection = HTTPConnection(scope)
         self._deadline = time.monotonic() + seconds
-        self._request_id = self._connection.headers.get(GIVEN_ID_KEY) or new_id()
+        headers = self._connection.headers
+        # One id, whoever asks for it: the gatekeeper, the method, and the error of a deadline that has passed.
+        self._metadata = [(GIVEN_ID_KEY, headers.get(GIVEN_ID_KEY) or new_id()), *headers.items()]
 
     def time_remaining(self) -> float:
         return self._deadline - time.monotonic()
 
     def invocation_metadata(self) -> Sequence[tuple[str, str]]:
-        return [(GIVEN_ID_KEY, self._request_id), *self._connection.headers.items()]
+        return self._metadata
 
     def peer(self) -> str:
         """The other end, written as gRPC writes it."""

@@ -28,10 +28,12 @@ ALLOWED = {
     },
     "attendant.server.errors": {"attendant.runtime"},
     "attendant.server.deadlines": {"attendant.runtime"},
+    "attendant.server.polling": {"attendant.runtime"},
     "attendant.server.engine": {
         "attendant.server.engine",
         "attendant.server.errors",
         "attendant.server.deadlines",
+        "attendant.server.polling",
         "attendant.runtime",
     },
     "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},

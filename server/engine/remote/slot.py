@@ -1,7 +1,6 @@
 """The place of one worker: the process that fills it now, what it has been given, and how long it has said nothing."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +11,7 @@ from attendant.server.engine.remote.quarantine import Quarantine
 from attendant.server.engine.remote.watchdog import RoundBound, Silence
 from attendant.server.engine.remote.worker import Worker
 from attendant.server.engine.request import EngineRequest, Outcomes, Priority
+from attendant.server.polling import until
 
 NOTHING = Report([], [], [], (0,) * len(Priority), 0)
 
@@ -144,10 +144,8 @@ class Slot:
     async def ending(self, patience_seconds: float) -> str:
         """How a worker that hung up ended, once that is known."""
         assert self._worker is not None
-        give_up = time.monotonic() + patience_seconds
-        while not (how := self._worker.ending()) and time.monotonic() < give_up:
-            await asyncio.sleep(0.01)
-        return how
+        await until(self._worker.ending, patience_seconds)
+        return self._worker.ending()
 
     def _forget(self) -> None:
         self.given, self._cancelled, self._size, self.report = {}, set(), 0, NOTHING
