@@ -5,23 +5,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from attendant.server import deadlines
+from attendant.server.interceptors import wrapped
 from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
-# (requests are streamed, responses are streamed) -> the label, what makes its handlers, and their attribute for it. No
-# method here has many requests and one response.
-KINDS = {
-    (False, False): ("unary", grpc.unary_unary_rpc_method_handler, "unary_unary"),
-    (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler, "unary_stream"),
-    (True, True): ("bidi_stream", grpc.stream_stream_rpc_method_handler, "stream_stream"),
-}
+# (requests are streamed, responses are streamed) -> grpc_type
+TYPES = {(False, False): "unary", (False, True): "server_stream", (True, True): "bidi_stream"}
 
 
 class GrpcMetrics(grpc.aio.ServerInterceptor):
@@ -42,34 +38,9 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         return None if handler is None else self._measured(handler_call_details.method, handler)
 
     def _measured(self, path: str, handler: Any) -> Any:
-        kind, _, _ = KINDS[handler.request_streaming, handler.response_streaming]
+        kind = TYPES[handler.request_streaming, handler.response_streaming]
         _, service, method = path.split("/")
-        return wrapped(handler, lambda behaviour: _MeasuredRpc(self, (kind, service, method), behaviour))
-
-
-class Wrapper(Protocol):
-    """What stands around a method: one of the two is called in its place."""
-
-    async def answer(self, request: Any, context: Any) -> Any:
-        """For a method that has one request and one response."""
-
-    def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """For a method that has any number of responses."""
-
-
-def wrapped(handler: Any, make_wrapper: Callable[[Callable[[Any, Any], Any]], Wrapper]) -> Any:
-    """A handler of the same kind, around whose method something stands.
-
-    Args:
-        make_wrapper: is given the method.
-    """
-    _, make_handler, attribute = KINDS[handler.request_streaming, handler.response_streaming]
-    wrapper = make_wrapper(getattr(handler, attribute))
-    return make_handler(
-        wrapper.stream if handler.response_streaming else wrapper.answer,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )
+        return wrapped(handler, partial(_MeasuredRpc, self, (kind, service, method)))
 
 
 class _MeasuredRpc:
@@ -124,7 +95,7 @@ class _MeasuredRpc:
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            failed_as = cancellation_code(context)
+            failed_as = deadlines.cancellation_code(context)
             raise
         except grpc.aio.AbortError:
             raise
@@ -136,8 +107,3 @@ class _MeasuredRpc:
             code = context.code()
             self._handled(code.name if code else failed_as).inc()
             self._seconds.observe(time.monotonic() - began)
-
-
-def cancellation_code(context: Any) -> str:
-    """Why an RPC's task was cancelled: gRPC does not say, but the deadline does."""
-    return "DEADLINE_EXCEEDED" if deadlines.has_passed(context.time_remaining()) else "CANCELLED"

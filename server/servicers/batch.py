@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any, NoReturn
 
 from attendant.server.access.clients import CLIENT
+from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.request import Outcome, Priority
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.models import Catalogue
-from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.request_context import MAX_ID_CHARACTERS, RequestContext, id_of, identify
 from attendant.server.servicers.requests import ParsedRequest, parse, read_generate
 from attendant.server.servicers.results import result_fields

@@ -14,9 +14,9 @@ from attendant.server.access.access import Access
 from attendant.server.access.clients import CLIENT, address_of
 from attendant.server.access.rates import Rates
 from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
+from attendant.server.interceptors import Wrapper, wrapped
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import Wrapper, wrapped
 from attendant.server.observability.tracing import tracer
 from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.many import MAX_REQUESTS

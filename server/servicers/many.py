@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from attendant.runtime.requests.violations import Violation
+from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.servicers.request_context import RequestContext, id_of, identify
 from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate, submit_all
 from attendant.server.servicers.results import result_fields

@@ -12,10 +12,10 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from attendant.server.access.clients import CLIENT, address_of, in_metadata
+from attendant.server.deadlines import cancellation_code
 from attendant.server.errors import AttendantError, error_of
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import cancellation_code
 from attendant.server.observability.texts import loggable
 from attendant.server.observability.tracing import TRACE, tracer
 from attendant.server.servicers.status import abort
