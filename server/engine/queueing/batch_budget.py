@@ -5,11 +5,10 @@ size is learned from the calls so far: the time allowed, divided by the cost of 
 a unit of a small call look expensive, so the size grows step by step to where a call takes just the time allowed.
 """
 
+from attendant.server.engine.averaging import averaged
+
 SMOOTHING = 0.2
 """Weight of the newest call in the moving average: one that the operating system held up does not count for much."""
-
-MAX_RISE = 2.0
-"""A single call may look at most this many times as expensive as the average: more is an outlier, or comes again."""
 
 MAX_GROWTH = 2.0
 """The budget is at most this many times the last call that was measured: larger calls are approached step by step."""
@@ -36,9 +35,5 @@ class BatchBudget:
         """
         if seconds <= 0 or (units < self._limit / 2 and seconds < self._seconds):
             return
-        cost, known = seconds / units, self._unit_seconds
-        if known is None:
-            self._unit_seconds = cost
-        else:
-            self._unit_seconds = known + SMOOTHING * (min(cost, MAX_RISE * known) - known)
+        self._unit_seconds = averaged(self._unit_seconds, seconds / units, SMOOTHING)
         self._limit = min(self._seconds / self._unit_seconds, MAX_GROWTH * units)

@@ -5,15 +5,14 @@ as long as a round takes, and that depends on how much is computed in it. The bo
 much work have taken, and never below a floor, for hosts are sometimes slow for other reasons.
 """
 
+from attendant.server.engine.averaging import averaged
+
 FACTOR = 5.0
 """A round may take so many times as long as rounds of its size do."""
 
 RISE = 0.2
 FALL = 0.01
 """Weight of the newest round in the average: slow ones count for more, because the bound must be above them."""
-
-MAX_RISE = 2.0
-"""A single round may look at most this many times as slow as the average: more is an outlier, or comes again."""
 
 
 class RoundBound:
@@ -27,11 +26,8 @@ class RoundBound:
         """A round took so long while the worker had so much work (`size_of` all its requests)."""
         scale = size.bit_length()
         known = self._seconds.get(scale)
-        if known is None:
-            self._seconds[scale] = seconds
-        else:
-            weight = RISE if seconds > known else FALL
-            self._seconds[scale] = known + weight * (min(seconds, MAX_RISE * known) - known)
+        weight = RISE if known is not None and seconds > known else FALL
+        self._seconds[scale] = averaged(known, seconds, weight)
 
     def seconds(self, size: int) -> float:
         """The longest silence that is not a hang. Where only smaller rounds are known, time grows with the work."""
