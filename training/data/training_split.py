@@ -5,7 +5,7 @@ Duplicate pairs, and sources that held-out splits share, are found in one stream
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
@@ -19,6 +19,7 @@ from attendant.training.data.config import CorpusFiles, DataConfig
 from attendant.training.data.corpus import Corpus, PairEncoder
 from attendant.training.data.pairs import Pair, read_pairs
 from attendant.training.data.store import open_stored, store
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, train_tokenizer
 
 FORMAT = 1
 """Of what a key stands for: raised when the same inputs begin to give other files."""
@@ -65,22 +66,23 @@ class TrainingSplit:
 def prepare_training_split(
     files: CorpusFiles,
     config: DataConfig,
+    source: SourceConfig,
+    target: TargetConfig,
     *,
+    shared_vocabulary: bool,
     digest: str,
     held_out: Mapping[str, frozenset[str]],
     folder: Path,
-    append_eos: bool,
     tokenizers: Tokenizers | None,
-    train_tokenizers: Callable[[Callable[[], Iterable[Pair]]], Tokenizers],
 ) -> TrainingSplit:
     """Reads the files as often as needed, a pair at a time.
 
     Args:
+        shared_vocabulary: one tokenizer is trained, for both sides.
         digest: of the files of all splits.
         held_out: split -> its sources.
         folder: where tokenized splits lie, by key.
         tokenizers: of a run that was begun; None: train them.
-        train_tokenizers: is given what reads the cleaned pairs from their beginning.
 
     Raises:
         UserError: bad rows; nothing is left.
@@ -88,13 +90,12 @@ def prepare_training_split(
     looked = None
     if tokenizers is None:
         looked = _look_through(files, config, held_out)
-        stays = looked[1]
-        tokenizers = train_tokenizers(lambda: compress(read_pairs(files), stays))
-    directory = folder / _key(config, digest, tokenizers, append_eos=append_eos)
+        tokenizers = _train_tokenizers(files, looked[1], source, target, shared=shared_vocabulary)
+    directory = folder / _key(config, digest, tokenizers, append_eos=source.append_eos)
     stored = open_stored(directory)
     if stored is None:
         found, stays = looked or _look_through(files, config, held_out)
-        encoder = PairEncoder(*tokenizers, config, append_eos=append_eos)
+        encoder = PairEncoder(*tokenizers, config, append_eos=source.append_eos)
         store(directory, compress(read_pairs(files), stays), encoder, asdict(found))
         stored = open_stored(directory)
         assert stored is not None
@@ -105,6 +106,7 @@ def prepare_training_split(
 def _look_through(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, NDArray[np.bool_]]:
+    """As `survey`, of files. Raises UserError: there are no pairs, or none that may be trained on."""
     found, stays = survey(read_pairs(files), config, held_out)
     if not found.num_pairs:
         raise UserError(f"{files} has no pairs")
@@ -114,6 +116,21 @@ def _look_through(
             'sources; give other files, or set "drop_from_held_out" or "keep"'
         )
     return found, stays
+
+
+def _train_tokenizers(
+    files: CorpusFiles, stays: NDArray[np.bool_], source: SourceConfig, target: TargetConfig, *, shared: bool
+) -> Tokenizers:
+    """Of the pairs that stay [num_pairs] bool."""
+
+    def pairs() -> Iterator[Pair]:
+        return compress(read_pairs(files), stays)
+
+    if shared:
+        both = train_tokenizer(target, (text for pair in pairs() for text in (pair.source, pair.target)))
+        return both, both
+    of_source = train_tokenizer(source, (pair.source for pair in pairs()))
+    return of_source, train_tokenizer(target, (pair.target for pair in pairs()))
 
 
 def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos: bool) -> str:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,6 @@ from attendant.runtime.files import sha256_of, told_of, write_json, write_text
 from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
-from attendant.training.data.tokenization import train_tokenizer
 from attendant.training.data.training_split import TrainingSplit, prepare_training_split
 from attendant.training.kernels.device import choose_device
 from attendant.training.loop.allocator import keep_freed_memory
@@ -74,6 +74,7 @@ def prepare(
     resumed = checkpoint_path(run, LAST) is not None
     start = None if resumed else starting_run(recipe)
     teachers = [] if resumed else teaching_runs(recipe, start)
+    # Embeddings that another run trained are of its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
     digests = {split: {str(path): sha256_of(path) for path in found.paths} for split, found in files.items()}
@@ -86,19 +87,20 @@ def prepare(
     train = prepare_training_split(
         files["train"],
         recipe.data,
+        recipe.source,
+        recipe.target,
+        shared_vocabulary=recipe.model.shared_embeddings,
         digest=digest,
         held_out={split: frozenset(pair.source for pair in pairs) for split, pairs in held_out.items()},
         folder=recipe.data.corpus_folder(run.path),
-        append_eos=recipe.source.append_eos,
-        # Embeddings that another run trained are of its symbols, whatever the new data have.
         tokenizers=tokenizers_of.tokenizers() if tokenizers_of else None,
-        train_tokenizers=lambda read: _train_tokenizers(recipe, read),
     )
     num_read = {split: len(pairs) for split, pairs in held_out.items()}
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
     held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
     corpus, said_of_teachers = taught_corpus(train, recipe, run, teachers, device, announce)
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
+    tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
     encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
     validation_corpus = encode_pairs(held_out["validation"], encoder)
     examples = group_references(held_out["validation"])
@@ -111,7 +113,7 @@ def prepare(
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = {} if resumed else begin(recipe, start, model, {"source": source_tokenizer, "target": target_tokenizer})
+    started = {} if resumed else begin(recipe, start, model, tokenizers)
     validator = Validator(
         recipe=recipe,
         corpus=validation_corpus,
@@ -121,21 +123,28 @@ def prepare(
         target_tokenizer=target_tokenizer,
     )
     if processes.is_first:
-        with told_of(run.path):
-            run.path.mkdir(parents=True, exist_ok=True)
-        write_text(run.tokenizer_path("source"), source_tokenizer.to_text())
-        write_text(run.tokenizer_path("target"), target_tokenizer.to_text())
-        write_json(run.data_path, facts)
-        write_json(run.versions_path, versions())
-        if left_out:
-            write_json(run.left_out_path, left_out)
-        if started:
-            write_json(run.start_path, started)
-        if said_of_teachers:
-            write_json(run.teachers_path, said_of_teachers)
-        write_text(run.recipe_path, recipe.to_text())
+        records = {
+            run.data_path: facts,
+            run.versions_path: versions(),
+            run.left_out_path: left_out,
+            run.start_path: started,
+            run.teachers_path: said_of_teachers,
+        }
+        _write(run, recipe, tokenizers, records)
         processes.wait()
     return Experiment(run, recipe, model, corpus, validator, device, facts)
+
+
+def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:
+    """Writes what the run says of itself, but for empty records. The recipe is last: what has one is a run."""
+    with told_of(run.path):
+        run.path.mkdir(parents=True, exist_ok=True)
+    for side, tokenizer in tokenizers.items():
+        write_text(run.tokenizer_path(side), tokenizer.to_text())
+    for path, content in records.items():
+        if content:
+            write_json(path, content)
+    write_text(run.recipe_path, recipe.to_text())
 
 
 def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
@@ -160,14 +169,6 @@ def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[P
             'its sources; give other files, or set "drop_from_train" or "keep"'
         )
     return kept
-
-
-def _train_tokenizers(recipe: Recipe, read: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, Tokenizer]:
-    if recipe.model.shared_embeddings:
-        shared = train_tokenizer(recipe.target, (text for pair in read() for text in (pair.source, pair.target)))
-        return shared, shared
-    source = train_tokenizer(recipe.source, (pair.source for pair in read()))
-    return source, train_tokenizer(recipe.target, (pair.target for pair in read()))
 
 
 def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Sequence[Pair]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
 from attendant.training.data.corpus import PairEncoder, encode_pairs
 from attendant.training.data.pairs import Pair
 from attendant.training.data.store import open_stored, store
-from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig, train_tokenizer
 from attendant.training.data.training_split import prepare_training_split
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
@@ -75,15 +75,14 @@ def prepare(tmp_path: Path, **options: object) -> Path:
     part = prepare_training_split(
         CorpusFiles(tsv=str(tmp_path / "train.tsv")),
         CONFIG.model_copy(update=options),
+        SourceConfig(tokenizer="character"),
+        TargetConfig(tokenizer="character"),
+        shared_vocabulary=False,
         digest="d",
         held_out={"validation": frozenset({"a"})},
         folder=tmp_path / "cache",
-        append_eos=True,
         tokenizers=None,
-        train_tokenizers=lambda read: (TOKENIZER, train_tokenizer(TokenizerConfig(tokenizer="character"), (
-            pair.target for pair in read()
-        ))),
-    )  # fmt: skip
+    )
     assert part.survey.num_pairs == 26 and part.survey.shared_sources == {"validation": ["a"]}
     new = set((tmp_path / "cache").glob("*")) - before
     return new.pop() if new else tmp_path / "found"
