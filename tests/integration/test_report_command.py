@@ -110,7 +110,7 @@ def test_runs_are_compared_in_both_forms(folder: Path, capsys: pytest.CaptureFix
     [
         (["lstm", "lstm"], "give --output"),
         (["lstm", "--output", "report.pdf"], "must end in .html or .md"),
-        (["lstm", "--examples", "nowhere.txt"], "can't be read"),
+        (["lstm", "--examples", "nowhere.txt"], "there is no such file"),
         (["."], "is neither a run"),
     ],
 )

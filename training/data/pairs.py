@@ -94,7 +94,13 @@ def _pair(source: str, target: str, names: tuple[str, str]) -> Pair:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines. Cut at line feeds only: str.splitlines also cuts at characters that texts contain."""
+    """The lines of a file in UTF-8, which may be gzip, counted from 1, without their ends.
+
+    Cut at line feeds only: str.splitlines also cuts at characters that texts contain.
+
+    Raises:
+        UserError: there is no such file, it can't be read, or a line is not UTF-8.
+    """
     try:
         with _open(path) as file:
             for number, raw in enumerate(file, 1):
@@ -107,7 +113,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     ) from None
                 yield number, text.rstrip("\r\n")
     except FileNotFoundError:
-        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start, nor beside the recipe"
+        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
         raise UserError(f"{path}: there is no such file{where}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: can't be read: {error}") from None

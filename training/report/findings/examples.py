@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rapidfuzz.distance import Levenshtein
 
+from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
-from attendant.training.data.pairs import Example, sample_evenly
+from attendant.training.data.pairs import Example, numbered_lines, sample_evenly
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, TextMetricName, take_statistics
 
@@ -98,13 +99,9 @@ def read_examples(path: Path) -> list[Example]:
     """Sources, one per line, each with its reference after a tab where there is one.
 
     Raises:
-        UserError: no such file, or nothing in it.
+        UserError: no such file, bad UTF-8, or nothing in it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--examples {path}: can't be read: {error}") from None
-    columns = [line.rstrip("\r").partition("\t") for line in lines]
+    columns = [line.partition("\t") for _, line in numbered_lines(path)]
     examples = [
         Example(source.strip(), (target.strip(),) if target.strip() else ())
         for source, _, target in columns
@@ -145,5 +142,4 @@ def align(text: str, other: str) -> tuple[Span, ...]:
 
 
 def _confidence(one: Decoded) -> float:
-    ended = one.finish_reason is not None and one.finish_reason.value == "eos"
-    return one.log_prob / max(1, len(one.token_ids) + ended)
+    return one.log_prob / max(1, len(one.token_ids) + (one.finish_reason is FinishReason.EOS))
