@@ -16,7 +16,6 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, CantWrite, write_json
 from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_runs
-from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.assessment.results import Result, document, outputs_file
 from attendant.training.assessment.session import EvaluationData, Session, read_chosen
 from attendant.training.assessment.tables import show
@@ -28,6 +27,7 @@ from attendant.training.evaluation.metrics import MetricName
 from attendant.training.run.checkpoint import BEST, LAST
 from attendant.training.run.directory import Run
 from attendant.training.table import problems_of, requirement
+from attendant.training.terminal import progress_bar
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with

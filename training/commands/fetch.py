@@ -6,6 +6,7 @@ from pathlib import Path
 from attendant.runtime.errors import UserError
 from attendant.training.data.fetch import FETCHERS, SOURCES, fetch, fetch_sources
 from attendant.training.recipe.recipe import load_recipe
+from attendant.training.terminal import say
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,16 +30,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.recipe in SOURCES:
         if arguments.overrides:
             raise UserError(f"--set {arguments.overrides[0]}: is for recipes, and {arguments.recipe} is none")
-        print(f"{fetch_sources(arguments.recipe, announce=_say)} holds {arguments.recipe}")
+        print(f"{fetch_sources(arguments.recipe, announce=say)} holds {arguments.recipe}")
         return
     if arguments.recipe in FETCHERS:
         raise UserError(f"{arguments.recipe} is what a recipe's [data] fetch names: name a recipe that has it")
     config = load_recipe(Path(arguments.recipe), arguments.overrides).data
     if config.fetch is None:
         raise UserError(f"{arguments.recipe} names no fetcher: its files are yours to provide")
-    fetch(config, announce=_say)
+    fetch(config, announce=say)
     print(f"{config.directory} holds {config.fetch}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import told_of
 from attendant.training.assessment.models import OpenedModel, open_runs
-from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.commands.options import check_folder
 from attendant.training.data.pairs import Example, numbered_lines, read_sources
 from attendant.training.evaluation.decoding import decode_examples
 from attendant.training.evaluation.evaluating import search_options
+from attendant.training.terminal import progress_bar
 
 CHUNK = 2048
 """Sources that are decoded and written together: what a killed command loses at most."""

@@ -17,6 +17,7 @@ from attendant.training.loop.progress import TrainingProgress, make_progress
 from attendant.training.loop.trainer import Trainer
 from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant.training.run.directory import Run
+from attendant.training.terminal import say
 
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run/directory.py).
 In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         if processes.is_first:
             if was_there and not arguments.resume:
                 raise UserError(f"{place.path} exists: --resume continues it, --output names another")
-            fetch(recipe.data, announce=_say)
+            fetch(recipe.data, announce=say)
         _train(place, recipe, processes)
     except UserError:
         if processes.is_first:
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
-    experiment = prepare(place, recipe, processes, announce=_say)
+    experiment = prepare(place, recipe, processes, announce=say)
     trainer = Trainer(experiment, processes)
     begun = trainer.state.step
     if not processes.is_first:
@@ -77,7 +78,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
         return
     few = few_symbols(recipe, experiment.facts["vocabulary_size"])
     for line in (*describe(experiment.facts), *few, _describe_model(experiment, trainer, processes)):
-        _say(line)
+        say(line)
     journal = Journal(place, step=begun)
     try:
         with make_progress() as progress:
@@ -85,7 +86,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     finally:
         journal.close()
     processes.wait()  # nobody hangs up on another that is still listening
-    _say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
+    say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
     if recipe.data.test is not None and (state.step > begun or not place.evaluations()):
         evaluate.run(evaluate.parser().parse_args([str(place.path), "--split", "test"]))
     print(f"next: python -m export {place.path} --output bundles/{place.path.name}")
@@ -135,7 +136,3 @@ def _describe_model(experiment: Experiment, trainer: Trainer, processes: Process
         f"vocabularies {sizes['source']} -> {sizes['target']}, {experiment.model.num_parameters:,} parameters, "
         f"on {experiment.device} in {trainer.precision}{together}"
     )
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from attendant.training.terminal import say
+
 PLAIN_SECONDS = 10.0
 MOST_PLAIN_SECONDS = 600.0
 
@@ -104,7 +106,7 @@ def make_progress() -> TrainingProgress:
     console = Console(stderr=True)
     if console.is_terminal:
         return LiveProgress(console)
-    return TrainingProgress(lambda line: print(line, flush=True))
+    return TrainingProgress(say)
 
 
 def _left(seconds: float | None) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.distillation import open_taught, positions_of, store_taught
@@ -27,6 +26,7 @@ from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.directory import Run, read_json
 from attendant.training.run.loading import load_members
 from attendant.training.run.starting import said_of
+from attendant.training.terminal import progress_bar
 
 
 def taught_corpus(

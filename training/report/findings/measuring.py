@@ -10,7 +10,6 @@ from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
 from attendant.training.assessment.models import model_of_runs
-from attendant.training.assessment.progress_bar import progress_bar
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example, sample_evenly
@@ -25,6 +24,7 @@ from attendant.training.report.findings.gradients import Gradients, measure_grad
 from attendant.training.report.findings.length_bins import natural_edges, natural_unit
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run
+from attendant.training.terminal import progress_bar
 
 MAX_RUNS = len(ascii_uppercase)
 NUM_GRADIENT_PAIRS = 64
