@@ -12,7 +12,6 @@ from attendant.runtime.decoding.options import scoring_options
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
 from attendant.training.assessment.models import is_bundle, open_bundle_model, open_run
-from attendant.training.data.corpus import encode_source
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, percentiles, resampled_totals
 from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.metrics import Floats64
@@ -53,7 +52,7 @@ class Spoken(Protocol):
 
 def attended(model: TextModel, words: Sequence[Spoken]) -> list[Floats]:
     """The attention [T, S] of a model that is made to say the words' own sounds. Raises UserError: it has none."""
-    sources = encode_source(model.source_tokenizer, [word.word for word in words], append_eos=model.append_eos)
+    sources = model.source_ids([word.word for word in words])
     targets = model.target_tokenizer.encode_batch([" ".join(word.sounds) for word in words])
     options = [scoring_options(target, model.special_ids.eos, attention=True) for target in targets]
     found = [one.attention for (one, *_) in decode_all(model.stepper, sources, options, model.special_ids)]

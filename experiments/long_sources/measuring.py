@@ -18,7 +18,6 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.runtime.stepper import Floats
-from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import read_pairs
 from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.metrics import take_statistics
@@ -102,7 +101,7 @@ def _measured(model: TextModel, groups: Sequence[Sequence[LongSource]]) -> dict[
 
 def _decoded(model: TextModel, sources: Sequence[LongSource]) -> list[str]:
     """Greedily, cut after as many sounds as there are letters."""
-    ids = encode_source(model.source_tokenizer, [one.word for one in sources], append_eos=model.append_eos)
+    ids = model.source_ids([one.word for one in sources])
     options = [DecodingOptions(max_length=len(one.word)) for one in sources]
     found = decode_all(model.stepper, ids, options, model.special_ids)
     return [model.target_tokenizer.decode(best.token_ids) for (best, *_) in found]

@@ -29,6 +29,10 @@ class TextModel:
     append_eos: bool
     max_length: int
 
+    def source_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as the encoder reads them, EOS included where it is appended."""
+        return encode_source(self.source_tokenizer, texts, append_eos=self.append_eos)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
@@ -73,9 +77,7 @@ def decode_examples(
             has the same tokenizers.
         progress: called with the number of examples that have just finished.
     """
-    sources = encode_source(
-        model.source_tokenizer, [example.source for example in examples], append_eos=model.append_eos
-    )
+    sources = model.source_ids([example.source for example in examples])
     decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
     if rescorer is not None:
         options = replace(options, num_hypotheses=options.beam_size)

@@ -156,7 +156,7 @@ def _statistics(model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[
     for metric in metrics:
         match metric:
             case "perplexity" | "word_perplexity":
-                scored = scored or score_references(model, [one.example for one in decoded])
+                scored = scored or score_references(model, decoded)
                 yield perplexity_statistics(metric, scored)
             case _:
                 yield take_statistics(metric, outputs, references)

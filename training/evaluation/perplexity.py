@@ -11,9 +11,7 @@ import numpy as np
 
 from attendant.runtime.decoding.offline import score_all
 from attendant.runtime.perplexity import count_words, perplexity
-from attendant.training.data.corpus import encode_source
-from attendant.training.data.pairs import Example
-from attendant.training.evaluation.decoding import TextModel
+from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Floats64, PerplexityName, Statistics
 
 COUNTED: Final[dict[PerplexityName, str]] = {"perplexity": "token", "word_perplexity": "word"}
@@ -32,20 +30,17 @@ class ScoredReferences:
     counts: dict[PerplexityName, Floats64]
 
 
-def score_references(model: TextModel, examples: Sequence[Example]) -> ScoredReferences:
-    """Scores every reference of every example."""
-    sources = encode_source(
-        model.source_tokenizer, [example.source for example in examples], append_eos=model.append_eos
-    )
+def score_references(model: TextModel, decoded: Sequence[Decoded]) -> ScoredReferences:
+    """Scores every reference of the N examples that `model` has decoded, whose sources are tokenized already."""
     texts = [
         (place, reference)
-        for place, (example, source) in enumerate(zip(examples, sources, strict=True))
-        if len(source) > model.append_eos
-        for reference in example.references
+        for place, one in enumerate(decoded)
+        if one.source_ids
+        for reference in one.example.references
     ]
     targets = model.target_tokenizer.encode_batch([reference for _, reference in texts])
-    pairs = [(sources[place], target) for (place, _), target in zip(texts, targets, strict=True)]
-    rows = np.zeros((3, len(examples)))
+    pairs = [(decoded[place].source_ids, target) for (place, _), target in zip(texts, targets, strict=True)]
+    rows = np.zeros((3, len(decoded)))
     for (place, reference), found in zip(texts, score_all(model.stepper, pairs, model.special_ids), strict=True):
         rows[:, place] += found.log_prob, len(found.token_log_probs), count_words(reference)
     return ScoredReferences(rows[0], {"perplexity": rows[1], "word_perplexity": rows[2]})

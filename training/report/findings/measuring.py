@@ -11,7 +11,6 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
 from attendant.training.assessment.models import model_of_runs
 from attendant.training.assessment.session import EvaluationData
-from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.bootstrap import Difference, compare
 from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
@@ -151,7 +150,7 @@ def _measure(
         rankings=rankings,
         chosen=_attend(opened, chosen) if has_attention else (),
         worst=_attend(opened, worst) if has_attention else (),
-        gradients=_gradients(opened.loaded, examples),
+        gradients=_gradients(opened, examples),
     )
 
 
@@ -170,20 +169,18 @@ def _attend(opened: _Opened, examples: Sequence[Example]) -> tuple[Attended, ...
     )
 
 
-def _gradients(loaded: LoadedRun, examples: Sequence[Example]) -> Gradients | None:
+def _gradients(opened: _Opened, examples: Sequence[Example]) -> Gradients | None:
     """Of examples that training could have seen: neither empty nor beyond the recipe's lengths."""
-    recipe = loaded.recipe
+    model, data = opened.model, opened.loaded.recipe.data
     sampled = sample_evenly(examples, NUM_GRADIENT_PAIRS)
-    append_eos = recipe.source.append_eos
-    sources = encode_source(loaded.source_tokenizer, [one.source for one in sampled], append_eos=append_eos)
-    targets = loaded.target_tokenizer.encode_batch([one.references[0] for one in sampled])
+    sources = model.source_ids([one.source for one in sampled])
+    targets = model.target_tokenizer.encode_batch([one.references[0] for one in sampled])
     fitting = [
         (source, target)
         for source, target in zip(sources, targets, strict=True)
-        if 0 < len(source) - append_eos <= recipe.data.max_source_tokens
-        and 0 < len(target) <= recipe.data.max_target_tokens
+        if 0 < len(source) - model.append_eos <= data.max_source_tokens and 0 < len(target) <= data.max_target_tokens
     ]
-    return measure_gradients(loaded.model, *zip(*fitting, strict=True)) if fitting else None
+    return measure_gradients(opened.loaded.model, *zip(*fitting, strict=True)) if fitting else None
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -16,7 +16,6 @@ from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions, length_penalty
 from attendant.runtime.files import CantWrite
 from attendant.training.assessment.models import open_run
-from attendant.training.data.corpus import encode_source
 from attendant.training.evaluation import decoding
 from attendant.training.run.directory import Run
 from tests.paths import ROOT
@@ -312,7 +311,7 @@ def test_hypotheses_ranked_by_another_run(
     rows = csv.DictReader((tmp_path / "outputs.tsv").read_text().splitlines(), delimiter="\t")
     search = DecodingOptions(beam_size=4, num_hypotheses=4, length_penalty=1.0, max_length=8)
     for row in rows:
-        source = encode_source(model.source_tokenizer, [row["source"]], append_eos=True)
+        source = model.source_ids([row["source"]])
         ((*beam,),) = decode_all(model.stepper, source, search, model.special_ids)
         ended = [one for one in beam if one.finish_reason is FinishReason.EOS]
         scored = score_all(judge.stepper, [(source[0], one.token_ids) for one in ended], judge.special_ids)

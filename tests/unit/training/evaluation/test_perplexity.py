@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.perplexity import perplexity
 from attendant.training.data.pairs import Example
+from attendant.training.evaluation.decoding import decode_examples
 from attendant.training.evaluation.perplexity import perplexity_statistics, score_references
 from attendant.training.loop.experiment import prepare
 from attendant.training.model import Seq2Seq
@@ -72,7 +74,7 @@ NAMES = ("perplexity", "word_perplexity")
 def test_all_references_count_and_sources_without_tokens_do_not() -> None:
     model = text_model(append_eos=False)
     examples = [Example("ab", ("c d", "e")), Example("", ("a",)), Example("cd", ("a",))]
-    scored = score_references(model, examples)
+    scored = score_references(model, decode_examples(model, examples, DecodingOptions(max_length=2)))
     assert scored.counts["perplexity"].tolist() == [6.0, 0.0, 2.0]
     assert scored.counts["word_perplexity"].tolist() == [5.0, 0.0, 2.0]
     assert scored.log_probs[1] == 0 and (scored.log_probs[[0, 2]] < 0).all()
