@@ -60,13 +60,16 @@ def told_of(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[IO[str]]:
+def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
     """A text file, in UTF-8, that takes its name when the block ends well and vanishes when it does not.
+
+    Args:
+        aside: where it is written meanwhile, on the same file system; None: beside `path`, hidden.
 
     Raises:
         CantWrite: the disk is full, the folder is read-only.
     """
-    aside = path.with_name(f".{path.name}.writing")
+    aside = path.with_name(f".{path.name}.writing") if aside is None else aside
     with told_of(path):
         try:
             with told_of(path, UNMAKABLE):

@@ -16,6 +16,7 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from attendant.runtime.bundle.reading import MIB, Unfit, files_in, read_file
 from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.files import new_file
 
 MAX_SIGNATURE_BYTES: Final = MIB
 MAX_PEM_BYTES: Final = MIB
@@ -93,7 +94,8 @@ def sign_bundle(
         chain: certificates between it and that authority.
 
     Raises:
-        UserError: the bundle is refused, the key or certificate is none, or the extra is not installed.
+        UserError: the bundle is refused, the key or certificate is none, the extra is not installed, or the file can't
+            be written.
     """
     open_bundle(path)
     signing = _library().signing.Config()
@@ -113,15 +115,10 @@ def sign_bundle(
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / SIGNATURE_NAME
         signing.set_hashing_config(hashing).sign(path, written)
-        content = written.read_bytes()
-    # Whole or not at all: a server may look at it now.
-    aside = path.with_name(f".{path.name}.{SIGNATURE_NAME}")
-    try:
-        aside.write_bytes(content)
-        aside.replace(output)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise UserError(f"{output} can't be written: {error.strerror}") from error
+        content = written.read_text(encoding="utf-8")
+    # Written beside the bundle: a server that opens it meanwhile refuses files that the manifest does not list.
+    with new_file(output, path.with_name(f".{path.name}.{SIGNATURE_NAME}")) as file:
+        file.write(content)
     return output
 
 
