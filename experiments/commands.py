@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attendant.runtime.command import Command, one_line
+from attendant.runtime.command import Command, with_user_errors
 from experiments.alignment.showing import show_alignment
 from experiments.comparison import show
 from experiments.cost import measure_costs
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     peers.add_argument("given", choices=PEERS, metavar="|".join(PEERS))
     peers.set_defaults(run=lambda step: PEERS[step]())
     for command in commands.choices.values():
-        one_line(command)
+        with_user_errors(command)
     return found
 
 

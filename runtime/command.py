@@ -35,7 +35,7 @@ class Command:
     run: Callable[[argparse.Namespace], int | None]
 
     def __post_init__(self) -> None:
-        one_line(self.parser)
+        with_user_errors(self.parser)
         self.parser.add_argument("--version", action="version", version=f"attendant {installed_version()}")
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
@@ -49,8 +49,8 @@ class Command:
         exit_command(program, lambda: self(arguments))
 
 
-def one_line(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser, which raises UserError for a bad option, where argparse would print its whole usage and exit."""
+def with_user_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser, changed to raise UserError for a bad option; argparse would print its whole usage and exit."""
 
     def refuse(message: str) -> NoReturn:
         raise UserError(f"{message}; see {parser.prog} --help")
