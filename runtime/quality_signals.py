@@ -9,7 +9,7 @@ the population stability index, by the rule of thumb of credit scoring: below 0.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
@@ -17,13 +17,7 @@ from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 
-SIGNALS: Final[tuple[Signal, ...]] = (
-    "source_tokens",
-    "unknown_ratio",
-    "length_ratio",
-    "mean_log_prob",
-    "truncated",
-)
+SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
 
 NUM_BINS: Final = 10
 PRIOR: Final = 0.5

@@ -15,7 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.graph_io import ATTENTION
+from attendant.runtime.bundle.graph_io import step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import (
     DecodingDefaults,
     Evaluation,
@@ -26,7 +26,6 @@ from attendant.runtime.bundle.manifest import (
     Provenance,
     SourceSide,
     TargetSide,
-    TensorSpec,
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.requests.model import limits_in_force
@@ -99,8 +98,8 @@ def symbol_tokenizer(symbols: Sequence[str], *, characters: bool) -> Tokenizer:
 def fake_bundle(name: str = "fake", *, attention: bool = True, **decoding: Any) -> Bundle:
     """A bundle without files, whose manifest is just whole enough to be served; `decoding`: its defaults."""
     source, target = symbol_tokenizer(LETTERS, characters=True), symbol_tokenizer(SOUNDS, characters=False)
-    outputs = (TensorSpec(name=ATTENTION, dtype="float32", shape=("R", "S")),) if attention else ()
-    graph = GraphSpec(file="", sha256="", opset=18, inputs=(), outputs=outputs)
+    inputs, outputs = step_inputs(attention), step_outputs(attention)
+    graph = GraphSpec(file="", sha256="", opset=18, inputs=inputs, outputs=outputs)
     manifest = Manifest(
         name=name,
         model={"cell": "lstm", "encoder": {"num_layers": 1, "bidirectional": True}, "bridge": None},

@@ -7,7 +7,7 @@ with `digest` empty.
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -33,7 +33,21 @@ Signal = Literal["source_tokens", "unknown_ratio", "length_ratio", "mean_log_pro
 
 
 class Section(BaseModel):
+    """A part of the manifest.
+
+    Attributes:
+        NEWER: fields that older bundles don't have. They are written only where they are not None, so that those
+            bundles' digests stay what they are.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    NEWER: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name not in self.NEWER or value is not None}
 
 
 class TensorSpec(Section):
@@ -125,19 +139,14 @@ class DecodingDefaults(Section):
             min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
     """
 
+    NEWER: ClassVar = frozenset({"patience", "max_length_ratio"})
+
     beam_size: int = Field(1, ge=1)
     num_hypotheses: int = Field(1, ge=1)
     length_penalty: float = Field(0.0, ge=0, le=10)
     max_length: int | None = Field(None, ge=1)
     patience: float | None = Field(None, gt=0, le=10)
     max_length_ratio: float | None = Field(None, gt=0, le=100)
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out what older bundles don't have, where it is None: their digests stay what they are."""
-        fields: dict[str, Any] = serialize(self)
-        newer = ("patience", "max_length_ratio")
-        return {name: value for name, value in fields.items() if name not in newer or value is not None}
 
 
 class Provenance(Section):
@@ -263,6 +272,8 @@ class FileEntry(Section):
 
 
 class Manifest(Section):
+    NEWER: ClassVar = frozenset({"reference"})
+
     format_version: int = FORMAT_VERSION
     name: str = Field(pattern=f"^{NAME_PATTERN}$")
     digest: str = ""
@@ -279,12 +290,6 @@ class Manifest(Section):
     certificates: tuple[Certificate, ...]
     reference: Reference | None = None
     files: dict[str, FileEntry]
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out what older bundles don't have, where it is None: their digests stay what they are."""
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "reference" or value is not None}
 
     @property
     def version(self) -> str:

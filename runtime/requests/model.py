@@ -30,8 +30,7 @@ class BundleModel:
 
     @property
     def has_attention(self) -> bool:
-        outputs = self.manifest.graphs[self.precision].decoder_step.outputs
-        return any(output.name == graph_io.ATTENTION for output in outputs)
+        return graph_io.has_attention(self.manifest.graphs[self.precision].decoder_step)
 
 
 def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
