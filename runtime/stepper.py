@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attendant.runtime.onnx.bound_runs import Shape
-from attendant.runtime.onnx.session import Array, OnnxSession
+from attendant.runtime.onnx.session import OnnxSession
+from attendant.runtime.stepper import Array
 
 Call = tuple[OnnxSession, Sequence[str], Mapping[str, Array]]
 """A session, the outputs that it was asked for, and its inputs."""

@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import GraphPair, Manifest
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.onnx.source_buffers import narrowed
-from attendant.runtime.stepper import DecoderState, Ids, Stepper
+from attendant.runtime.stepper import Array, DecoderState, Ids, Stepper
 
-Array = NDArray[Any]
 Trace = Mapping[str, Array]
 """What a stepper gives for one source: e.g. "step 1/log_probs" -> values at valid positions and rows."""
 
@@ -200,8 +198,8 @@ def _widened(values: Array, width: int, padding: int) -> Array:
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Array]:
-    """The stepper's own arrays as numpy's: PyTorch's tensors may need their gradient and device taken off."""
+    """The stepper's own arrays as numpy's; PyTorch's tensors are detached and brought to the CPU."""
     return {
-        name: tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+        name: tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else np.asarray(tensor)
         for name, tensor in tensors.items()
     }

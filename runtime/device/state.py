@@ -15,8 +15,8 @@ from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
 from attendant.runtime.device.buckets import MAX_FIXED_BYTES, BufferSets, Lease
 from attendant.runtime.device.graphs import ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
-from attendant.runtime.onnx.session import Array, BoundSession, DeviceTensor
-from attendant.runtime.stepper import Ids
+from attendant.runtime.onnx.session import BoundSession, DeviceTensor
+from attendant.runtime.stepper import Array, Ids
 
 
 class TensorView:

@@ -15,8 +15,8 @@ from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
 from attendant.runtime.device.buckets import BufferSets, Captures, StepShape
 from attendant.runtime.device.state import HeldTensors
-from attendant.runtime.onnx.session import Array, Binding, BoundSession, DeviceTensor
-from attendant.runtime.stepper import NO_ID, Ids
+from attendant.runtime.onnx.session import Binding, BoundSession, DeviceTensor
+from attendant.runtime.stepper import NO_ID, Array, Ids
 
 log = logging.getLogger(__name__)
 

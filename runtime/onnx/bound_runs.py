@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from attendant.runtime.stepper import Array
+
 Shape = tuple[int, ...]
 
 MAX_BINDINGS = 4

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 # Read by onnxruntime when it is loaded: what a server does is nobody else's affair.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -26,8 +25,8 @@ from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, 
 from attendant.runtime.errors import UserError, one_line
 from attendant.runtime.onnx.bound_runs import BoundRuns, Shape
 from attendant.runtime.quiet import quiet_stderr
+from attendant.runtime.stepper import Array
 
-Array = NDArray[Any]
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     # TF32 rounds the factors of a matrix product to 10 bits: not the fp32 that the certificate speaks of.

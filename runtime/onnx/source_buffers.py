@@ -10,11 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attendant.runtime.stepper import Ids, common_width
-
-Array = NDArray[Any]
+from attendant.runtime.stepper import Array, Ids, common_width
 
 MIN_USED = 0.75
 """Of the cells (slots x positions): with less in use, moving together costs less than a few steps over the waste."""

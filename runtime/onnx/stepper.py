@@ -17,10 +17,11 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
 from attendant.runtime.onnx.encoding import alike
-from attendant.runtime.onnx.session import Array, OnnxSession, as_input
+from attendant.runtime.onnx.session import OnnxSession, as_input
 from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
 from attendant.runtime.stepper import (
     NO_ID,
+    Array,
     DecoderState,
     Ids,
     StepOutput,
