@@ -18,7 +18,7 @@ class Guard:
         self._config = config
         self._state = state
 
-    def check(self, gradient: Gradient, rate: float, place: str) -> None:
+    def check(self, gradient: Gradient, learning_rate: float, place: str) -> None:
         """Looks at an update before the weights move.
 
         Args:
@@ -30,14 +30,14 @@ class Guard:
         if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
             raise UserError(
                 f"{place}: the loss is {gradient.loss:g} and the gradient's norm {gradient.norm:g}. "
-                + self._remedy(rate)
+                + self._remedy(learning_rate)
             )
         if self._diverges(gradient.loss):
             state = self._state
             raise UserError(
                 f"{place}: the loss, {state.smoothed_loss:.3g}, has been {self._config.divergence_margin:g} nats or "
                 f"more above its lowest, {state.lowest_loss:.3g}, for {state.num_high_losses} updates: the training "
-                f"diverges. {self._remedy(rate)}; training.divergence_updates = 0 lets it go on"
+                f"diverges. {self._remedy(learning_rate)}; training.divergence_updates = 0 lets it go on"
             )
 
     def _diverges(self, loss: float) -> bool:
@@ -49,8 +49,8 @@ class Guard:
         state.num_high_losses = state.num_high_losses + 1 if is_high else 0
         return 0 < self._config.divergence_updates <= state.num_high_losses
 
-    def _remedy(self, rate: float) -> str:
+    def _remedy(self, learning_rate: float) -> str:
         return (
-            f"Lower optimizer.learning_rate (this step's: {rate:.3g}), lengthen schedule.warmup_steps or lower "
-            "training.clip_norm; --resume goes on from the last checkpoint"
+            f"Lower optimizer.learning_rate (this step's: {learning_rate:.3g}), lengthen schedule.warmup_steps or "
+            "lower training.clip_norm; --resume goes on from the last checkpoint"
         )

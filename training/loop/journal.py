@@ -97,7 +97,7 @@ class StepLog:
         num_tokens: int,
         *,
         seconds: float,
-        rate: float,
+        learning_rate: float,
         at: tuple[int, int, int],
         seconds_left: float | None,
     ) -> None:
@@ -107,7 +107,6 @@ class StepLog:
             state: after the step.
             num_tokens: target tokens, over all processes.
             seconds: that the step took.
-            rate: the learning rate.
             at: the step's epoch and batch, counted from 1, and the number of batches of an epoch.
             seconds_left: until the run's nearest limit; None: it has none.
         """
@@ -115,15 +114,16 @@ class StepLog:
         self._cross_entropy += gradient.cross_entropy * num_tokens
         self._num_tokens += num_tokens
         self._seconds += seconds
-        mean, speed = self._loss / self._num_tokens, self._num_tokens / max(self._seconds, 1e-9)
-        wavering = perplexity(-self._cross_entropy, self._num_tokens)
-        self._progress.step(StepProgress(*at, loss=mean, perplexity=wavering, rate=speed, seconds_left=seconds_left))
+        loss = self._loss / self._num_tokens
+        mean_perplexity = perplexity(-self._cross_entropy, self._num_tokens)
+        tokens_per_second = self._num_tokens / max(self._seconds, 1e-9)
+        self._progress.step(StepProgress(*at, loss, mean_perplexity, tokens_per_second, seconds_left))
         if state.step % self._every_steps == 0:
             values = {
-                "loss": mean,
-                "perplexity": wavering,
-                "learning_rate": rate,
-                "tokens_per_second": speed,
+                "loss": loss,
+                "perplexity": mean_perplexity,
+                "learning_rate": learning_rate,
+                "tokens_per_second": tokens_per_second,
                 "seconds": state.seconds,
             }
             if math.isfinite(gradient.norm):

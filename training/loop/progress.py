@@ -22,7 +22,7 @@ class StepProgress:
         epoch, batch: counted from 1.
         loss: in nats per target token, over the last steps.
         perplexity: per target token, likewise; label smoothing is in the loss alone.
-        rate: in target tokens per second.
+        tokens_per_second: target tokens.
         seconds_left: until the run's nearest limit; None: it has none.
     """
 
@@ -31,7 +31,7 @@ class StepProgress:
     num_batches: int
     loss: float
     perplexity: float
-    rate: float
+    tokens_per_second: float
     seconds_left: float | None
 
 
@@ -57,7 +57,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         left = _left(at.seconds_left)
         self._write(
             f"epoch {at.epoch}, batch {at.batch}/{at.num_batches}, loss {at.loss:.3f}, "
-            f"perplexity {at.perplexity:.4g}, {at.rate:,.0f} tokens/s" + (left and f", {left}")
+            f"perplexity {at.perplexity:.4g}, {at.tokens_per_second:,.0f} tokens/s" + (left and f", {left}")
         )
 
     def say(self, line: str) -> None:
@@ -74,13 +74,13 @@ class LiveProgress(TrainingProgress):
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("loss {task.fields[loss]}  perplexity {task.fields[perplexity]}  {task.fields[rate]} tokens/s"),
+            TextColumn("loss {task.fields[loss]}  perplexity {task.fields[perplexity]}  {task.fields[speed]} tokens/s"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("starting", total=None, loss="-", perplexity="-", rate="-", left="")
+        self._task = self._progress.add_task("starting", total=None, loss="-", perplexity="-", speed="-", left="")
 
     def __enter__(self) -> "LiveProgress":
         self._progress.start()
@@ -97,7 +97,7 @@ class LiveProgress(TrainingProgress):
             total=at.num_batches,
             loss=f"{at.loss:.3f}",
             perplexity=f"{at.perplexity:.4g}",
-            rate=f"{at.rate:,.0f}",
+            speed=f"{at.tokens_per_second:,.0f}",
             left=_left(at.seconds_left),
         )
 

@@ -123,10 +123,10 @@ class Trainer:
         batches = [collate(self._corpus, share, self._model.start_id) for share in shares if len(share)]
         gradient = self._updater.gradient(batches, num_tokens, sampling=sampling)
         factor = self._schedule.factor(state.step, begun, state.plateau_factor)
-        rate = self._recipe.optimizer.learning_rate * factor
+        learning_rate = self._recipe.optimizer.learning_rate * factor
         place = f"epoch {state.epoch + 1}, batch {state.batch + 1} of {self.num_batches}"
-        self._guard.check(gradient, rate, f"step {state.step + 1} ({place})")
-        self._updater.step(rate)
+        self._guard.check(gradient, learning_rate, f"step {state.step + 1} ({place})")
+        self._updater.step(learning_rate)
         state.step += 1
         if self._average is not None:
             self._average.update(self._model, state.step)
@@ -135,14 +135,21 @@ class Trainer:
         if state.batch == self.num_batches:
             state.epoch, state.batch = state.epoch + 1, 0
             self._epoch_batches = self._plan.epoch(state.epoch)
-        self._look_at_the_clock()
-        seconds = self._clock() - started
-        log.add(state, gradient, num_tokens, seconds=seconds, rate=rate, at=at, seconds_left=self._seconds_left())
+        self._update_seconds()
+        log.add(
+            state,
+            gradient,
+            num_tokens,
+            seconds=self._clock() - started,
+            learning_rate=learning_rate,
+            at=at,
+            seconds_left=self._seconds_left(),
+        )
 
     def _validate(self, journal: Journal, progress: TrainingProgress) -> None:
         state, metric = self.state, self._recipe.validation.metric
         values = self._validated_values()
-        self._look_at_the_clock()
+        self._update_seconds()
         state.validated_step = state.step
         improved = is_better(metric, values[metric], state.best_value, loss=values["loss"], best_loss=state.best_loss)
         if improved:
@@ -157,15 +164,15 @@ class Trainer:
 
     def _validated_values(self) -> dict[str, float]:
         """By name. The first process validates, the others wait."""
-        metric = self._recipe.validation.metric
-        names: list[str] = list(dict.fromkeys(("loss", "perplexity", "word_perplexity", metric)))
+        names = self._validator.names
         values = dict.fromkeys(names, 0.0)
         if self._processes.is_first:
             published = self._average.model if self._average else self._model
             values = dict(self._validator.validate(published, self._device))
         return dict(zip(names, self._processes.of_first([values[name] for name in names]), strict=True))
 
-    def _look_at_the_clock(self) -> None:
+    def _update_seconds(self) -> None:
+        """By the first process's clock, so that all of them come to the same decisions."""
         (self.state.seconds,) = self._processes.of_first([self._clock() - self._clock_zero])
 
     def _validation_is_due(self) -> bool:

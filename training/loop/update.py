@@ -124,10 +124,10 @@ class Updater:
         overflowed = can_lower and math.isfinite(loss) and not math.isfinite(norm)
         return Gradient(loss, cross_entropy, norm, overflowed)
 
-    def step(self, rate: float) -> None:
-        """Moves the weights along the gradient, at this learning rate."""
+    def step(self, learning_rate: float) -> None:
+        """Moves the weights along the gradient."""
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self.scaler.step(self._optimizer)
         self.scaler.update()
 

@@ -36,6 +36,11 @@ class Validator:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
 
+    @property
+    def names(self) -> list[str]:
+        """Of the values that `validate` returns, in their order."""
+        return list(dict.fromkeys(("loss", "perplexity", "word_perplexity", self.recipe.validation.metric)))
+
     def validate(self, model: Seq2Seq, device: torch.device) -> dict[str, float]:
         """The loss (nats per target token, not smoothed), its perplexities and the configured metric, by name.
 

@@ -10,7 +10,9 @@ from attendant.training.loop.journal import Journal
 from attendant.training.loop.progress import LiveProgress, StepProgress, TrainingProgress
 from attendant.training.run.directory import Run
 
-AT = StepProgress(epoch=2, batch=5, num_batches=9, loss=1.25, perplexity=3.4567, rate=12345.6, seconds_left=65.0)
+AT = StepProgress(
+    epoch=2, batch=5, num_batches=9, loss=1.25, perplexity=3.4567, tokens_per_second=12345.6, seconds_left=65.0
+)
 
 
 def test_plain_lines_come_at_most_every_ten_seconds() -> None:
