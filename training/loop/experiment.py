@@ -25,7 +25,7 @@ from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
 from attendant.training.run.directory import Run, read_json, versions
-from attendant.training.run.starting import begin, starting_run, teaching_runs
+from attendant.training.run.starting import load_initial_weights, starting_run, teaching_runs
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
@@ -113,7 +113,7 @@ def prepare(
     }
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
-    started = {} if resumed else begin(recipe, start, model, tokenizers)
+    started = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
     validator = Validator(
         recipe=recipe,
         corpus=validation_corpus,

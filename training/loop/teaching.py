@@ -25,7 +25,7 @@ from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.directory import Run, read_json
 from attendant.training.run.loading import load_members
-from attendant.training.run.starting import said_of
+from attendant.training.run.starting import weights_record
 from attendant.training.terminal import progress_bar
 
 
@@ -51,7 +51,7 @@ def taught_corpus(
     if not config.teachers:
         return train.corpus, None
     said: dict[str, Any] = (
-        {"runs": list(map(said_of, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
+        {"runs": list(map(weights_record, teachers))} if teachers else read_json(run.teachers_path, dict, "runs")
     )
     folder = recipe.data.corpus_folder(run.path)
     checkpoints = [one["checkpoint"] for one in said["runs"]]

@@ -156,6 +156,15 @@ def load_state(directory: Path) -> TrainingState:
     return TrainingState(**{name: value for name, value in values.items() if name in known})
 
 
+def weights_digest(directory: Path) -> str:
+    """The digest of the published weights after "sha256:", as state.json has it; loading compares the file with it.
+
+    Raises:
+        UserError: state.json can't be read.
+    """
+    return f"sha256:{load_content(directory)['sha256'][MODEL_FILE]}"
+
+
 def load_weights(directory: Path, model: nn.Module) -> None:
     """Fills the model with what is published. Raises UserError where the file is damaged or of another model."""
     _fill(model, load_tensors(directory, MODEL_FILE), directory / MODEL_FILE)

@@ -7,13 +7,12 @@ from typing import Any
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import sha256_of
 from attendant.training.data.config import Split
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
-from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
+from attendant.training.run.checkpoint import BEST, checkpoint_path, load_state, load_weights, weights_digest
 from attendant.training.run.directory import Run, read_json
 from attendant.training.run.state import TrainingState
 
@@ -93,7 +92,7 @@ def load_run(path: Path | str, which: str = BEST) -> LoadedRun:
         model=model.eval(),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
-        checkpoint=f"sha256:{sha256_of(directory / MODEL_FILE)}",
+        checkpoint=weights_digest(directory),
         state=load_state(directory),
         evaluation=run.evaluations(),
         versions=read_json(run.versions_path, dict, "commit"),

@@ -13,7 +13,7 @@ from attendant.runtime.files import sha256_of
 from attendant.training.data.vectors import read_vectors, words_of
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
-from attendant.training.run.checkpoint import BEST, MODEL_FILE, checkpoint_path, load_state, load_weights
+from attendant.training.run.checkpoint import BEST, checkpoint_path, load_state, load_weights, weights_digest
 from attendant.training.run.directory import Run
 
 FREE_FIELDS: Final = ("model.dropout",)
@@ -61,7 +61,9 @@ def _named_run(recipe: Recipe, option: str, name: str, agreeing: Collection[str]
     return run
 
 
-def begin(recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]) -> dict[str, Any]:
+def load_initial_weights(
+    recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]
+) -> dict[str, Any]:
     """Gives the model the weights of a run's best checkpoint, averaged where it averages, or word vectors.
 
     Args:
@@ -79,7 +81,7 @@ def begin(recipe: Recipe, start: Run | None, model: Seq2Seq, tokenizers: Mapping
     directory = checkpoint_path(start, BEST)
     assert directory is not None
     load_weights(directory, model)
-    return said_of(start)
+    return weights_record(start)
 
 
 def _take_vectors(recipe: Recipe, model: Seq2Seq, tokenizers: Mapping[str, Tokenizer]) -> dict[str, Any]:
@@ -95,12 +97,12 @@ def _take_vectors(recipe: Recipe, model: Seq2Seq, tokenizers: Mapping[str, Token
     return said
 
 
-def said_of(run: Run) -> dict[str, Any]:
-    """What another run records of the best weights of a run that it uses."""
+def weights_record(run: Run) -> dict[str, Any]:
+    """What a run records of another one whose best weights it uses: {run, checkpoint, step}."""
     directory = checkpoint_path(run, BEST)
     assert directory is not None
     return {
         "run": str(run.path),
-        "checkpoint": f"sha256:{sha256_of(directory / MODEL_FILE)}",
+        "checkpoint": weights_digest(directory),
         "step": load_state(directory).step,
     }
