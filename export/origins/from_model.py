@@ -48,8 +48,7 @@ class ExportableModel(Exportable):
 
     @property
     def architecture(self) -> Mapping[str, Any]:
-        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return {**self.model.config.model_dump(mode="json"), "num_parameters": num_parameters}
+        return {**self.model.config.model_dump(mode="json"), "num_parameters": self.model.num_parameters}
 
     @property
     def special_ids(self) -> SpecialIds:
