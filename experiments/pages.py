@@ -6,14 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 
 from attendant.runtime.files import write_text
-from attendant.training.report.pictures.charts import STYLE, svg_of
+from attendant.training.report.pictures.charts import styled_figure, svg_of
 from attendant.training.report.pictures.colors import line_style, marker, on_paper, series_color
 
 PAGES: Final = Path(__file__).parents[1] / "docs" / "experiments"
@@ -61,10 +58,12 @@ def draw_runs(
 
 @contextmanager
 def picture(name: str, width: float, height: float, *, columns: int = 1) -> Iterator[list[Axes]]:
-    """Axes beside one another, written as docs/experiments/images/NAME.svg when the context ends."""
-    with mpl.rc_context(fname=STYLE):
-        figure = Figure(figsize=(width, height))
-        FigureCanvasSVG(figure)
+    """Axes beside one another, written as docs/experiments/images/NAME.svg when the context ends.
+
+    Args:
+        width, height: in inches, of all of them together.
+    """
+    with styled_figure((width, height)) as figure:
         yield [figure.add_subplot(1, columns, place + 1) for place in range(columns)]
         drawn = svg_of(figure)
     write_text(PAGES / "images" / f"{name}.svg", on_paper(drawn))

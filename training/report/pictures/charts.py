@@ -117,10 +117,21 @@ def _title(metric: str) -> str:
 
 
 @contextmanager
-def _chart(title: str) -> Iterator[Axes]:
+def styled_figure(size: tuple[float, float] | None = None) -> Iterator[Figure]:
+    """A figure in the style of a report, which holds until the context ends.
+
+    Args:
+        size: width and height in inches; None: the style's.
+    """
     with mpl.rc_context(fname=STYLE):
-        figure = Figure()
+        figure = Figure(figsize=size)
         FigureCanvasSVG(figure)
+        yield figure
+
+
+@contextmanager
+def _chart(title: str) -> Iterator[Axes]:
+    with styled_figure() as figure:
         axis = figure.add_subplot()
         axis.set_title(title)
         yield axis
