@@ -62,7 +62,7 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `python -m training` left, or a bundle"
     )
-    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    _add_output(parser)
     parser.add_argument(
         "--precision",
         metavar="P,...",
@@ -84,7 +84,6 @@ def _export_parser() -> argparse.ArgumentParser:
     _add_decoding(parser, "the run's [evaluation], or the bundle's")
     parser.add_argument("--name", help="what requests call the model (default: the run directory's, or the bundle's)")
     _add_checkpoint(parser)
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
 
 
@@ -101,7 +100,7 @@ def _import_parser() -> argparse.ArgumentParser:
         type=Path,
         help="g2p_en: checkpoint20.npz; joeynmt: a model folder or a .ckpt in it; opennmt-py: a .pt",
     )
-    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    _add_output(parser)
     parser.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
@@ -115,7 +114,6 @@ def _import_parser() -> argparse.ArgumentParser:
     )
     _add_decoding(parser, "the checkpoint's, else greedy search")
     parser.add_argument("--name", help="what requests call the model (default: the checkpoint's)")
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     return parser
 
 
@@ -187,8 +185,7 @@ def _reference_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     parser.add_argument("--data", metavar="FILE.tsv|SOURCE,TARGET", required=True, help="held-out pairs")
-    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    _add_output(parser)
     return parser
 
 
@@ -209,6 +206,11 @@ def _in_range(low: float, high: float) -> Callable[[str], float]:
 
     parsed.__name__ = "number"  # what argparse calls it where it is none
     return parsed
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="BUNDLE", type=Path, required=True, help="folder to publish the bundle at")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
 
 
 def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:

@@ -18,7 +18,7 @@ from attendant.export.publication import published
 from attendant.export.recheck import recheck
 from attendant.export.status import status
 from attendant.export.verification.quality import (
-    Measurement,
+    QualityMeasurement,
     losses,
     measurement_of_bundle,
     measurement_of_run,
@@ -79,7 +79,7 @@ def _some_sources(data: str) -> list[str]:
     return [example.source for example in examples[:: max(1, len(examples) // NUM_REFERENCE)]]
 
 
-def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+def _of_run(options: argparse.Namespace) -> tuple[Exportable, QualityMeasurement | None]:
     run = load_run(options.origin, options.checkpoint or "best")
     exportable = _with_decoding(exportable_run(run, options.name), options)
     if not _measures(options, exportable.decoding):
@@ -88,7 +88,7 @@ def _of_run(options: argparse.Namespace) -> tuple[Exportable, Measurement | None
     return exportable, measurement_of_run(run, options.data, exportable.decoding, required=required)
 
 
-def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, Measurement | None]:
+def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, QualityMeasurement | None]:
     if options.checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
     name = None if options.name is None else bundle_name(options.name, "")

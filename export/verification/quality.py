@@ -29,7 +29,7 @@ OTHER_MAX_LOSS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class QualityMeasurement:
     """A test set, and how a model is measured on it.
 
     Attributes:
@@ -114,7 +114,7 @@ def _tenths(what: str, total: int, say: Say) -> Callable[[int], None]:
 
 def measurement_of_run(
     run: LoadedRun, file: str | None, decoding: DecodingDefaults, *, required: bool
-) -> Measurement | None:
+) -> QualityMeasurement | None:
     """On `file`, or else on the run's test split; None where its recipe has none.
 
     Args:
@@ -129,10 +129,10 @@ def measurement_of_run(
         return None
     data = read_held_out([run.path], "test") if file is None else read_data(CorpusFiles.named(file))
     config = _served_by(decoding, run.recipe.evaluation)
-    return Measurement(data=data, config=config, model_of=partial(text_model, run))
+    return QualityMeasurement(data=data, config=config, model_of=partial(text_model, run))
 
 
-def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> Measurement:
+def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> QualityMeasurement:
     """On `file`, with the metrics that the bundle was measured by.
 
     Args:
@@ -142,7 +142,7 @@ def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> 
         UserError: bad or no data, or a bundle that is refused.
     """
     opened = open_bundle_model(path, "fp32")
-    return Measurement(
+    return QualityMeasurement(
         data=read_data(CorpusFiles.named(file)),
         config=_served_by(decoding, opened.config),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),

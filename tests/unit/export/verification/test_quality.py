@@ -3,7 +3,7 @@
 import pytest
 
 from attendant.export.status import say_nothing
-from attendant.export.verification.quality import Measurement, losses, preferred_precision, too_costly
+from attendant.export.verification.quality import QualityMeasurement, losses, preferred_precision, too_costly
 from attendant.runtime.bundle.manifest import Evaluation, Precision
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
@@ -65,7 +65,7 @@ def measured_where_right_is(right: EvaluationConfig) -> tuple[tuple[Evaluation, 
     data = EvaluationData("words.tsv", [Example(one.example.source, (one.text,)) for one in outputs])
     served = EvaluationConfig(metrics=("perplexity", "exact_match", "per"), beam_size=3)
     advice: list[str] = []
-    measurement = Measurement(data=data, config=served, model_of=lambda stepper: MODEL)
+    measurement = QualityMeasurement(data=data, config=served, model_of=lambda stepper: MODEL)
     return measurement.take({"fp32": MODEL.stepper, "int8": MODEL.stepper}, say_nothing, advice.append), advice
 
 
