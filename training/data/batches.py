@@ -15,7 +15,7 @@ from attendant.runtime.bundle.tokenizer import EOS_ID, PAD_ID
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig
 from attendant.training.data.corpus import Corpus
-from attendant.training.kernels.loss import Taught
+from attendant.training.kernels.loss import SoftTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Batch:
         previous_ids: [B, T] int64: the start symbol, then the target.
         positions: [N] int64: where, in the flattened [B * T], a symbol is to be predicted.
         target_ids: [N] int64: the symbols to be predicted there, EOS included.
-        taught: what teachers say there; None: there are none.
+        soft_targets: the teachers' there; None: there are no teachers.
     """
 
     source_ids: Tensor
@@ -35,7 +35,7 @@ class Batch:
     previous_ids: Tensor
     positions: Tensor
     target_ids: Tensor
-    taught: Taught | None = None
+    soft_targets: SoftTargets | None = None
 
     @property
     def num_target_tokens(self) -> int:
@@ -48,7 +48,7 @@ class Batch:
             self.previous_ids.to(device),
             self.positions.to(device),
             self.target_ids.to(device),
-            None if self.taught is None else Taught(*(each.to(device) for each in self.taught)),
+            None if self.soft_targets is None else SoftTargets(*(each.to(device) for each in self.soft_targets)),
         )
 
 
@@ -134,5 +134,5 @@ def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id
         torch.from_numpy(previous_ids),
         torch.from_numpy(positions),
         torch.from_numpy(next_ids.reshape(-1)[positions]),
-        None if corpus.taught is None else corpus.taught.of(indices),
+        None if corpus.soft_targets is None else corpus.soft_targets.of(indices),
     )

@@ -14,7 +14,7 @@ from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.runtime.perplexity import count_words
 from attendant.training.data.config import DataConfig
-from attendant.training.data.distillation import TaughtPositions
+from attendant.training.data.distillation import CorpusSoftTargets
 from attendant.training.data.pairs import Pair, num_words
 
 Item = TypeVar("Item")
@@ -62,14 +62,14 @@ class Corpus:
     Attributes:
         num_too_long: pairs left out because a side was longer than the recipe allows, or had no token.
         num_unequal: pairs left out because one side was too many times as long as the other.
-        taught: what teachers say of the targets; None: there are none.
+        soft_targets: the teachers', at every target position; None: there are no teachers.
     """
 
     sources: TokenSequences
     targets: TokenSequences
     num_too_long: int
     num_unequal: int = 0
-    taught: TaughtPositions | None = None
+    soft_targets: CorpusSoftTargets | None = None
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -1,4 +1,4 @@
-"""Knowledge distillation: the `[distillation]` table of a recipe, and what its teachers say, on disk.
+"""Knowledge distillation: the `[distillation]` table of a recipe, and the teachers' soft targets on disk.
 
     <folder>/symbols.bin          int32 [P, K]: of each target position, end to end, the teachers' most probable symbols
              probabilities.bin    float16 [P, K], each row's sum 1
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_folder, unless_there
-from attendant.training.kernels.loss import Taught
+from attendant.training.kernels.loss import SoftTargets
 from attendant.training.table import Count, Table
 
 SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
@@ -50,8 +50,8 @@ class DistillationConfig(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class TaughtPositions:
-    """What the teachers say of every target position of a corpus.
+class CorpusSoftTargets:
+    """The teachers' distributions at every target position of a corpus.
 
     Attributes:
         symbols: [P, K] int32; probabilities: [P, K] float16.
@@ -64,21 +64,25 @@ class TaughtPositions:
     offsets: NDArray[np.int64]
     weight: float
 
-    def of(self, indices: NDArray[np.int64] | Sequence[int]) -> Taught:
-        """What they say of these pairs' N positions, pair after pair."""
+    def of(self, indices: NDArray[np.int64] | Sequence[int]) -> SoftTargets:
+        """Those at the N positions of these pairs, pair after pair, times the weight."""
         places = positions_of(self.offsets, indices)
         probabilities = torch.from_numpy(self.probabilities[places].astype(np.float32))
-        return Taught(torch.from_numpy(self.symbols[places].astype(np.int64)), probabilities * self.weight)
+        return SoftTargets(torch.from_numpy(self.symbols[places].astype(np.int64)), probabilities * self.weight)
 
 
 def positions_of(offsets: NDArray[np.int64], indices: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
-    """Where the positions [N] of pairs stand among the P of their corpus, whose targets begin at `offsets`."""
+    """The places [N] int64 of pairs' positions among the P of their corpus, whose targets begin at `offsets`."""
     # Each pair before has one more position than symbols.
     return np.concatenate([np.arange(offsets[index], offsets[index + 1] + 1) + index for index in indices])
 
 
-def open_taught(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> TaughtPositions | None:
-    """What stands in a folder; None: nothing. Raises UserError: its files are not of this corpus."""
+def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> CorpusSoftTargets | None:
+    """The soft targets in a folder; None: there is no such folder. Raises UserError: its files are not of this corpus.
+
+    Args:
+        offsets: [number of pairs + 1] int64, where each pair's targets begin, without EOS.
+    """
     if not folder.exists():
         return None
     num_positions = int(offsets[-1]) + len(offsets) - 1
@@ -88,10 +92,10 @@ def open_taught(folder: Path, offsets: NDArray[np.int64], config: DistillationCo
         probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is damaged ({error}): remove it, and the teachers will be asked again") from None
-    return TaughtPositions(symbols, probabilities, offsets, config.weight)
+    return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)
 
 
-def store_taught(
+def store_soft_targets(
     folder: Path,
     num_positions: int,
     num_symbols: int,
@@ -101,7 +105,8 @@ def store_taught(
 
     Args:
         num_positions: P; num_symbols: K.
-        said: positions [n], their symbols [n, K] and probabilities [n, K], until all are there.
+        said: parts that together have every position once: positions [n], their symbols [n, K] and probabilities
+            [n, K].
     """
     shape = (num_positions, num_symbols)
     with new_folder(folder, put=unless_there) as fresh:

@@ -14,12 +14,12 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 NEVER_GENERATED = (PAD_ID, BOS_ID)
 
 
-class Taught(NamedTuple):
-    """What teachers say of N target positions: their K most probable symbols.
+class SoftTargets(NamedTuple):
+    """The teachers' distribution at N target positions (Hinton et al. 2015): their K most probable symbols.
 
     Attributes:
         symbols: [N, K] int64.
-        probabilities: [N, K]; each row's sum is the share w of the loss that is the teachers'.
+        probabilities: [N, K] w q; each row's sum is w, the weight of the teachers in the loss.
     """
 
     symbols: Tensor
@@ -27,7 +27,7 @@ class Taught(NamedTuple):
 
 
 def smoothed_cross_entropy(
-    logits: Tensor, target_ids: Tensor, *, label_smoothing: float, taught: Taught | None = None
+    logits: Tensor, target_ids: Tensor, *, label_smoothing: float, soft_targets: SoftTargets | None = None
 ) -> Tensor:
     """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7), summed over positions.
 
@@ -41,13 +41,13 @@ def smoothed_cross_entropy(
         logits: [N, V], without padding positions (see Seq2Seq.forward).
         target_ids: [N] int64.
         label_smoothing: e, in [0, 1).
-        taught: w q; None: there are no teachers.
+        soft_targets: w q; None: there are no teachers.
 
     Returns:
         the sum in nats, a scalar; whoever divides knows the number of tokens over all batches and processes.
     """
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    symbols, masses, rest = target_masses(target_ids, label_smoothing, taught, like=logits)
+    symbols, masses, rest = target_masses(target_ids, label_smoothing, soft_targets, like=logits)
     losses = torch.logsumexp(logits, -1) - (masses * logits.gather(1, symbols)).sum(1)
     if label_smoothing > 0:
         losses = losses - rest * torch.mv(logits, smoothing_shares(logits, label_smoothing))
@@ -55,7 +55,7 @@ def smoothed_cross_entropy(
 
 
 def target_masses(
-    target_ids: Tensor, label_smoothing: float, taught: Taught | None, *, like: Tensor
+    target_ids: Tensor, label_smoothing: float, soft_targets: SoftTargets | None, *, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The target distribution but for what smoothing gives.
 
@@ -67,13 +67,13 @@ def target_masses(
         and 1 - w, [N].
     """
     true = target_ids.unsqueeze(1)
-    if taught is None:
+    if soft_targets is None:
         rest = like.new_ones(len(true))
         return true, (1 - label_smoothing) * rest.unsqueeze(1), rest
-    probabilities = taught.probabilities.to(like.dtype)
+    probabilities = soft_targets.probabilities.to(like.dtype)
     rest = 1 - probabilities.sum(1)
     masses = torch.cat([(1 - label_smoothing) * rest.unsqueeze(1), probabilities], 1)
-    return torch.cat([true, taught.symbols], 1), masses, rest
+    return torch.cat([true, soft_targets.symbols], 1), masses, rest
 
 
 def repeated_attention(weights: Tensor, positions: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from attendant.training.kernels.loss import Taught, smoothed_cross_entropy, smoothing_shares, target_masses
+from attendant.training.kernels.loss import SoftTargets, smoothed_cross_entropy, smoothing_shares, target_masses
 from attendant.training.kernels.mixture import Copies, mixed, mixed_in
 from attendant.training.kernels.precision import product_dtype, without_autocast
 
@@ -35,7 +35,7 @@ def output_loss(
     target_ids: Tensor,
     *,
     label_smoothing: float,
-    taught: Taught | None = None,
+    soft_targets: SoftTargets | None = None,
     copies: Copies | None = None,
 ) -> tuple[Tensor, Tensor]:
     """smoothed_cross_entropy of the logits W x + b, mixed with `copies`, for one backward pass.
@@ -46,7 +46,7 @@ def output_loss(
         inputs: x, [N, H].
         weight, bias: W, [V, H], and b, [V].
         target_ids: [N] int64.
-        label_smoothing, taught: see smoothed_cross_entropy.
+        label_smoothing, soft_targets: see smoothed_cross_entropy.
         copies: what can be copied at each position; None: nothing.
 
     Returns:
@@ -59,9 +59,9 @@ def output_loss(
         # bias comes on top in float32: float16 has no finite number for what can't be generated.
         logits = F.linear(inputs, weight).float() + bias
         logits = logits if copies is None else mixed(logits, copies)
-        loss = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+        loss = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, soft_targets=soft_targets)
         return loss, F.cross_entropy(logits.detach(), target_ids, reduction="sum")
-    wanted = target_masses(target_ids, label_smoothing, taught, like=bias)
+    wanted = target_masses(target_ids, label_smoothing, soft_targets, like=bias)
     given = (inputs, weight, bias, *wanted, label_smoothing, dtype)
     both: tuple[Tensor, Tensor] = _OutputLoss.apply(*given, *(copies or (None, None)))  # type: ignore[no-untyped-call]
     return both

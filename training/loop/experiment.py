@@ -19,7 +19,7 @@ from attendant.training.data.training_split import TrainingSplit, prepare_traini
 from attendant.training.kernels.device import choose_device
 from attendant.training.loop.allocator import keep_freed_memory
 from attendant.training.loop.processes import Processes
-from attendant.training.loop.teaching import taught_corpus
+from attendant.training.loop.teaching import with_soft_targets
 from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
@@ -98,7 +98,7 @@ def prepare(
     num_read = {split: len(pairs) for split, pairs in held_out.items()}
     left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
     held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
-    corpus, said_of_teachers = taught_corpus(train, recipe, run, teachers, device, announce)
+    corpus, teachers_record = with_soft_targets(train, recipe, run, teachers, device, announce)
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
     tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
     encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
@@ -128,7 +128,7 @@ def prepare(
             run.versions_path: versions(),
             run.left_out_path: left_out,
             run.start_path: started,
-            run.teachers_path: said_of_teachers,
+            run.teachers_path: teachers_record,
         }
         _write(run, recipe, tokenizers, records)
         processes.wait()

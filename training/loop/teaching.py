@@ -1,6 +1,6 @@
-"""Asks teachers about every target position of the training split, once.
+"""Computes the teachers' soft targets of the training split, once.
 
-What they say is kept rather than computed with each batch: it is the same in every epoch, and a teacher's forward pass
+They are kept on disk, not computed with each batch: they are the same in every epoch, and a teacher's forward pass
 takes a third of a training step.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
-from attendant.training.data.distillation import open_taught, positions_of, store_taught
+from attendant.training.data.distillation import open_soft_targets, positions_of, store_soft_targets
 from attendant.training.data.training_split import TrainingSplit
 from attendant.training.kernels.loss import NEVER_GENERATED
 from attendant.training.model.stepping.ensemble import Ensemble
@@ -29,7 +29,7 @@ from attendant.training.run.starting import weights_record
 from attendant.training.terminal import progress_bar
 
 
-def taught_corpus(
+def with_soft_targets(
     train: TrainingSplit,
     recipe: Recipe,
     run: Run,
@@ -37,12 +37,12 @@ def taught_corpus(
     device: torch.device,
     announce: Callable[[str], None],
 ) -> tuple[Corpus, dict[str, Any] | None]:
-    """The training split with what the teachers say of it, and what the run records of them: teachers.json. Where the
-    recipe names none: as it is, and None.
+    """The training split with the teachers' soft targets, and the content of teachers.json; where the recipe names no
+    teachers, the split as it is and None.
 
     Args:
         run: that learns.
-        teachers: none where it is resumed, and has recorded them.
+        teachers: empty where the run is resumed: teachers.json then says which they were.
 
     Raises:
         UserError: a teacher that can't be opened, or that starts or ends its texts otherwise than the first.
@@ -56,7 +56,7 @@ def taught_corpus(
     folder = recipe.data.corpus_folder(run.path)
     checkpoints = [one["checkpoint"] for one in said["runs"]]
     key = hashlib.sha256(json.dumps([train.key, *checkpoints, config.top_k]).encode()).hexdigest()
-    found = open_taught(folder / key, offsets, config)
+    found = open_soft_targets(folder / key, offsets, config)
     if found is None:
         loaded = load_members([Path(path) for path in config.teachers], "distillation.teachers")
         num_positions = int(offsets[-1]) + len(train.corpus)
@@ -65,18 +65,18 @@ def taught_corpus(
         num_symbols = min(config.top_k, train.target_tokenizer.vocabulary_size - len(NEVER_GENERATED))
         with progress_bar() as progress:
             task = progress.add_task("asking", total=num_positions)
-            store_taught(
+            store_soft_targets(
                 folder / key,
                 num_positions,
                 num_symbols,
-                _said(ensemble, train.corpus, recipe, num_symbols, device, partial(progress.advance, task)),
+                _soft_targets(ensemble, train.corpus, recipe, num_symbols, device, partial(progress.advance, task)),
             )
-        found = open_taught(folder / key, offsets, config)
-    return replace(train.corpus, taught=found), said
+        found = open_soft_targets(folder / key, offsets, config)
+    return replace(train.corpus, soft_targets=found), said
 
 
 @torch.inference_mode()
-def _said(
+def _soft_targets(
     ensemble: Ensemble,
     corpus: Corpus,
     recipe: Recipe,
@@ -84,8 +84,8 @@ def _said(
     device: torch.device,
     advance: Callable[[int], None],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]]:
-    """Positions [n], their most probable symbols [n, K] and the probabilities [n, K], batch by batch; `advance` is
-    called with each n.
+    """Positions [n], their K most probable symbols [n, K] and those symbols' probabilities [n, K], which add up to 1,
+    batch by batch; `advance` is called with each n.
     """
     for indices in BatchPlan(corpus, recipe.batches, seed=0).epoch(0):
         batch = collate(corpus, indices, ensemble.start_id).to(device)

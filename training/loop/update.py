@@ -66,7 +66,7 @@ class Objective:
             *self._model.output_layer(),
             batch.target_ids,
             label_smoothing=self._label_smoothing,
-            taught=batch.taught,
+            soft_targets=batch.soft_targets,
             copies=forced.copies,
         )
         if self._coverage_loss > 0 and forced.weights is not None:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
 from attendant.training.kernels import output_loss as module
-from attendant.training.kernels.loss import Taught, smoothed_cross_entropy
+from attendant.training.kernels.loss import SoftTargets, smoothed_cross_entropy
 from attendant.training.kernels.mixture import Copies, mixed
 from attendant.training.kernels.output_loss import output_loss
 from attendant.training.loop.update import Objective
@@ -61,32 +61,36 @@ def test_together_is_as_apart(dtype: torch.dtype, tolerance: float, label_smooth
     assert not of_weight[[PAD_ID, BOS_ID]].any() and not of_bias[[PAD_ID, BOS_ID]].any()
 
 
-def random_teaching(weight: float) -> Taught:
+def random_soft_targets(weight: float) -> SoftTargets:
     """The true symbol is among a teacher's now and then."""
     generator = torch.Generator().manual_seed(2)
     symbols = torch.stack([torch.randperm(V - 3, generator=generator)[:4] + 3 for _ in range(N)])
-    return Taught(symbols, weight * torch.softmax(torch.randn(N, 4, generator=generator).double(), 1))
+    return SoftTargets(symbols, weight * torch.softmax(torch.randn(N, 4, generator=generator).double(), 1))
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weight", [0.3, 1.0])
 def test_teachers_have_their_share(weight: float, label_smoothing: float) -> None:
     """Against (1 - w) of the loss without them, and w of the cross-entropy with their distribution."""
-    taught, found = random_teaching(weight), []
+    soft_targets, found = random_soft_targets(weight), []
     for how in ("together", "apart", "plainly"):
         *layer, target_ids = random_inputs(torch.float64)
         if how == "together":
-            total, true_total = output_loss(*layer, target_ids, label_smoothing=label_smoothing, taught=taught)
+            total, true_total = output_loss(
+                *layer, target_ids, label_smoothing=label_smoothing, soft_targets=soft_targets
+            )
             expected = F.cross_entropy(F.linear(*layer), target_ids, reduction="sum")
             torch.testing.assert_close(true_total, expected.detach())
             assert not true_total.requires_grad
         else:
             logits = F.linear(*layer)
-            total = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing, taught=taught)
+            total = smoothed_cross_entropy(
+                logits, target_ids, label_smoothing=label_smoothing, soft_targets=soft_targets
+            )
             if how == "plainly":
                 hard = smoothed_cross_entropy(logits, target_ids, label_smoothing=label_smoothing)
-                log_probs = torch.log_softmax(logits, 1).gather(1, taught.symbols)
-                total = (1 - weight) * hard - (taught.probabilities * log_probs).sum()
+                log_probs = torch.log_softmax(logits, 1).gather(1, soft_targets.symbols)
+                total = (1 - weight) * hard - (soft_targets.probabilities * log_probs).sum()
         (total / 7).backward()
         found.append((total.detach(), *(tensor.grad for tensor in layer)))
     for one, other in ((found[0], found[2]), (found[1], found[2])):

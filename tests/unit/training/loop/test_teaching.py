@@ -44,10 +44,10 @@ def test_batches_have_what_the_ensemble_says(tmp_path: Path, tiny_recipe: Path, 
         wanted = torch.stack([torch.softmax(model(*given), -1) for model in models]).mean(0)
         torch.testing.assert_close(Ensemble(models)(*given).exp(), wanted)
     values, ids = wanted.topk(3)
-    assert batch.taught is not None
-    assert torch.equal(batch.taught.symbols, ids)
+    assert batch.soft_targets is not None
+    assert torch.equal(batch.soft_targets.symbols, ids)
     torch.testing.assert_close(
-        batch.taught.probabilities, 0.25 * values / values.sum(1, keepdim=True), rtol=1e-3, atol=1e-5
+        batch.soft_targets.probabilities, 0.25 * values / values.sum(1, keepdim=True), rtol=1e-3, atol=1e-5
     )
 
 
