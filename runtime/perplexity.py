@@ -22,6 +22,6 @@ def perplexity(log_prob: float, count: float) -> float:
     return math.exp(min(-log_prob / count, LARGEST_EXPONENT)) if count else 1.0
 
 
-def count_words(target: str) -> int:
-    """The words of a target, its end included."""
+def num_words_and_end(target: str) -> int:
+    """The words of a target, and one more for its end."""
     return len(target.split()) + 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
-from attendant.runtime.perplexity import count_words
+from attendant.runtime.perplexity import num_words_and_end
 from attendant.training.data.config import DataConfig
 from attendant.training.data.distillation import CorpusSoftTargets
 from attendant.training.data.pairs import Pair, num_words
@@ -112,7 +112,7 @@ class PairEncoder:
             for pair, source, target in zip(chunk, source_ids, target_ids, strict=True):
                 if self._stays(pair.source, len(source) - self._append_eos, len(target)):
                     num_kept += 1
-                    self.num_target_words += count_words(pair.target)
+                    self.num_target_words += num_words_and_end(pair.target)
                     yield source, target
         if not num_kept:
             config = self._config

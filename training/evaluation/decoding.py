@@ -73,8 +73,7 @@ def decode_examples(
 
     Args:
         options: of the search; with `attention`, every output keeps its weights: ask for it on chosen examples only.
-        rescorer: chooses among the hypotheses of each search's beam, which are ranked by what they are worth to it; it
-            has the same tokenizers.
+        rescorer: another model with the same tokenizers, by whose probabilities the hypotheses of each beam are ranked.
         progress: called with the number of examples that have just finished.
     """
     sources = model.source_ids([example.source for example in examples])
@@ -117,13 +116,13 @@ def _rescored(
     )
     each = iter(zip((one for _, one in pairs), scored, strict=True))
     return [
-        tuple(sorted((_worth(*next(each), options) for _ in hypotheses), key=lambda one: -one.score))
+        tuple(sorted((_with_probabilities(*next(each), options) for _ in hypotheses), key=lambda one: -one.score))
         for hypotheses in found
     ]
 
 
-def _worth(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingOptions) -> Hypothesis:
-    """A hypothesis with the probabilities that another model gives it."""
+def _with_probabilities(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingOptions) -> Hypothesis:
+    """A hypothesis with the probabilities and the score that another model, `scored`, gives it."""
     log_probs, log_prob = scored[0].token_log_probs, scored[0].log_prob
     score = log_prob / length_penalty(len(log_probs), options.length_penalty)
     return found._replace(token_log_probs=log_probs, log_prob=log_prob, score=score)

@@ -163,7 +163,7 @@ def _statistics(model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[
 
 
 def _how(metric: MetricName, options: DecodingOptions) -> Iterator[str]:
-    """The search, for metrics that one has to do with."""
+    """How the outputs were searched for; nothing for metrics that look at no outputs."""
     if metric not in get_args(PerplexityName):
         yield f"{describe_search(options)}, at most {options.max_length} tokens"
 

@@ -83,14 +83,15 @@ def is_better(
     return (value < best) == (metric in LOWER_IS_BETTER)
 
 
-Taken = tuple[str, Sequence[Sequence[float]], Callable[[Floats64], float]]
+Parts = tuple[str, Sequence[Sequence[float]], Callable[[Floats64], float]]
+"""The rule, the rows and `value_of` of a metric's Statistics."""
 
 
-def _exact_match(outputs: Sequence[str], references: References) -> Taken:
+def _exact_match(outputs: Sequence[str], references: References) -> Parts:
     return "% of examples whose output equals any of its references", _right(outputs, references), _percentage
 
 
-def _wer(outputs: Sequence[str], references: References) -> Taken:
+def _wer(outputs: Sequence[str], references: References) -> Parts:
     rule = "% of examples (words) whose output equals none of the listed references (pronunciations)"
     return rule, [(1.0 - right, one) for right, one in _right(outputs, references)], _percentage
 
@@ -103,7 +104,7 @@ def _right(outputs: Sequence[str], references: References) -> list[tuple[float, 
     ]
 
 
-def _per(outputs: Sequence[str], references: References) -> Taken:
+def _per(outputs: Sequence[str], references: References) -> Parts:
     rows = []
     for output, targets in zip(outputs, references, strict=True):
         symbols = output.split()
@@ -115,14 +116,14 @@ def _per(outputs: Sequence[str], references: References) -> Taken:
     return rule, rows, _percentage
 
 
-def _sacrebleu(metric: SacrebleuMetric, outputs: Sequence[str], references: References) -> Taken:
+def _sacrebleu(metric: SacrebleuMetric, outputs: Sequence[str], references: References) -> Parts:
     # Not public, but what sacrebleu's own significance tests are made of; tests hold the values against corpus_score.
     rows = metric._extract_corpus_statistics(list(outputs), _streams(references))
     rule = f"sacrebleu {metric.get_signature()}"
     return rule, rows, lambda totals: float(metric._compute_score_from_stats(totals.tolist()).score)
 
 
-def _rouge(outputs: Sequence[str], references: References, kind: str) -> Taken:
+def _rouge(outputs: Sequence[str], references: References, kind: str) -> Parts:
     # Imported here: it brings the whole of nltk along, which no other metric needs.
     from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415
 
@@ -144,7 +145,7 @@ class _RougeTokenizer:
         return ROUGE_WORD.findall(text.lower())
 
 
-TAKERS: dict[TextMetricName, Callable[[Sequence[str], References], Taken]] = {
+TAKERS: dict[TextMetricName, Callable[[Sequence[str], References], Parts]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from attendant.runtime.decoding.offline import score_all
-from attendant.runtime.perplexity import count_words, perplexity
+from attendant.runtime.perplexity import num_words_and_end, perplexity
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Floats64, PerplexityName, Statistics
 
@@ -42,7 +42,7 @@ def score_references(model: TextModel, decoded: Sequence[Decoded]) -> ScoredRefe
     pairs = [(decoded[place].source_ids, target) for (place, _), target in zip(texts, targets, strict=True)]
     rows = np.zeros((3, len(decoded)))
     for (place, reference), found in zip(texts, score_all(model.stepper, pairs, model.special_ids), strict=True):
-        rows[:, place] += found.log_prob, len(found.token_log_probs), count_words(reference)
+        rows[:, place] += found.log_prob, len(found.token_log_probs), num_words_and_end(reference)
     return ScoredReferences(rows[0], {"perplexity": rows[1], "word_perplexity": rows[2]})
 
 

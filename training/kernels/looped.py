@@ -47,9 +47,9 @@ def at_every_step(bias: Tensor, num_rows: int, num_steps: int) -> Tensor:
 
 
 class _Steps:
-    """What the steps work on and leave for the end: all inputs, and on the way back the gradients of all products.
+    """What the steps of one looped product share: their inputs and, in the backward pass, the gradients of their y.
 
-    Of matrices for all rows the inputs stand side by side, and so do the matrices: one product is faster than several.
+    Several matrices are joined along I, and so are their inputs: one product is faster than several.
     """
 
     def __init__(self, addends: Tensor, weights: list[Tensor]) -> None:
@@ -60,7 +60,7 @@ class _Steps:
         self.inputs = self.weight.new_empty(num_steps, num_rows, sum(self.sizes))
         self.gradients = addends.new_empty(0)
         self.num_taken = 0
-        self.on_the_way_back: list[int] = []
+        self.steps_with_gradient: list[int] = []
 
     def product(self, step: int, inputs: Sequence[Tensor]) -> Tensor:
         """y_t of x_t, z_t, ...; keeps these."""
@@ -73,20 +73,20 @@ class _Steps:
             found = torch.baddbmm(self.addends[step].unsqueeze(1), kept.unsqueeze(1), self.weight.transpose(1, 2))
         return found.squeeze(1)
 
-    def of_inputs(self, step: int, gradient: Tensor) -> tuple[Tensor, ...]:
+    def input_gradients(self, step: int, gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradients of a step's inputs from that of y_t."""
-        if not self.on_the_way_back or step >= self.on_the_way_back[-1]:  # a way back begins
-            self.gradients, self.on_the_way_back = self.addends.new_empty(self.addends.shape), []
-        self.on_the_way_back.append(step)
+        if not self.steps_with_gradient or step >= self.steps_with_gradient[-1]:  # a backward pass begins
+            self.gradients, self.steps_with_gradient = self.addends.new_empty(self.addends.shape), []
+        self.steps_with_gradient.append(step)
         self.gradients[step] = gradient
         if self.weight.dim() == 2:
             return torch.split(torch.mm(gradient, self.weight), self.sizes, 1)
         with usual_products():
             return torch.split(torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1), self.sizes, 1)
 
-    def of_weights(self) -> tuple[Tensor, ...]:
-        """The gradients of W, U, ..., when those of all y are known that the loss depends on."""
-        for step in set(range(len(self.addends))).difference(self.on_the_way_back):
+    def weight_gradients(self) -> tuple[Tensor, ...]:
+        """The gradients of W, U, ..., from those of all y that the loss depends on."""
+        for step in set(range(len(self.addends))).difference(self.steps_with_gradient):
             self.gradients[step] = 0
         if self.weight.dim() == 2:
             found = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
@@ -98,7 +98,7 @@ class _Steps:
 class _OneStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, steps: _Steps, end: Tensor, *inputs: Tensor) -> Tensor:
-        del end  # ties the step to what comes after all of them
+        del end  # an input for autograd alone: so `_AllSteps` goes back after every step has
         ctx.steps, ctx.step, ctx.dtypes = steps, steps.num_taken, [each.dtype for each in inputs]
         steps.num_taken += 1
         with without_autocast(inputs[0].device):
@@ -107,12 +107,12 @@ class _OneStep(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found = ctx.steps.of_inputs(ctx.step, gradient)
+        found = ctx.steps.input_gradients(ctx.step, gradient)
         return None, None, *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True))
 
 
 class _AllSteps(torch.autograd.Function):
-    """Goes back after all steps have."""
+    """Takes no part in the forward pass. Its backward pass, after that of all steps, gives the weights' gradients."""
 
     @staticmethod
     def forward(ctx: Any, steps: _Steps, addends: Tensor, *weights: Tensor) -> Tensor:
@@ -123,5 +123,5 @@ class _AllSteps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         del gradient  # of nothing
-        found = zip(ctx.steps.of_weights(), ctx.dtypes, strict=True)
+        found = zip(ctx.steps.weight_gradients(), ctx.dtypes, strict=True)
         return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in found)

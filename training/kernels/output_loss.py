@@ -1,7 +1,8 @@
 """The output layer and the loss in one, with their gradients, so that no logits are kept for the way back.
 
-Where the vocabulary is large, the two take most of a step's time and of its memory. Taken apart, they leave autograd
-[N, V] values several times over. Here some rows at a time go all the way, to the gradients, and their logits with them.
+Where the vocabulary is large, the two take most of a step's time and of its memory. Apart from each other, they would
+leave autograd [N, V] values several times over. Here a block of rows goes from inputs to gradients before the next one
+begins, and its logits are not kept.
 
 Shapes: N target positions, H decoder size, V target vocabulary, S source positions.
 """
@@ -18,14 +19,14 @@ from attendant.training.kernels.mixture import Copies, mixed, mixed_in
 from attendant.training.kernels.precision import product_dtype, without_autocast
 
 MIN_ROWS: Final = 256
-"""Fewer at a time would make the products slow."""
+"""Of a block: with fewer the products are slow."""
 
 MAX_BYTES: Final = 24 * 2**20
-"""Of logits at a time, where that leaves rows enough. Memory of 32 MiB and more, glibc gets anew from the kernel each
-time, which takes as long as the work on it."""
+"""Of a block's logits, where that leaves MIN_ROWS. glibc asks the kernel anew for every piece of memory of 32 MiB and
+more, which takes as long as the work on it."""
 
 MAX_CACHED_LOGITS: Final = 2**19
-"""Of them, what goes from logits to gradients at a time on a CPU, within its cache."""
+"""How many of a block's logits become gradients at a time on a CPU: within its cache."""
 
 
 def output_loss(
@@ -120,7 +121,7 @@ class _OutputLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, ()  # they are multiplied where they lie
+        gradients, ctx.gradients = ctx.gradients, ()  # used up: they are multiplied in place
         of_inputs, of_weight, of_bias, of_scores = (None if each is None else each.mul_(gradient) for each in gradients)
         return of_inputs, of_weight, of_bias, None, None, None, None, None, None, of_scores
 
@@ -176,5 +177,8 @@ def _at_mixture(logits: Tensor, copies: Copies, targets: _Targets) -> tuple[Tens
 
 
 def _even(number: int) -> int:
-    """Parts of even size, as ever: sums over parts of another size would be rounded otherwise."""
+    """The even number below or at `number`, at least 2.
+
+    Parts of other sizes would be added up in another order: a training would no longer have the same last bits.
+    """
     return max(2, number // 2 * 2)

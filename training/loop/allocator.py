@@ -28,5 +28,6 @@ def keep_freed_memory() -> bool:
         return False
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    # All from the heap, none by mappings of its own, which end with the tensor; and the heap is never trimmed.
+    # Large blocks come from the heap, not from a mapping each, which would go back to the kernel with its tensor; and
+    # the heap is never trimmed.
     return bool(library.mallopt(M_MMAP_MAX, 0)) and bool(library.mallopt(M_TRIM_THRESHOLD, NEVER))

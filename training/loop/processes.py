@@ -11,12 +11,12 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-# Its functions keep the group that stands when they are first read, as a default of theirs: and so before there is one.
+# Imported before there is a group: its functions take the group of that moment as their default argument, and keep it.
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 LONGEST_WAIT = timedelta(hours=12)
-"""Of the others while the first one prepares data or validates. A process that dies is noticed at once by torchrun."""
+"""How long the others wait while the first one prepares data or validates. torchrun notices a dead process at once."""
 
 
 class Processes:
@@ -53,23 +53,25 @@ class Processes:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
 
     def leave(self) -> None:
-        """Ends the group and its threads, of which nobody else may keep anything: what goes later goes while Python is
-        locked, and where a thread of gloo then waits for Python, both wait for ever.
+        """Destroys the group and its threads.
+
+        Nobody else may keep a reference to the group: whoever drops the last one does so while it holds Python's global
+        lock. A thread of gloo that waits for this lock would then never end, and never be joined.
         """
         if self.is_many and dist.is_initialized():
             dist.destroy_process_group()
 
-    def share(self, model: nn.Module) -> None:
+    def broadcast(self, model: nn.Module) -> None:
         """Gives all processes the first one's weights: their machines may have drawn others from the same seed."""
         if self.is_many:
             for weight in model.state_dict().values():
                 dist.broadcast(weight, src=0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Leaves in each parameter its gradient summed over the processes, all exchanged at once.
+        """Leaves in each parameter its gradient summed over the processes; one exchange for all of them.
 
-        `DistributedDataParallel` would exchange some while others are computed. But it keeps the group of processes: a
-        training that fails would let go of it after `leave`.
+        `DistributedDataParallel` would exchange some while others are computed. But it keeps a reference to the group,
+        which a training that fails would drop only after `leave`.
         """
         if not self.is_many:
             return

@@ -27,7 +27,8 @@ class Gradient:
         loss: of `Objective`, mean over all target tokens of all batches and processes, in nats.
         cross_entropy: likewise, of the true symbols alone: without label smoothing, teachers and coverage.
         norm: of the gradient before it is clipped.
-        overflowed: fp16's range was left, as it happens now and then; the update is left out and the scale lowered.
+        overflowed: the gradient left fp16's range, which is expected now and then: this update is left out, and the
+            loss is scaled by less.
     """
 
     loss: float
@@ -37,7 +38,7 @@ class Gradient:
 
 
 class Objective:
-    """What a model's training makes small."""
+    """The loss that training minimizes."""
 
     def __init__(self, model: Seq2Seq, *, label_smoothing: float, coverage_loss: float = 0.0) -> None:
         """`coverage_loss`: the weight of attention that repeats itself; see `repeated_attention`."""
@@ -49,7 +50,7 @@ class Objective:
         """The smoothed cross-entropy and the coverage loss (training/kernels/loss.py) of the batch's target tokens.
 
         Args:
-            sampling: the probability of an input of the decoder to be its own; see `sampled_inputs`.
+            sampling: the probability that an input of the decoder is drawn from the model; see `sampled_inputs`.
 
         Returns:
             their sum in nats, a scalar; and the cross-entropy of the true symbols alone, of which there is no gradient.
@@ -92,7 +93,7 @@ class Updater:
         device: torch.device,
         processes: Processes,
     ) -> None:
-        processes.share(model)
+        processes.broadcast(model)
         self._objective = Objective(model, label_smoothing=config.label_smoothing, coverage_loss=config.coverage_loss)
         self._parameters = list(model.parameters())
         self._optimizer = optimizer
@@ -132,7 +133,7 @@ class Updater:
         self.scaler.update()
 
     def _clip(self) -> float:
-        """Returns the norm of the gradient as it was."""
+        """Scales the gradient down to the largest norm allowed; returns its norm before that."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         total_norm = nn.utils.get_total_norm(gradients)
         norm = total_norm.item()
@@ -141,7 +142,7 @@ class Updater:
         return norm
 
     def _backward(self, batch: Batch, num_tokens: int, sampling: float) -> tuple[float, float]:
-        """Returns the sums of `Objective`."""
+        """Adds the batch's gradient to the parameters'; returns both values of `Objective`."""
         with make_autocast(self._precision, self._device):
             total, true_total = self._objective(batch, sampling)
         torch.autograd.backward(self.scaler.scale(total / num_tokens))

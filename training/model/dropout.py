@@ -12,13 +12,13 @@ RANGE: Final = 2**16
 
 
 class Dropout(nn.Module):
-    """In training an element is zero with this probability, else larger by as much (Srivastava et al. 2014).
+    """In training an element is zero with probability p, else divided by 1 - p (Srivastava et al. 2014).
 
-    On a CPU, where torch draws a random number after the other, four elements share one of 64 bits: the probability is
-    a multiple of 2^-16.
+    On a CPU, where torch draws one random number after another, each of 64 bits serves four elements: p is rounded to a
+    multiple of 2^-16.
 
     Args:
-        probability: in [0, 1).
+        probability: p, in [0, 1).
     """
 
     def __init__(self, probability: float) -> None:
@@ -34,7 +34,10 @@ class Dropout(nn.Module):
         return self._drop(inputs, _kept(inputs.shape, self.num_dropped).to(inputs.dtype))
 
     def looped(self, like: Tensor, num_steps: int) -> Callable[[Tensor], Tensor]:
-        """The same for one step after the other of a loop, each of `like`'s shape and type."""
+        """`forward` for the steps of a loop, whose inputs [...] have the shape and type of `like`.
+
+        Their random numbers are drawn at once.
+        """
         if not self._drops or like.device.type != "cpu":
             return self.forward
         kept = iter(_kept((num_steps, *like.shape), self.num_dropped).to(like.dtype).unbind())
@@ -49,7 +52,7 @@ class Dropout(nn.Module):
 
 
 def _kept(shape: tuple[int, ...], num_dropped: int) -> Tensor:
-    """Which elements of a tensor on the CPU are kept, from torch's global generator."""
+    """Which elements are kept, [*shape] bool on the CPU, drawn from torch's global generator."""
     num_elements = torch.Size(shape).numel()
     words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
     return (words.view(torch.int16)[:num_elements] >= num_dropped - RANGE // 2).view(shape)

@@ -17,13 +17,14 @@ from attendant.training.model.config import ModelConfig, ReadoutKind
 
 
 class Readout(nn.Module):
-    """A vector [..., P] of contexts [..., C], decoder states [..., H] and embedded previous symbols [..., E]."""
+    """Makes of a context, a decoder state and the embedded previous symbol the vector that makes the prediction."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
 
     @abstractmethod
-    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor: ...
+    def forward(self, context: Tensor, hidden: Tensor, embedded: Tensor) -> Tensor:
+        """[..., P] from contexts [..., C], decoder states [..., H] and embedded symbols [..., E]."""
 
     def loop(self, num_rows: int, num_steps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """`forward` for the steps of a loop of training, of [R, C], [R, H] and [R, E]; R is `num_rows`."""

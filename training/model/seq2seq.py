@@ -102,10 +102,11 @@ class Seq2Seq(nn.Module):
         *,
         keep_attention: bool = False,
     ) -> Forced:
-        """`forward` up to the output layer, of N = B T positions where all are wanted.
+        """`forward` up to the output layer, of N = B T positions where all are wanted: readouts [N, P].
 
         Args:
-            keep_attention: its weights are wanted.
+            source_ids, source_lengths, previous_ids, positions: as `forward` takes them.
+            keep_attention: the attention's weights are returned too.
         """
         encoded = self.encode(source_ids, source_lengths)
         embedded = self.dropout(self.target_embedding(previous_ids))

@@ -107,7 +107,7 @@ class Schedule:
                 return rise * (config.final_factor + (1.0 - config.final_factor) * left)
 
     def plateau_fall(self, num_flat: int) -> float:
-        """What a validation multiplies plateau's rate by: the last of `num_flat` in a row that brought nothing."""
+        """What a validation multiplies plateau's rate by, after `num_flat` in a row without a new best."""
         falls = self._config.kind == "plateau" and num_flat > 0 and num_flat % (self._config.patience + 1) == 0
         return self._config.factor if falls else 1.0
 

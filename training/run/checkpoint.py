@@ -105,8 +105,8 @@ def publish_checkpoint(
             _save(tensors, folder / file)
         content = content | {"sha256": {file: sha256_of(folder / file) for file in files}}
         write_json(folder / STATE_FILE, content)
-    # `last` first: a run that dies in between resumes from a state that knows of the better value, and `best` would
-    # then stay behind for ever. With `best` first, a resumed run meets the same validation again.
+    # `best` first: a run that dies in between is resumed from the former state, and comes to the same validation again.
+    # With `last` first it would resume from a state that knows the better value already, and `best` would never follow.
     for link in (BEST, LAST) if best else (LAST,):
         _link(run.checkpoints / link, name)
     flush_to_disk(run.checkpoints)

@@ -18,10 +18,10 @@ SYMBOLS = "source_symbols"
 """The source tensor [B, S] int64 that holds what can be copied."""
 
 NOTHING = 2 * IMPOSSIBLE
-"""Score of padding, and of what is never generated: so low that even an impossible symbol stays what it is."""
+"""Score of padding and of BOS: so far below IMPOSSIBLE that mixing it in changes no logit at all."""
 
 LEAST_SHARE = 1e-30
-"""Of the attention: less counts as this much, so that its logarithm is finite."""
+"""The least share of the attention that counts: a smaller one is taken for this, so that its logarithm is finite."""
 
 
 class Copying(nn.Module):

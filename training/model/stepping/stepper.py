@@ -1,8 +1,7 @@
 """A torch model as a Stepper: what training validates with, and what an export is compared with. Ensembles likewise."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +124,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             model.train()
 
 
-def _take(tensors: Any, indices: Tensor) -> dict[str, Tensor]:
+def _take(tensors: Mapping[str, Tensor], indices: Tensor) -> dict[str, Tensor]:
     return {name: tensor.index_select(0, indices) for name, tensor in tensors.items()}
 
 

@@ -102,7 +102,7 @@ def test_alone_it_is_itself() -> None:
     assert alone.sums([1.5, 2.0]) == alone.of_first([1.5, 2.0]) == [1.5, 2.0]
     assert alone.any(True) and not alone.any(False)
     model, state = torch.nn.Linear(1, 1), torch.get_rng_state()
-    alone.share(model)
+    alone.broadcast(model)
     alone.sum_gradients(model.parameters())
     assert all(weight.grad is None for weight in model.parameters())
     assert torch.equal(alone.gather(state)[0], state)
