@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 
 class Said:
-    """What was written meanwhile."""
+    """What was written to standard error; known when the context has ended."""
 
     text = ""
 
 
 _saved: list[int] = []
-"""What standard error really is, while it is kept."""
+"""Descriptors of the real standard error, while native code writes to a buffer instead."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""The weights of a checkpoint, and how those of recurrent layers are called in it and in ours."""
+"""The weights of a checkpoint, and how those of recurrent layers are called in it and in ours.
+
+Shapes: H hidden size, G gates.
+"""
 
 import pickle
 import re
@@ -29,7 +32,7 @@ class Weights:
         return found.float()
 
     def cell(self, ours: str, theirs: str) -> dict[str, Tensor]:
-        """One direction of a recurrent layer, whose gates stand in torch's order.
+        """The tensors [G H, ...] of one direction of a recurrent layer, by our names; their gates are in torch's order.
 
         Args:
             ours: the layer's name.
@@ -38,7 +41,7 @@ class Weights:
         return {f"{ours}.{part}_l0": self.take(theirs.format(part)) for part in PARTS}
 
     def encoder(self, theirs: str, *, num_layers: int, bidirectional: bool) -> dict[str, Tensor]:
-        """An encoder of torch's.
+        """The tensors of all layers of an encoder that is one of torch's recurrent modules.
 
         Args:
             theirs: its name.
@@ -51,7 +54,7 @@ class Weights:
         return found
 
     def decoder(self, theirs: Iterable[str]) -> dict[str, Tensor]:
-        """A decoder's layers, each by the name of its parts."""
+        """The tensors of a decoder's layers, given the name of each layer's parts."""
         found: dict[str, Tensor] = {}
         for layer, name in enumerate(theirs):
             found |= self.cell(f"decoder.cells.{layer}.rnn", name)

@@ -31,6 +31,7 @@ class ExportableBundle(Exportable):
         return self.bundle.manifest.special_ids
 
     def graphs(self) -> TracedPair:
+        """The bundle's own. Raises UserError: it was published without fp32."""
         pair = self.bundle.manifest.graphs.get("fp32")
         if pair is None:
             raise UserError(f"the bundle {self.bundle.path} has no fp32 graphs to make others of: export its run")

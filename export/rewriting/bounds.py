@@ -29,7 +29,7 @@ BOUNDED_BY_ONE = frozenset({"Tanh", "Sigmoid", "Softmax"}) | RECURRENT
 MOVING = frozenset(
     {"Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Split", "GatherElements", "Gather", "Transpose"}
 )
-"""They move the values of their first input about: the largest of all features holds wherever those come to stand."""
+"""They only move the values of their first input: the largest bound of its features holds for every feature."""
 
 COMBINING: Mapping[str, Callable[[Sequence[float]], float]] = {
     "Add": sum,
@@ -106,10 +106,10 @@ class Bounds:
 
 
 class Magnitudes(Bounds):
-    """Goes on through the products: |x W| <= |x| times the largest sum of |W| over a column."""
+    """Bounds of products, too, where `Bounds` tells none: |x W| <= |x| times the largest sum of |W| over a column."""
 
     def inside(self, node: ir.Node) -> float | None:
-        """The largest |x| of what a node multiplies and adds up before anything bounds it; without a product's bias."""
+        """The largest |x| of a node's products and their sums, before an activation; without a product's bias."""
         if node.op_type not in RECURRENT:
             product = self._without_bias(node)
             return None if product is None else float(product.max())

@@ -83,7 +83,7 @@ def _storage(tensor: StateTensor, dtype: ir.DataType) -> str:
 
 
 def _adds_up(output: ir.Value) -> bool:
-    """Whether a state's next value is a sum, which may be one of the state itself and something more."""
+    """Whether a state's next value is a sum: perhaps of the state itself and of what a step adds to it."""
     waiting = [output]
     while waiting:
         value = waiting.pop()

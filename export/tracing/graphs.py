@@ -41,7 +41,7 @@ class _StateGraph(nn.Module):
 
 
 class EncoderGraph(_StateGraph):
-    """Ids [B, S] int64 and lengths [B] int64 of sources -> the state tensors, in order."""
+    """From ids [B, S] int64 and lengths [B] int64 of sources to the state tensors, in order."""
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         encoded = self.model.encode(source_ids, source_lengths)

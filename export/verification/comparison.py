@@ -121,6 +121,6 @@ def _mean_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def tensor_name(key: str) -> str:
-    """`memory` of the encoder and each step's `hidden` are tensors of their own; the steps' are taken together."""
+    """The tensor that a trace's key stands for: "encoder/memory"; "step/hidden" of every step's."""
     moment, _, name = key.partition("/")
     return f"encoder/{name}" if moment == "encoder" else f"step/{name}"

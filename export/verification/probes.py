@@ -110,9 +110,9 @@ def trace_probes(
 
     Args:
         graphs: what the stepper runs, or stands for: their shapes tell which tensors have an axis of source positions.
-        started_from: another stepper's traces of the same probes, from whose row tensors every step then starts. So a
-            step's own error is seen, and not what a chaotic recurrence makes of the errors before it. (How those add
-            up is seen by the decodings.)
+        started_from: another stepper's traces of the same probes, from whose row tensors every step then starts. What
+            differs is then the step's own error, not the errors before it, which a recurrence may amplify. (How errors
+            add up is seen by the decodings.)
 
     Returns:
         One trace per probe, in order.

@@ -27,8 +27,8 @@ def special_ids(start_id: int) -> SpecialIds:
 
 
 GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "ByteLevel"})
-"""Of the library, those whose text of the first tokens is how the text of all of them begins. Of bytes: but for a
-character that is not whole."""
+"""The library's decoders for which the text of the first tokens is a prefix of the text of all of them; ByteLevel's
+is but for a last character that is incomplete."""
 
 JOINER = "\u200d"
 
@@ -56,8 +56,8 @@ class Tokenizer:
     """One side's vocabulary. Thread-safe: nothing changes after construction.
 
     Attributes:
-        grows: the text of the first tokens is how the text of all of them begins.
-        combines: a token may add to the character that the one before it ended with.
+        grows: the text of the first tokens is a prefix of the text of all of them.
+        combines: a token may change the character that the one before it ended with.
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
@@ -91,6 +91,7 @@ class Tokenizer:
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
+        """Of the library's JSON. Raises ValueError: it is none, or as the constructor says."""
         try:
             library = LibraryTokenizer.from_str(text)
         except BaseException as error:  # the library raises plain Exception for every malformed file, or panics
@@ -100,7 +101,7 @@ class Tokenizer:
         return cls(library)
 
     def check_encoding(self) -> None:
-        """Tokenizes what no vocabulary is ready for.
+        """Tokenizes PROBES, which no vocabulary covers.
 
         Raises:
             ValueError: it can't, or makes far more of a text than the text is long.
@@ -117,12 +118,13 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
+        """As `from_text`, of a file. Raises OSError too: it can't be read."""
         return cls.from_text(path.read_text(encoding="utf-8"))
 
     def bound_cache(self, num_words: int) -> None:
-        """How many words the library may remember with their merges; by default 10,000, of 8 KiB each at most.
+        """Sets how many words the library may remember with their merges; its default is 10,000, of up to 8 KiB each.
 
-        For texts of strangers.
+        For a tokenizer that is given texts of strangers, who would otherwise decide how much memory it takes.
         """
         model = self._library.model
         if isinstance(model, models.BPE | models.Unigram):
@@ -149,11 +151,11 @@ class Tokenizer:
         return [_as_text(encoding.ids) for encoding in encodings]
 
     def max_characters(self, num_tokens: int) -> int:
-        """How long a text may be that is no longer than so many tokens.
+        """Characters of a text that may still have no more than `num_tokens` tokens; longer texts are not tokenized.
 
-        A token stands for no more characters than the longest symbol has, and a blank beside it, each of which the
-        normalization may have composed. What a word tokenizer does not know may be longer: there it is a limit to what
-        is taken, of words that are longer on the average than the longest one it knows.
+        A token stands for no more characters than the longest symbol has and a blank beside it, and normalization may
+        have composed each of them of MAX_COMPOSED. Only words that a word tokenizer does not know are not bounded so: a
+        text is refused though its tokens are few if its words are on average longer than the longest known one.
         """
         return num_tokens * MAX_COMPOSED * (self._longest + 1)
 
@@ -187,7 +189,7 @@ class Tokenizer:
         return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def words_of(self, text: str) -> list[str]:
-        """What stands in a text where each of its tokens does: also where the token is UNK."""
+        """The part of the text that each of its tokens stands for, whether the token is known or UNK."""
         encoding = self._library.encode(text, add_special_tokens=False)
         # Some tokenizers count the blank before a word as part of it; a blank alone is what stands there.
         return [text[begin:end].strip() or text[begin:end] for begin, end in encoding.offsets]

@@ -53,8 +53,8 @@ class StepReport(Generic[Key]):
         finished: the requests that ended, with their hypotheses; they have left the batch.
         progress: what has become certain of the answers of those that stream and go on.
         num_rows: rows that were stepped.
-        useful_cells, computed_cells: attention cells (row x source position) that meant something, and that were
-            computed: their ratio is the waste of padding.
+        useful_cells, computed_cells: attention cells (row x source position) of valid positions, and all that were
+            computed; the rest is padding.
         seconds: phase -> duration; phases are step (the graph), search and select.
     """
 
@@ -82,9 +82,10 @@ class RunningBatch(Generic[Key]):
         self._searches: dict[int, BeamSearch[Key]] = {}
         self._state: DecoderState | None = None
         self._previous_ids: Ids = np.empty(0, np.int64)
-        # All rows, 0, 1, 2, ..., as the very array that a search has had since they were in order.
+        # np.arange(num_rows), and the very array that a lone search has as its `rows` since they were in order: as long
+        # as it is the same array, nothing needs to be selected.
         self._in_order: Ids = self._previous_ids
-        # Of the next step, once they are known.
+        # `attention_cells` of the state; None: not counted yet.
         self._cells: tuple[int, int] | None = None
 
     @property

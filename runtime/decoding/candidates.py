@@ -37,7 +37,7 @@ class Candidates:
 
     @classmethod
     def of_rows(cls, ids: Ids, log_probs: Floats, rows: Ids) -> "Candidates":
-        """Copies the candidates of these rows, which may repeat."""
+        """Copies the candidates [R, K] of rows [R'], which may be repeated."""
         log_probs = log_probs[rows]
         return cls(ids[rows], log_probs, log_probs.astype(np.float64))
 

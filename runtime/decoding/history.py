@@ -17,7 +17,7 @@ class History:
     """Arrays [R, W] of symbols and their log-probabilities, and the attention behind them where it is kept.
 
     All hypotheses write their symbol of a step into the same column; each began at the column of its own first step.
-    Those that are extended or reordered move their whole row, which costs less than following pointers at the end.
+    Reordering them copies whole rows, which costs less than keeping each step's parents and following them at the end.
 
     Attributes:
         step: the one that comes next.
@@ -30,8 +30,8 @@ class History:
         self._first = 0
         self._tokens = np.empty((0, MIN_WIDTH), np.int32)
         self._log_probs = np.empty((0, MIN_WIDTH), np.float32)
-        # Where each hypothesis stood before each step [R, W], and the attention of each step [R then, S]; both mean
-        # something only while somebody needs attention.
+        # The row that each hypothesis had before each step [R, W], and each step's attention [its rows, S]; kept only
+        # while somebody needs attention.
         self._places = np.empty((0, MIN_WIDTH), np.int32)
         self._attention: list[Floats | None] = []
         self.attends = False
@@ -81,7 +81,7 @@ class History:
         self.step += 1
 
     def keep(self, rows: Ids | NDArray[np.bool_]) -> None:
-        """Keeps these hypotheses, by a mask or, in this order and possibly repeated, by place."""
+        """Keeps these hypotheses: a mask [R] bool, or rows [R'] in this order, which may be repeated."""
         if rows.dtype == np.bool_:
             rows = rows.nonzero()[0]
         self._tokens, self._log_probs = self._tokens.take(rows, axis=0), self._log_probs.take(rows, axis=0)
@@ -89,12 +89,12 @@ class History:
             self._places = self._places.take(rows, axis=0)
 
     def tokens(self, row: int, begin: int) -> list[int]:
-        """Those of a hypothesis from its first step on."""
+        """The symbols of the hypothesis at `row` from step `begin`, its first, on."""
         found: list[int] = self._tokens[row, begin - self._first : self.step - self._first].tolist()
         return found
 
     def log_probs(self, row: int, begin: int) -> list[float]:
-        """Of its tokens."""
+        """The log-probabilities of these symbols."""
         found: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
         return found
 

@@ -104,7 +104,7 @@ class StateScope:
         return HeldTensors(self._allocate(sizes), self._axes, Lease(None), sizes, sizes)
 
     def of_arrays(self, arrays: Mapping[str, Array], width: int) -> HeldTensors:
-        """What somebody put in a state's place, copied to the device."""
+        """Tensors of a state, [N, ...] or [N, S, ...] by name, copied to the device in exactly these sizes."""
         count = len(next(iter(arrays.values())))
         held = self.new(count, width)
         for name, tensor in held.tensors.items():

@@ -40,7 +40,7 @@ class UploadedIds:
         self.tensor.write(self._there)
 
     def write(self, ids: Ids | None) -> None:
-        """Ids of at most the tensor's shape; None: none. What is beyond them is filled up."""
+        """Takes ids int64 of at most the tensor's shape, along each axis; the rest is filled. None: all is filled."""
         wanted = np.full(self._there.shape, self._fill, np.int64)
         if ids is not None:
             wanted[tuple(slice(size) for size in ids.shape)] = ids

@@ -156,7 +156,7 @@ class DeviceStepper:
         return output, DecoderState(stepped, shared, state.source_lengths, state.row_sources)
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        """The state of `rows` in that order. What stays as it is is shared with `given`, not copied."""
+        """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied."""
         state = state_of(given)
         if np.array_equal(rows, np.arange(state.num_rows)):
             return state

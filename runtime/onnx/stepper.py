@@ -117,7 +117,7 @@ class OnnxStepper:
         )
 
     def _encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
-        """The same, all sources in one call."""
+        """Encodes sources in one call, in the order given, whatever their lengths."""
         source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
         names = [*self._row_names, *self._source_names]
         values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})
@@ -160,7 +160,7 @@ class OnnxStepper:
         return output, _with_rows(state, row_tensors, state.row_sources)
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
-        """The state of `rows` in that order. What stays as it is is shared with `state`, not copied.
+        """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied.
 
         Slots of sources that leave stay empty until they are taken, or too many.
         """

@@ -108,8 +108,8 @@ class Activations:
         """The codes of a value as int8, with the zero at 0, in steps of one size."""
         codes = self.uniform(value)
         none = self._editor.add_constant(np.int8(0), "none")
+        # None where a node has moved the codes, as bytes, from where they were made.
         made = made_by(codes.value, "QuantizeLinear")
-        # None: moved, as bytes, from where they were made.
         inputs = [self.values(codes.value, 1.0), self.number(1.0)] if made is None else list(made.inputs[:2])
         return replace(codes, value=self._editor.add("QuantizeLinear", [*inputs, none]))
 
