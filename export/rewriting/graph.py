@@ -92,6 +92,27 @@ class GraphBuilder:
         self.graph.append(ir.node(operator, inputs, attributes, domain=domain, outputs=outputs, name=outputs[0].name))
         return outputs
 
+    def multiply_integers(
+        self,
+        codes: ir.Value,
+        matrix: ir.Value,
+        codes_scale: ir.Value,
+        matrix_scale: ir.Value,
+        codes_zero: ir.Value,
+        bias: ir.Value | None = None,
+    ) -> ir.Value:
+        """codes_scale * matrix_scale * (codes - codes_zero) matrix + bias, float32 [..., N]: a node of ONNX Runtime's.
+
+        Args:
+            codes: [..., K] uint8; codes_zero: [] uint8.
+            matrix: [K, N] int8, or [B, K, N].
+            codes_scale: [] float32; matrix_scale: [] or [N] float32.
+            bias: [N] float32; None: there is none.
+        """
+        last = [] if bias is None else [None, bias]
+        inputs = [codes, matrix, codes_scale, matrix_scale, codes_zero, *last]
+        return self.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED)
+
     def add_constant(self, values: Array | np.generic, name: str) -> ir.Value:
         """A new constant of the shape and dtype of `values`; `name` is made unique."""
         name = self.unique(name)

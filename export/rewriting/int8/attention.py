@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, made_by, operand, size_of
+from attendant.export.rewriting.graph import GraphEditor, made_by, operand, size_of
 from attendant.export.rewriting.int8.activations import Activations, Codes
 
 WEIGHT_STEP: Final = 1 / 255
@@ -135,9 +135,8 @@ def _replace_scores(
     transposed = made_by(node.inputs[1], "Transpose")
     assert transposed is not None and transposed.attributes.get_ints("perm", ()) == (0, 2, 1)
     queries = activations.uniform(operand(transposed))
-    scales = [activations.number(float(queries.steps[0])), activations.number(keys.step)]
-    inputs = [queries.value, given[keys.name], *scales, activations.zero]
-    scores = step.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED)
+    scales = activations.number(float(queries.steps[0])), activations.number(keys.step)
+    scores = step.multiply_integers(queries.value, given[keys.name], *scales, activations.zero)
     if keys.scale is not None:
         scores = step.add("Mul", [scores, step.add("Unsqueeze", [given[keys.scale], step.integers(1)])])
     if queries.row_scale is not None:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from attendant.export.rewriting.graph import CONTRIBUTED, GraphEditor, constant, made_by, operand
+from attendant.export.rewriting.graph import GraphEditor, constant, made_by, operand
 from attendant.export.rewriting.int8.activations import Activations, Codes
 
 LARGEST_WEIGHT: Final = 127
@@ -55,17 +55,16 @@ def multiply(
     """The value x W + b float32 [..., N] of the codes of x, a matrix [K, N] and a bias [N]."""
     weights, scales = quantized(matrix.astype(np.float64) * codes.steps[:, None])
     added = None if bias is None else editor.add_constant(bias.astype(np.float32), f"{name}.bias")
-    inputs = [
+    factors = (
         codes.value,
         editor.add_constant(weights, f"{name}.codes"),
         activations.number(1.0),
         editor.add_constant(scales, f"{name}.scales"),
         activations.zero,
-    ]
+    )
     if codes.row_scale is None:
-        last = [None, added] if added is not None else []
-        return editor.add("MatMulIntegerToFloat", [*inputs, *last], domain=CONTRIBUTED)
-    scaled = editor.add("Mul", [editor.add("MatMulIntegerToFloat", inputs, domain=CONTRIBUTED), codes.row_scale])
+        return editor.multiply_integers(*factors, added)
+    scaled = editor.add("Mul", [editor.multiply_integers(*factors), codes.row_scale])
     return editor.add("Add", [scaled, added]) if added is not None else scaled
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from attendant.export.rewriting.graph import CONTRIBUTED, GraphBuilder
+from attendant.export.rewriting.graph import GraphBuilder
 from attendant.export.rewriting.int8.activations import LARGEST_CODE, ZERO
 from attendant.export.rewriting.int8.products import Matrix, quantized
 
@@ -53,9 +53,9 @@ class ScanBody(GraphBuilder):
         self._states[before] = before
         weights, scales = quantized(matrix)
         joined = self.add("Concat", [inputs, before], axis=-1)
-        factors = [joined, self.add_constant(weights, "weights"), self._one, self.add_constant(scales, "scales")]
-        biased = [*factors, self._zero, None, self.add_constant(bias.astype(np.float32), "bias")]
-        hidden = self._cell(self, self.add("MatMulIntegerToFloat", biased, domain=CONTRIBUTED))
+        factors = joined, self.add_constant(weights, "weights"), self._one, self.add_constant(scales, "scales")
+        sums = self.multiply_integers(*factors, self._zero, self.add_constant(bias.astype(np.float32), "bias"))
+        hidden = self._cell(self, sums)
         after = self.add("QuantizeLinear", [hidden, self._step, self._zero])
         self.set_state(before, after)
         # One name can't be two of the body's outputs.
