@@ -107,6 +107,15 @@ class BatchPlan:
         return cuts
 
 
+def all_batches(corpus: Corpus, config: BatchConfig) -> list[NDArray[np.int64]]:
+    """Batches that have every pair once, each [B] int64 indices of pairs; the same ones each time.
+
+    Raises:
+        UserError: a pair alone is beyond the budget.
+    """
+    return BatchPlan(corpus, config, seed=0).epoch(0)
+
+
 def collate(corpus: Corpus, indices: NDArray[np.int64] | Sequence[int], start_id: int) -> Batch:
     """Pads pairs into one batch.
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.distillation import open_soft_targets, positions_of, store_soft_targets
 from attendant.training.data.training_split import TrainingSplit
@@ -87,7 +87,7 @@ def _soft_targets(
     """Positions [n], their K most probable symbols [n, K] and those symbols' probabilities [n, K], which add up to 1,
     batch by batch; `advance` is called with each n.
     """
-    for indices in BatchPlan(corpus, recipe.batches, seed=0).epoch(0):
+    for indices in all_batches(corpus, recipe.batches):
         batch = collate(corpus, indices, ensemble.start_id).to(device)
         log_probs = ensemble(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
         values, ids = log_probs.topk(num_symbols, -1)

@@ -8,7 +8,7 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.perplexity import perplexity
-from attendant.training.data.batches import BatchPlan, collate
+from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.decoding import Decoded, TextModel, decode_examples
@@ -63,7 +63,7 @@ class Validator:
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:
         """The sum over all target tokens, and their number."""
         total, num_tokens = 0.0, 0
-        for indices in BatchPlan(self.corpus, self.recipe.batches, seed=0).epoch(0):
+        for indices in all_batches(self.corpus, self.recipe.batches):
             batch = collate(self.corpus, indices, model.start_id).to(device)
             logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, batch.positions)
             total += smoothed_cross_entropy(logits, batch.target_ids, label_smoothing=0.0).item()

@@ -54,7 +54,7 @@ def build_numbers(directory: Path, announce: Announce) -> None:
         pairs: list[Pair] = []
         while len(pairs) < count:
             figures, words = _draw(generator)
-            if words not in taken and num_words(words) in lengths:
+            if words not in taken and num_spoken_words(words) in lengths:
                 taken.add(words)
                 pairs.append(_directed(figures, words, generator))
         write_pairs(directory / f"{name}.tsv", pairs)
@@ -89,7 +89,7 @@ def year(number: int) -> str:
     return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
 
 
-def num_words(spoken: str) -> int:
+def num_spoken_words(spoken: str) -> int:
     """How many words a spoken form has; `thirty-one` is two."""
     return len(re.findall(r"\w+", spoken))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from attendant.training.data.fetch import numbers
-from attendant.training.data.fetch.numbers import build_numbers, cardinal, num_words, ordinal, year
+from attendant.training.data.fetch.numbers import build_numbers, cardinal, num_spoken_words, ordinal, year
 from attendant.training.data.pairs import Pair
 
 
@@ -74,7 +74,9 @@ def test_every_pair_has_figures_and_words_in_both_directions(splits: dict[str, l
 
 def test_lengths_beyond_those_of_training_are_held_out(splits: dict[str, list[Pair]]) -> None:
     # As read, a number may have an `and` for each of its hundreds.
-    lengths = {name: [num_words(in_words(pair).replace(" and ", " ")) for pair in splits[name]] for name in splits}
+    lengths = {
+        name: [num_spoken_words(in_words(pair).replace(" and ", " ")) for pair in splits[name]] for name in splits
+    }
     assert max(lengths["train"] + lengths["short"]) == 20
     assert set(lengths["validation"]) == {21}
     assert min(lengths["test"]) == 22 and max(lengths["test"]) > 26
