@@ -183,8 +183,7 @@ class _Draft:
     def _choose_golden(self, stepper: BundleStepper) -> None:
         self.say(f"choosing golden examples of {stepper.precision}")
         bundle = self._draft_bundle()
-        sources = self.exportable.encoder_sources() or _random_sources(bundle.manifest)
-        self.golden += choose_golden(bundle, stepper, sources)
+        self.golden += choose_golden(bundle, stepper, self.exportable.sources or _random_sources(bundle.manifest))
 
     def _reference(self, stepper: BundleStepper) -> Reference | None:
         """On the origin's held-out sources; the origin's own where there are none."""
@@ -221,6 +220,8 @@ class _Draft:
 
 
 def _random_sources(manifest: Manifest) -> list[list[int]]:
-    random = np.random.default_rng(0)
-    longest = min(12, manifest.limits.max_source_tokens) + manifest.source.append_eos
-    return [random_source(manifest, int(random.integers(2, longest + 1)), random) for _ in range(NUM_TRIED)]
+    """Ids as requests give them, without EOS."""
+    random, end = np.random.default_rng(0), int(manifest.source.append_eos)
+    longest = min(12, manifest.limits.max_source_tokens) + end
+    sources = [random_source(manifest, int(random.integers(2, longest + 1)), random) for _ in range(NUM_TRIED)]
+    return [source[: len(source) - end] for source in sources]

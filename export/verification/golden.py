@@ -7,7 +7,7 @@ from attendant.export.verification.margins import outcomes_under_noise
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.golden import GoldenExample
 from attendant.runtime.bundle.manifest import Manifest, Precision
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
@@ -32,13 +32,14 @@ def choose_golden(
 
     Args:
         bundle: a draft, whose golden examples are not looked at.
-        sources: source ids as the encoder takes them, EOS included where the bundle appends it.
+        sources: ids as a request gives them, without EOS; what a request may not give is left out.
 
     Raises:
         VerificationFailed: no source has a clear margin: the model's outcomes are ties.
     """
     manifest, margin = bundle.manifest, MARGIN[stepper.precision]
     candidates = [source for source in sources if _can_be_asked_for(source, manifest)][:NUM_TRIED]
+    encoded = [bundle.source_ids(source) for source in candidates]
     for length in MAX_LENGTHS:
         examples: list[GoldenExample] = []
         for beam_size in (1, min(GOLDEN_BEAM_SIZE, manifest.limits.max_beam_size)):
@@ -47,13 +48,13 @@ def choose_golden(
                 length_penalty=manifest.decoding.length_penalty,
                 max_length=min(length, manifest.limits.max_target_tokens),
             )
-            outcomes = outcomes_under_noise(stepper, candidates, options, manifest.special_ids, margin)
-            kept = [source for source, tokens in zip(candidates, outcomes, strict=True) if len(tokens) == 1][:NUM_KEPT]
-            found = decode_all(stepper, kept, options, manifest.special_ids) if kept else []
+            outcomes = outcomes_under_noise(stepper, encoded, options, manifest.special_ids, margin)
+            kept = [place for place, tokens in enumerate(outcomes) if len(tokens) == 1][:NUM_KEPT]
+            found = decode_all(stepper, [encoded[place] for place in kept], options, manifest.special_ids)
             examples += [
                 GoldenExample(
                     precision=stepper.precision,
-                    source_tokens=tuple(bundle.source_tokenizer.tokens_of(_text_ids(source, manifest))),
+                    source_tokens=tuple(bundle.source_tokenizer.tokens_of(candidates[place])),
                     beam_size=beam_size,
                     length_penalty=options.length_penalty,
                     max_length=options.max_length,
@@ -61,7 +62,7 @@ def choose_golden(
                     score=hypotheses[0].score,
                     log_prob=hypotheses[0].log_prob,
                 )
-                for source, hypotheses in zip(kept, found, strict=True)
+                for place, hypotheses in zip(kept, found, strict=True)
             ]
         if examples:
             return tuple(examples)
@@ -71,14 +72,8 @@ def choose_golden(
     )
 
 
-def _text_ids(source: Sequence[int], manifest: Manifest) -> list[int]:
-    """The source as a request gives it."""
-    return list(source[:-1]) if manifest.source.append_eos and source[-1] == EOS_ID else list(source)
-
-
 def _can_be_asked_for(source: Sequence[int], manifest: Manifest) -> bool:
     """Whether a request could give this source by its tokens, within the limits."""
-    ids = _text_ids(source, manifest)
-    return 0 < len(ids) <= manifest.limits.max_source_tokens and all(
-        token_id == UNK_ID or token_id >= len(SPECIAL_TOKENS) for token_id in ids
+    return 0 < len(source) <= manifest.limits.max_source_tokens and all(
+        token_id == UNK_ID or token_id >= len(SPECIAL_TOKENS) for token_id in source
     )

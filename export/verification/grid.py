@@ -99,14 +99,14 @@ class GridComparison:
         return agreement
 
     def compare_decodings(self, tolerance: float | None = None) -> DecodingReport:
-        """Decodes on both sides; see `compare_decodings` below."""
+        """As `decoding_report`, of sources that the plan asks for: real ones as far as there are, else random ones."""
         plan = self.plan
         self.say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
-        # Real sources where there are enough, three of four; random ones for the rest.
+        # Three of four are real where there are enough.
         sources = [list(source) for source in self.real_sources[: plan.num_decoded * 3 // 4]]
         lengths = self._random.choice(np.array(plan.source_lengths), plan.num_decoded - len(sources))
         sources += [random_source(self.manifest, int(length), self._random) for length in lengths]
-        return compare_decodings(plan, self.manifest, self.stepper, self.reference, sources, tolerance)
+        return decoding_report(plan, self.manifest, self.stepper, self.reference, sources, tolerance)
 
     def refuse(self, lines: Sequence[str]) -> None:
         """Raises VerificationFailed where there are lines that say what differs."""
@@ -147,7 +147,7 @@ class GridComparison:
         )
 
 
-def compare_decodings(
+def decoding_report(
     plan: VerificationPlan,
     manifest: Manifest,
     stepper: Stepper,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attendant.export.verification.grid import compare_decodings
+from attendant.export.verification.grid import decoding_report
 from attendant.export.verification.margins import NoisyStepper, outcomes_under_noise
 from attendant.export.verification.plan import TOLERANCE, VerificationPlan
 from attendant.runtime.bundle.bundle import open_bundle
@@ -63,10 +63,10 @@ def test_other_tokens_without_a_tie_are_no_excuse(tiny_bundle_path, tiny_stepper
     manifest = open_bundle(tiny_bundle_path).manifest
     plan = VerificationPlan(beam_sizes=(1, 3), num_alone=0, max_length=8)
     sources = [[4, 5, 3], [6, 3], [7, 7, 4, 3], [5, 3]]
-    same = compare_decodings(plan, manifest, tiny_stepper, tiny_stepper, sources, TOLERANCE)
+    same = decoding_report(plan, manifest, tiny_stepper, tiny_stepper, sources, TOLERANCE)
     assert same.tokens.num_identical == same.tokens.num_compared == 8
     assert same.token_lines == ()
-    wrong = compare_decodings(
+    wrong = decoding_report(
         plan, manifest, Biased(tiny_stepper, 30.0, np.random.default_rng(0)), tiny_stepper, sources, TOLERANCE
     )
     assert wrong.tokens.num_identical < 8
@@ -80,7 +80,7 @@ def test_a_tie_is_excused(tiny_bundle_path) -> None:
     tied = Tied(FakeStepper(vocabulary_size=12), 0.0, np.random.default_rng(0))
     other = Tied(FakeStepper(vocabulary_size=12), 1e-6, np.random.default_rng(0))
     plan = VerificationPlan(beam_sizes=(1,), num_alone=0, max_length=3)
-    report = compare_decodings(plan, manifest, other, tied, SOURCES, TOLERANCE)
+    report = decoding_report(plan, manifest, other, tied, SOURCES, TOLERANCE)
     assert report.token_lines == ()
     assert report.tokens.num_excused == len(SOURCES)
 
