@@ -40,12 +40,10 @@ def _speed(recipe: Recipe) -> tuple[float, float]:
     fetch(recipe.data, announce=print)
     with tempfile.TemporaryDirectory() as folder:
         experiment = prepare(Run(Path(folder)), recipe)
-    corpus, limits = experiment.corpus, recipe.training
+    corpus, training = experiment.corpus, recipe.training
     num_batches = BatchPlan(corpus, recipe.batches, recipe.seed).num_batches
-    steps = min(
-        limit
-        for limit in (limits.max_steps, limits.max_epochs and limits.max_epochs * num_batches)
-        if limit is not None
-    )
+    steps = training.step_limit(num_batches)
+    assert steps is not None, "a plan's trainings end after so many steps or epochs"
+    num_epochs = steps / training.steps_of_an_epoch(num_batches)
     num_tokens = len(corpus.targets.ids) + len(corpus.targets)
-    return training_of(recipe, experiment.model, corpus)(), num_tokens * steps / num_batches
+    return training_of(recipe, experiment.model, corpus)(), num_tokens * num_epochs

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from math import ceil
 
 import torch
 
@@ -69,10 +68,10 @@ class Trainer:
             averaged=self._average.model if self._average else None,
             scaler=self._updater.scaler,
         )
-        self._max_steps = self._step_limit()
+        self._max_steps = config.step_limit(self.num_batches)
         self._schedule = Schedule(
             recipe.schedule,
-            steps_of_an_epoch=self._steps_of_an_epoch,
+            steps_of_an_epoch=config.steps_of_an_epoch(self.num_batches),
             max_steps=self._max_steps,
             max_seconds=config.max_seconds,
         )
@@ -221,16 +220,6 @@ class Trainer:
         if last is None:
             return TrainingState()
         return resume_checkpoint(last, self._learner, device=self._device, rank=rank)
-
-    @property
-    def _steps_of_an_epoch(self) -> int:
-        return ceil(self.num_batches / self._config.accumulate_batches)
-
-    def _step_limit(self) -> int | None:
-        config = self._config
-        by_epochs = None if config.max_epochs is None else config.max_epochs * self._steps_of_an_epoch
-        limits = [limit for limit in (config.max_steps, by_epochs) if limit is not None]
-        return min(limits, default=None)
 
     def _seconds_left(self) -> float | None:
         state, limits = self.state, []

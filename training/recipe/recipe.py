@@ -3,6 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -89,6 +90,17 @@ class TrainerConfig(Table):
         """The files of word vectors, by side."""
         named = {"source": self.source_vectors, "target": self.target_vectors}
         return {side: name for side, name in named.items() if name is not None}
+
+    def steps_of_an_epoch(self, num_batches: int) -> int:
+        """Updates of an epoch of so many batches."""
+        return ceil(num_batches / self.accumulate_batches)
+
+    def step_limit(self, num_batches: int) -> int | None:
+        """Updates after which max_steps or max_epochs ends a training whose epochs have so many batches; None: neither
+        is set.
+        """
+        by_epochs = None if self.max_epochs is None else self.max_epochs * self.steps_of_an_epoch(num_batches)
+        return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
 
     @model_validator(mode="after")
     def weights_begin_once(self) -> Self:
