@@ -13,7 +13,7 @@ import numpy as np
 
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
-from attendant.runtime.device.buckets import MAX_FIXED_BYTES, BufferSets, Lease
+from attendant.runtime.device.buckets import MAX_FIXED_BYTES, BufferSets, Lease, bucket_count, bucket_width
 from attendant.runtime.device.graphs import ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
 from attendant.runtime.onnx.session import BoundSession, DeviceTensor
 from attendant.runtime.stepper import Array, Ids
@@ -93,10 +93,13 @@ class StateScope:
         """Whether the tensors have exactly these sizes."""
         return held.count == count and (held.width == width or not self._has_positions)
 
-    def take(self, count: int, width: int, real_size: tuple[int, int]) -> HeldTensors:
-        """Tensors of a bucket's sizes, whatever they hold: free ones of a set if there are any."""
-        tensors, lease = self._sets.take((count, width if self._has_positions else 0))
-        return HeldTensors(tensors, self._axes, lease, (count, width), real_size)
+    def take(self, count: int, width: int) -> HeldTensors:
+        """Tensors for so many entries and positions, rounded up to a bucket, whatever they hold: free ones of a set if
+        there are any.
+        """
+        size = bucket_count(count), bucket_width(width)
+        tensors, lease = self._sets.take((size[0], size[1] if self._has_positions else 0))
+        return HeldTensors(tensors, self._axes, lease, size, (count, width))
 
     def new(self, count: int, width: int) -> HeldTensors:
         """Tensors of exactly these sizes, in no set."""
@@ -111,25 +114,23 @@ class StateScope:
             tensor.write(np.ascontiguousarray(arrays[name]))
         return held
 
-    def reordered(
-        self, parts: Sequence[HeldTensors], indices: Ids, count: int, width: int, real_width: int
-    ) -> HeldTensors:
-        """Entries `indices` [N] of one part, or of two joined, in buffers of `count` entries and `width` positions.
+    def reordered(self, parts: Sequence[HeldTensors], indices: Ids, width: int) -> HeldTensors:
+        """Entries of one part, or of two joined, at `width` positions, in buffers of a bucket's sizes.
 
         Args:
-            indices: into the parts' buffers, one behind another.
+            indices: [N] int64 into the parts' buffers, one behind another.
         """
-        target = self.take(count, width, (len(indices), real_width))
+        target = self.take(len(indices), width)
         if not self._specs:
             return target
         session = self._sessions[len(parts)]
-        rows = np.full(count, indices[0], np.int64)
+        rows = np.full(target.count, indices[0], np.int64)
         rows[: len(indices)] = indices
         inputs: dict[str, DeviceTensor] = {}
         host_inputs: dict[str, Array] = {ROWS: rows}
         for place, part in enumerate(parts):
             inputs |= {part_name(name, place): tensor for name, tensor in part.tensors.items()}
-            host_inputs |= self._fitting(place, part.width, width)
+            host_inputs |= self._fitting(place, part.width, target.width)
         session.run(session.bind(inputs, target.tensors, host_inputs))
         return target
 

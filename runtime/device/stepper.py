@@ -134,12 +134,12 @@ class DeviceStepper:
             held = self._row_tensors(state)
             if not self._rows.fits(held, shape.rows, shape.width):
                 indices = np.arange(num_rows, dtype=np.int64)
-                held = self._rows.reordered([held], indices, shape.rows, shape.width, width)
+                held = self._rows.reordered([held], indices, width)
             shared = self._held(state.source_tensors)
             if not self._sources.fits(shared, shape.sources, shape.width):
                 indices = np.arange(state.num_sources, dtype=np.int64)
-                shared = self._sources.reordered([shared], indices, shape.sources, shape.width, width)
-            stepped = self._rows.take(shape.rows, shape.width, (num_rows, width))
+                shared = self._sources.reordered([shared], indices, width)
+            stepped = self._rows.take(num_rows, width)
             outputs = self._step.run(shape, ids, shared, held, stepped)
             output = StepOutput(
                 candidate_ids=outputs[graph_io.CANDIDATE_IDS].read()[:num_rows, :wanted],
@@ -165,9 +165,9 @@ class DeviceStepper:
         width = common_width(lengths)
         with self._turn():
             held, shared = self._row_tensors(state), self._held(state.source_tensors)
-            taken = self._rows.reordered([held], rows, bucket_count(len(rows)), bucket_width(width), width)
+            taken = self._rows.reordered([held], rows, width)
             if kept is not None:
-                shared = self._sources.reordered([shared], kept, bucket_count(len(kept)), bucket_width(width), width)
+                shared = self._sources.reordered([shared], kept, width)
         return DecoderState(taken, shared, lengths, row_sources)
 
     def concat(self, given: Sequence[DecoderState | Taken]) -> DecoderState:
@@ -185,10 +185,8 @@ class DeviceStepper:
             row_indices = _behind(first.num_rows, rows[0].count, second.num_rows)
             source_indices = _behind(first.num_sources, shared[0].count, second.num_sources)
             return DecoderState(
-                self._rows.reordered(rows, row_indices, bucket_count(len(row_indices)), bucket_width(width), width),
-                self._sources.reordered(
-                    shared, source_indices, bucket_count(len(source_indices)), bucket_width(width), width
-                ),
+                self._rows.reordered(rows, row_indices, width),
+                self._sources.reordered(shared, source_indices, width),
                 lengths,
                 np.concatenate([first.row_sources, second.row_sources + first.num_sources]),
             )
