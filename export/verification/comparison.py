@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.export.verification.probes import Trace
-from attendant.runtime.decoding.candidates import IMPOSSIBLE
+from attendant.runtime.decoding.candidates import LEAST_POSSIBLE
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
@@ -116,7 +116,7 @@ def distance(name: str, traces: Sequence[Trace], references: Sequence[Trace]) ->
 def _mean_difference(a: NDArray[Any], b: NDArray[Any]) -> float:
     width = min(a.shape[-1], b.shape[-1])
     a, b = a[..., :width].astype(np.float64), b[..., :width].astype(np.float64)
-    possible = ~((a <= IMPOSSIBLE) | (b <= IMPOSSIBLE))
+    possible = ~((a <= LEAST_POSSIBLE) | (b <= LEAST_POSSIBLE))
     return float(np.abs(a - b)[possible].mean())
 
 

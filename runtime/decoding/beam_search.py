@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.candidates import IMPOSSIBLE, Candidates
+from attendant.runtime.decoding.candidates import LEAST_POSSIBLE, Candidates
 from attendant.runtime.decoding.constraints import change, ngram_bans, num_candidates
 from attendant.runtime.decoding.history import History
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
@@ -231,7 +231,7 @@ class BeamSearch(Generic[Key]):
                 num_beams = options.num_beams
                 if options.alternatives:
                     # Symbols that there are not begin none.
-                    possible = int((output.candidate_log_probs[first] > IMPOSSIBLE).sum())
+                    possible = int((output.candidate_log_probs[first] > LEAST_POSSIBLE).sum())
                     num_beams = max(1, min(num_beams, possible))
                 opened = opened_beams(request, num_beams)
                 request.num_open = num_beams
@@ -259,8 +259,8 @@ class BeamSearch(Generic[Key]):
         tokens, negated, log_probs = step.ids[:, 0], self._negated - step.scores[:, 0], step.log_probs[:, 0]
         finished: list[Ending[Key]] = []
         going_on = None
-        if reached is not None or self._special_ids.eos in tokens or negated.max(initial=-math.inf) > -IMPOSSIBLE:
-            ends = (tokens == self._special_ids.eos) | (negated > -IMPOSSIBLE)
+        if reached is not None or self._special_ids.eos in tokens or negated.max(initial=-math.inf) > -LEAST_POSSIBLE:
+            ends = (tokens == self._special_ids.eos) | (negated > -LEAST_POSSIBLE)
             if reached is not None:
                 ends |= reached
             numbers = ends.nonzero()[0].tolist()
@@ -295,7 +295,7 @@ class BeamSearch(Generic[Key]):
         tokens = step.ids.take(chosen, mode="clip")
         lives = going_on = None
         # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either.
-        if negated[:, :k].max(initial=-math.inf) < -IMPOSSIBLE and self._special_ids.eos not in tokens[:, :k]:
+        if negated[:, :k].max(initial=-math.inf) < -LEAST_POSSIBLE and self._special_ids.eos not in tokens[:, :k]:
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
             if stay is not None or len(self._negated) != chosen.size:
                 self._counts = np.full(len(chosen), k)
@@ -363,7 +363,7 @@ class BeamSearch(Generic[Key]):
                 candidates of all rows.
         """
         num_candidates = step.ids.shape[1]
-        possible, is_eos = negated < -IMPOSSIBLE, tokens == self._special_ids.eos
+        possible, is_eos = negated < -LEAST_POSSIBLE, tokens == self._special_ids.eos
         lives: Mask = possible & ~is_eos
         lives &= lives.cumsum(axis=1) <= self._beam_size
         ends = possible & is_eos
@@ -390,7 +390,7 @@ class BeamSearch(Generic[Key]):
         """Ends one hypothesis of a beam, with EOS if that is its next symbol."""
         # Those that end are few: scalars cost less than arrays.
         beam, total, score = self._beams[number], -self._negated.item(row), step.scores[row, 0].item()
-        if step.ids[row, 0] == self._special_ids.eos and score > IMPOSSIBLE:
+        if step.ids[row, 0] == self._special_ids.eos and score > LEAST_POSSIBLE:
             beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
         else:
             beam.end(self._history, row, total, None, step.attention)

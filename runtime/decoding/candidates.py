@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from attendant.runtime.decoding.options import Sampling
 from attendant.runtime.stepper import Floats, Ids
 
-IMPOSSIBLE: Final = -1e8
-"""Below this a candidate is banned, not improbable: bans are logits of -1e9, probable ones don't come near."""
+LEAST_POSSIBLE: Final = -1e8
+"""A log-probability below this is of a banned symbol, whose logit is -1e9; no other symbol's comes near."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Candidates:
         """Leaves a row one candidate, drawn at random. One number is drawn, whatever comes of it."""
         number = random.random()
         scores = self.scores[row]
-        scores = scores[scores > IMPOSSIBLE][: sampling.top_k or None]
+        scores = scores[scores > LEAST_POSSIBLE][: sampling.top_k or None]
         if not len(scores):
             return
         weights = np.exp((scores - scores[0]) / sampling.temperature)
