@@ -37,7 +37,7 @@ class DecoderState:
 
     Attributes:
         row_tensors: name -> [R, ...], the stepper's own array type.
-        source_tensors: name -> [B, S, ...], or None where no source has any (a model without attention).
+        source_tensors: name -> [B, S, ...]; empty for a model without attention.
         source_lengths: [B] valid positions of each source.
         row_sources: [R] the source that each row decodes. A source without rows has left: its place is free, and what
             stands there means nothing.
@@ -121,6 +121,7 @@ class Stepper(Protocol):
             num_candidates: K; clipped to V.
             forced_ids: [R] symbols whose log-probability is wanted; -1: none.
             banned_ids: [R, N] symbols taken out of the distribution before it is normalized; -1: padding.
+            attention: the attention weights are wanted; a model without attention has none all the same.
         """
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
@@ -172,6 +173,11 @@ def attention_layout(row_sources: Ids, num_sources: int, min_queries: int = MIN_
     Attention is computed for M queries per source at once, [B, M, ...], so that memory is read once per source and
     never copied per row. Sources with fewer rows than M repeat one of theirs; free places query with any row.
 
+    Args:
+        row_sources: [R] the source of each row.
+        num_sources: B.
+        min_queries: M, where no source has more rows.
+
     Returns:
         source_rows [B, M]: the row whose query stands in each place; row_slots [R]: each row's place in the
         flattened [B * M].
@@ -202,6 +208,10 @@ def sources_with_rows(row_sources: Ids, num_sources: int) -> NDArray[np.bool_]:
 
 def select_sources(row_sources: Ids, num_sources: int, rows: Ids) -> tuple[Ids | None, Ids]:
     """Which sources stay when only `rows` stay.
+
+    Args:
+        row_sources: [R] the source of each row before.
+        rows: [R'] the rows that stay.
 
     Returns:
         kept [B'] the old indices of the sources that still have rows, ascending, or None where all stay;

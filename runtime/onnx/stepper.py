@@ -91,12 +91,14 @@ class OnnxStepper:
         }
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
-        # What the last step computed: the next one does, too, as long as the rows are the same.
+        # What the last step was asked for, and the shapes that followed: mostly the next one's, too.
         self._asked: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
-        # The layout of the last step: it is the same one until somebody joins or leaves.
-        self._laid_out: tuple[Ids, int] = (np.empty(0, np.int64), 0)
-        self._layout: tuple[Ids, Ids] = self._laid_out[:1] * 2
+        # The row_sources and number of sources of the last step, and the layout that followed: the next one's, too,
+        # until somebody joins or leaves.
+        nothing = np.empty(0, np.int64)
+        self._laid_out: tuple[Ids, int] = nothing, 0
+        self._layout: tuple[Ids, Ids] = nothing, nothing
 
     @property
     def vocabulary_size(self) -> int:
