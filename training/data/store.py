@@ -2,7 +2,7 @@
 
     <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
                    source_offsets.bin, target_offsets.bin    int64, where each begins, and the end
-                   corpus.json                               counts, and what else was said when it was made
+                   corpus.json                               counts, and what the caller of `store` recorded
 
 The key is the digest of all that decides the content, so what stands under it is right; a directory appears whole.
 """
@@ -43,7 +43,7 @@ def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: di
     """Tokenizes pairs into a directory, which stands afterwards whole or not at all.
 
     Args:
-        said: a plain value that `open_stored` gives back.
+        said: values of JSON, which `open_stored` gives back.
 
     Raises:
         UserError: nothing is left of the pairs; the disk is full.

@@ -22,7 +22,7 @@ from attendant.training.data.store import open_stored, store
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, train_tokenizer
 
 FORMAT = 1
-"""Of what a key stands for: raised when the same inputs begin to give other files."""
+"""Part of every key. It is raised when the same inputs begin to give other files."""
 
 DIGEST_BYTES = 16
 
@@ -53,7 +53,7 @@ class TrainingSplit:
     """What is trained on, and what was found in the files.
 
     Attributes:
-        key: stands for all that made the corpus.
+        key: a digest of all that decides the corpus.
     """
 
     key: str
@@ -81,8 +81,8 @@ def prepare_training_split(
         shared_vocabulary: one tokenizer is trained, for both sides.
         digest: of the files of all splits.
         held_out: split -> its sources.
-        folder: where tokenized splits lie, by key.
-        tokenizers: of a run that was begun; None: train them.
+        folder: has a directory for each tokenized split, named by its key.
+        tokenizers: those of a run that is resumed, or whose weights are taken; None: they are trained.
 
     Raises:
         UserError: bad rows; nothing is left.
