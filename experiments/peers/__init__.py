@@ -1,0 +1,1 @@
+"""Other toolkits' models beside ours, trained as long on the same pairs."""
