@@ -28,7 +28,7 @@ from benchmarks.decoding.requests import engine_requests, fill
 from benchmarks.harness.process import cpu_seconds
 from benchmarks.harness.results import this_machine
 from benchmarks.job import Job, Sources, sentences
-from benchmarks.serving.payloads import REAL, UNARY
+from benchmarks.serving.payloads import generate_requests, real_work
 from benchmarks.serving.servers import Running, attendant_server, growth, running
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -65,7 +65,8 @@ def measured_costs(context: Context, precision: Precision, seconds: float) -> Co
     speeds: dict[int, list[float]] = defaultdict(list)
     loads = Loads(seconds)
     with ExitStack() as exits:
-        server = partial(attendant_server, context, payloads=REAL.payloads(context), precision=precision)
+        requests = generate_requests(real_work(context))
+        server = partial(attendant_server, context, requests=requests, precision=precision)
         servers = {
             number: exits.enter_context(running(server(num_workers=number, num_threads=number))) for number in WORKERS
         }
@@ -190,7 +191,7 @@ def _served(run: Running, seconds: float) -> _Served:
     front = [psutil.Process(run.process.pid)]
 
     def processor_seconds() -> tuple[float, float, float]:
-        return cpu_seconds(front), run.process.cpu_seconds(), run.generators[UNARY].cpu_seconds()
+        return cpu_seconds(front), run.process.cpu_seconds(), run.generator.cpu_seconds()
 
     metrics, before = run.metrics(), processor_seconds()
     figures = run.load(Load(kind="closed", num_clients=CLIENTS, seconds=seconds))

@@ -8,7 +8,6 @@ import psutil
 from attendant.runtime.cpu import available_cpus
 from attendant.server.bench.load import Load
 from benchmarks.capacity.costs import Observed, Turn
-from benchmarks.serving.payloads import UNARY
 from benchmarks.serving.servers import Running
 
 WORKERS = (1, 2)
@@ -53,7 +52,7 @@ def asked(run: Running, load: Load) -> tuple[dict[str, float], float]:
     def processor_seconds() -> float:
         """Of all programs but those that are measured."""
         times = psutil.cpu_times()
-        own = run.process.cpu_seconds() + run.generators[UNARY].cpu_seconds()
+        own = run.process.cpu_seconds() + run.generator.cpu_seconds()
         return times.user + times.nice + times.system - own
 
     began, before = time.monotonic(), processor_seconds()

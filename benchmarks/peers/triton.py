@@ -1,35 +1,32 @@
 """NVIDIA Triton around the plain int8 loop, in its own environment."""
 
-import base64
-import json
 import signal
+import socket
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
-from tritonclient.grpc import service_pb2 as messages
 
 from benchmarks.peers.plain_loop import Array, onnx_loop
 
 HOST = "127.0.0.1"
-PAD_ID = 0
+PORTS = "grpc_port", "http_port", "metrics_port"
 
 
-def serve(folder: str, num_instances: int, batch_size: int, ports: list[int]) -> None:
-    """Its dynamic batcher collects requests of one shape; each instance, a process, decodes a batch on one thread.
-
-    Args:
-        ports: for gRPC, HTTP and metrics.
-    """
+def serve(folder: str, num_instances: int, batch_size: int) -> None:
+    """Its dynamic batcher collects requests of one shape; each instance, a process, decodes a batch on one thread."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    named = dict(zip(("grpc_port", "http_port", "metrics_port"), ports, strict=True))
-    triton = Triton(config=TritonConfig(http_address=HOST, grpc_address=HOST, **named))
+    # Ports that nobody listens on now.
+    listening = {name: socket.create_server((HOST, 0)) for name in PORTS}
+    ports = {name: one.getsockname()[1] for name, one in listening.items()}
+    for one in listening.values():
+        one.close()
+    triton = Triton(config=TritonConfig(http_address=HOST, grpc_address=HOST, **ports))
     triton.bind(
         model_name="mt",
         infer_func=[_instance(folder) for _ in range(num_instances)],
@@ -40,7 +37,7 @@ def serve(folder: str, num_instances: int, batch_size: int, ports: list[int]) ->
     )
     triton.run()
     try:
-        print(f"serving on {HOST}:{ports[0]}", flush=True)
+        print(f"serving on {HOST}:{ports['grpc_port']}", flush=True)
         ended.wait()
     finally:
         triton.stop()
@@ -55,23 +52,3 @@ def _instance(folder: str) -> Any:
         return {"target_ids": loop.decode(source_ids[:, :longest], int(num_steps.max()), 1)}
 
     return batch(decode)
-
-
-def write_payloads(path: str, work: str) -> None:
-    """Writes requests, one per line in base64; a client pads its source, since only equal shapes share a batch.
-
-    Args:
-        work: a file of payloads.Work in JSON.
-    """
-    pairs = json.loads(Path(work).read_text(encoding="utf-8"))
-    longest = max(len(source) for source, _ in pairs)
-    with Path(path).open("w", encoding="ascii") as file:
-        for source, num_steps in pairs:
-            values = {"source_ids": source + [PAD_ID] * (longest - len(source)), "num_steps": [num_steps]}
-            tensors = [
-                messages.ModelInferRequest.InferInputTensor(name=name, datatype="INT64", shape=[1, len(ids)])
-                for name, ids in values.items()
-            ]
-            contents = [np.array(ids, "<i8").tobytes() for ids in values.values()]
-            request = messages.ModelInferRequest(model_name="mt", inputs=tensors, raw_input_contents=contents)
-            file.write(base64.b64encode(request.SerializeToString()).decode() + "\n")

@@ -13,7 +13,7 @@ from benchmarks.harness.results import Part
 from benchmarks.job import Job
 from benchmarks.program import program
 from benchmarks.pronunciation.words import BUNDLE, words
-from benchmarks.serving.payloads import NUM_PAYLOADS, write_payloads
+from benchmarks.serving.payloads import NUM_REQUESTS
 from benchmarks.serving.servers import Server, attendant_server, under
 
 NUM_CLIENTS = 64
@@ -65,7 +65,6 @@ def _decoders(context: Context) -> Iterator[Decoder]:
 
 def _server(context: Context, num_workers: int) -> Server:
     greedy = messages.DecodingOptions(beam_size=1)
-    requests = (messages.GenerateRequest(text=word, decoding=greedy) for word in words(Job(NUM_PAYLOADS)))
-    payloads = write_payloads(context, "words", (one.SerializeToString() for one in requests))
-    name = "Attendant served"
-    return attendant_server(context, key="served", name=name, bundle=BUNDLE, payloads=payloads, num_workers=num_workers)
+    asked = [messages.GenerateRequest(text=word, decoding=greedy) for word in words(Job(NUM_REQUESTS))]
+    requests, name = [one.SerializeToString() for one in asked], "Attendant served"
+    return attendant_server(context, key="served", name=name, bundle=BUNDLE, requests=requests, num_workers=num_workers)

@@ -1,25 +1,15 @@
 """Open loop: Poisson arrivals that don't wait for answers, with the lengths of real sentences."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
-from benchmarks.harness.measurement import (
-    Columns,
-    Measurement,
-    Unavailable,
-    Visit,
-    curves,
-    measure,
-    part_of,
-    running_system,
-)
+from benchmarks.harness.measurement import Columns, Measurement, System, curves, measure, part_of
 from benchmarks.harness.results import Part, Picture
-from benchmarks.serving.payloads import REAL
-from benchmarks.serving.servers import Running, Server, attendant_server, mean_of, running
+from benchmarks.serving.payloads import generate_requests, real_work
+from benchmarks.serving.servers import Server, attendant_server, under
 
 FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Of the capacity."""
@@ -41,7 +31,8 @@ def open_loop(context: Context) -> Part:
     each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
     a closed loop get.
     """
-    server = partial(attendant_server, context, payloads=REAL.payloads(context), num_workers=1, num_threads=1)
+    requests = generate_requests(real_work(context))
+    server = partial(attendant_server, context, requests=requests, num_workers=1, num_threads=1)
     servers = [
         server(key="step_level", name="batching per step"),
         server(key="request_level", name="batching per request", module="benchmarks.serving.request_level"),
@@ -53,63 +44,42 @@ def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Par
     """All servers run; each gets Poisson arrivals at the same rates, as far as it can bear them."""
     seconds = 6 * context.visit_seconds
     closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
-    with ExitStack() as exits:
-        runs: dict[str, Running] = {}
-        missing = ""
-        for server in servers:
-            try:
-                run = exits.enter_context(running(server))
-                run.load(closed)
-            except Unavailable as error:
-                missing += f" {server.name}: not measured: {error}."
-            else:
-                runs[server.key] = run
-        servers = [server for server in servers if server.key in runs]
-        capacities = {key: run.load(closed)["speed"] for key, run in runs.items()}
-        rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
-        systems = []
-        for server in servers:
-            # Beyond its capacity a queue only grows.
-            bearable = [rate for rate in rates if rate <= max(FRACTIONS) * capacities[server.key] + 0.1]
-            visits = {f"_{rate}": _arrivals(runs[server.key], rate, seconds) for rate in bearable}
-            systems.append(running_system(server.key, server.name, visits))
-        found = measure(systems, num_rounds=NUM_RUNS, say=context.say)
+    counted = measure([under(server, {"": closed}) for server in servers], num_rounds=1, say=context.say)
+    capacities = {one.system.key: one.median("speed") for one in counted if one.samples}
+    rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
+    points = {f"_{rate}": rate for rate in rates}
+
+    def arrivals(server: Server) -> System:
+        # Beyond its capacity a queue only grows.
+        highest = max(FRACTIONS) * capacities[server.key] + 0.1
+        load = Load(kind="open", seconds=seconds)
+        return under(server, {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest})
+
+    servers = [server for server in servers if server.key in capacities]
+    found = measure([arrivals(server) for server in servers], num_rounds=NUM_RUNS, say=context.say)
 
     def share(one: Measurement) -> str:
-        return f"{100 * float(one.point[1:]) / capacities[one.system.key]:.0f} %"
+        return f"{100 * points[one.point] / capacities[one.system.key]:.0f} %"
 
     def waste(one: Measurement) -> str:
         return f"{100 * (1 - one.median('efficiency')):.0f} %" if "efficiency" in one.samples else ""
 
     columns: Columns = {
-        "requests/s": lambda one: float(one.point[1:]),
+        "requests/s": lambda one: points[one.point],
         "of its capacity": share,
         "p50 ms": "p50",
         "p99 ms": "p99",
         "rows per step": "step_rows",
         "padding waste": waste,
     }
-    lines = curves(found, "p99", {f"_{rate}": rate for rate in rates})
+    lines = curves(found, "p99", points)
     picture = Picture(
         file=file, title="p99 against load", x_label="requests/s", y_label="p99, ms", logarithmic=True, series=lines
     )
     note = "Capacity: " + ", ".join(f"{one.name} {capacities[one.key]:,.0f} requests/s" for one in servers) + "."
-    note += missing
-    points = [f"_{rate}" for rate in rates]
-    part = part_of(found, columns, what="server", points=points, pictures=[picture], note=note)
+    shown = [*(one for one in counted if one.problem), *found]
+    part = part_of(shown, columns, what="server", points=points, pictures=[picture], note=note)
     return replace(part, figures=_figures({server.key: lines.get(server.name, []) for server in servers}, capacities))
-
-
-def _arrivals(run: Running, rate: float, seconds: float) -> Visit:
-    """Requests at this rate for so many seconds, and what the server's metrics, if it has any, say of its steps."""
-
-    def visit(number: int) -> dict[str, float]:
-        found, grown = run.watched(Load(kind="open", rate=rate, seconds=seconds, seed=number))
-        steps = {"step_rows": "attendant_step_rows", "efficiency": "attendant_batch_efficiency_ratio"}
-        means = {figure: mean_of(name, grown) for figure, name in steps.items() if grown}
-        return {"p99": found["p99"], "p50": found["p50"], **means}
-
-    return visit
 
 
 def _figures(curves: Mapping[str, Curve], capacities: Mapping[str, float]) -> dict[str, float]:

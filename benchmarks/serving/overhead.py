@@ -2,17 +2,15 @@
 
 import statistics
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from attendant.server.bench.load import Load
+from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
-from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder, workers
+from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder
 from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part
-from benchmarks.job import Job
 from benchmarks.serving.closed_loop import MAX_ROUNDS
-from benchmarks.serving.payloads import EQUAL
-from benchmarks.serving.servers import attendant_server, empty_service, mean_of, running
+from benchmarks.serving.servers import attendant_server, empty_service, load_generator, running, under
 
 BULK_IN_FLIGHT = 2048
 ECHO_PART = 4
@@ -33,40 +31,34 @@ def overhead(context: Context) -> Part:
     service takes for the same requests. No server that stands on it takes less.
     """
     loads = {
-        "unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
-        "list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
-        "bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
+        "_unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
+        "_list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
+        "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
-    jobs: dict[str, Job] = {}
-    with (
-        running(attendant_server(context)) as server,
-        running(empty_service(EQUAL.payloads(context))) as empty,
-        workers(own_decoder(context, "int8", num_workers=NUM_WORKERS)) as pool,
-    ):
-        for kind, load in loads.items():
-            _, grown = server.watched(load)
-            num_rows = max(1, round(mean_of("attendant_step_rows", grown)))
-            jobs[kind] = pool.fastest(job_of(context), context.visit_seconds, [num_rows])
-        short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
-        systems = [
-            running_system("served", "server", {f"_{kind}": server.visit(load) for kind, load in loads.items()}),
-            running_system("inside", "in process", {f"_{kind}": pool.visit(job) for kind, job in jobs.items()}),
-            running_system("empty", "empty service", {f"_{kind}": empty.visit(load) for kind, load in short.items()}),
-        ]
-        served, inside, least = measure(systems, num_rounds=context.num_rounds, say=context.say)
+    short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
+    server = attendant_server(context)
+    (rows_of,) = measure([under(server, loads)], num_rounds=1, say=context.say)
+    num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
+    jobs = {kind: job_of(context, batch_size=number) for kind, number in num_rows.items()}
+    systems = [
+        under(server, loads),
+        own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, context.visit_seconds, fixed=True),
+        under(empty_service(server.requests), short),
+    ]
+    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
     rows: list[list[Cell]] = []
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
     for kind, name in names.items():
-        pairs = zip(served.samples[f"cpu_ms_{kind}"], inside.samples[f"cpu_ms_{kind}"], strict=True)
+        served, inside, empty = (one.at(f"_{kind}") for one in found)
+        pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
-        speed, cpu = served.median(f"speed_{kind}"), served.median(f"cpu_ms_{kind}")
-        within, call = inside.median(f"cpu_ms_{kind}"), least.median(f"cpu_ms_{kind}")
-        rows.append([name, speed, str(jobs[kind].batch_size), cpu, within, difference, call])
-        found |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
-        found |= {f"{kind}_speed": speed, f"{kind}_empty_ms": call}
+        speed, cpu, least = served.median("speed"), served.median("cpu_ms"), empty.median("cpu_ms")
+        rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
+        figures |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
+        figures |= {f"{kind}_speed": speed, f"{kind}_empty_ms": least}
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
-    return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=found)
+    return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=figures)
 
 
 def idle_latency(context: Context) -> Part:
@@ -76,28 +68,25 @@ def idle_latency(context: Context) -> Part:
     call to an empty grpc.aio service.
     """
     rows: list[list[Cell]] = []
-    compared: dict[str, float] = {}
+    figures: dict[str, float] = {}
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
+    job = job_of(context, num_sentences=NUM_ALONE, batch_size=1)
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
         server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
-        with (
-            running(server) as served,
-            running(empty_service(server.payloads())) as empty,
-            workers(own_decoder(context, "int8", num_threads=num_threads, bare=True)) as bare,
-        ):
-            alone = bare.visit(bare.fastest(job_of(context, num_sentences=NUM_ALONE), load.seconds, [1]))
-            visits = {"server": served.visit(load), "bare graphs": alone, "empty service": empty.visit(load)}
-            for warm_up in visits.values():
-                warm_up(0)
-            systems = [running_system(name, name, {"": visit}) for name, visit in visits.items()]
-            ours, limit, call = measure(systems, num_rounds=context.num_rounds, say=context.say)
-        found = {"served_ms": ours.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": call.median("p50")}
-        options = f"--workers {num_workers} --threads {num_workers * num_threads}"
+        bare = own_decoder(context, "int8", num_threads=num_threads, bare=True)
+        systems = [
+            under(server, {"": load}),
+            bare.system({"": job}, load.seconds, fixed=True),
+            under(empty_service(server.requests), {"": load}),
+        ]
+        served, limit, empty = measure(systems, num_rounds=context.num_rounds, say=context.say)
+        found = {"served_ms": served.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": empty.median("p50")}
         ratio = found["served_ms"] / found["bare_ms"]
-        rows.append([options, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])
-        compared = compared or found  # the first layout's
+        layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
+        rows.append([layout, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])
+        figures = figures or found  # the first layout's
     columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
-    return Part(columns=columns, rows=rows, figures=compared)
+    return Part(columns=columns, rows=rows, figures=figures)
 
 
 def priority(context: Context) -> Part:
@@ -108,13 +97,15 @@ def priority(context: Context) -> Part:
     seconds = 12 * context.visit_seconds
     trickle = Load(kind="open", rate=INTERACTIVE_RATE, seconds=seconds)
     bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * BULK_LEAD_SECONDS)
-    with running(attendant_server(context)) as server:
-        interactive = server.visit(trickle)
+    server = attendant_server(context)
+    with running(server) as run, load_generator(run.addresses["serving"], server.requests) as other:
+        interactive = run.visit(trickle)
 
         def loaded(number: int) -> Samples:
-            server.begin(bulk)
+            other.ask(asdict(bulk))
             time.sleep(BULK_LEAD_SECONDS)
-            return {**interactive(number), "bulk_speed": server.end(bulk)["speed"]}
+            found, beside = interactive(number), Answered(**other.answer())
+            return {**found, "bulk_speed": len(beside.latencies) / beside.seconds}
 
         visits = {"_idle": interactive, "_loaded": loaded}
         system = running_system("attendant", "interactive requests", visits)

@@ -1,10 +1,9 @@
-"""What the servers are asked: files of serialized requests, made before anything is measured."""
+"""What the servers are asked: serialized requests, made before anything is measured."""
 
-import base64
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -12,15 +11,7 @@ from benchmarks.command import Context
 from benchmarks.decoding.in_process import job_of
 from benchmarks.job import sentences, words_of
 
-UNARY = "/attendant.v1.Seq2Seq/Generate"
-METHODS = {
-    "bulk": "/attendant.v1.Seq2Seq/GenerateBatch",
-    "list": "/attendant.v1.Seq2Seq/GenerateMany",
-    "stream": "/attendant.v1.Seq2Seq/GenerateStream",
-}
-"""By the kind of load; of other kinds each server has its own."""
-
-NUM_PAYLOADS = 512
+NUM_REQUESTS = 512
 LENGTHS = Path(__file__).parent / "lengths.json"
 """Words and punctuation marks of 1,000 pairs of sentences of 5 to 80, English and French: how long they are, nothing
 else. Drawn at random from the test split of what recipes/translate-debdocs-en-fr.toml fetches, by sentences."""
@@ -31,7 +22,7 @@ Work = list[tuple[list[int], int]]
 
 def equal_work(context: Context) -> Work:
     """Sentences of the workload's length, all alike; as many decoder steps as source positions."""
-    job = replace(job_of(context), num_sentences=NUM_PAYLOADS, seed=7)
+    job = replace(job_of(context), num_sentences=NUM_REQUESTS, seed=7)
     return [(source, job.num_tokens) for source in sentences(job)]
 
 
@@ -45,27 +36,9 @@ def real_work(context: Context) -> Work:
     return work
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What servers are asked, whatever the format of each."""
-
-    name: str
-    work: Callable[[Context], Work]
-
-    def payloads(self, context: Context) -> Path:
-        """A file of requests as our server takes them."""
-        return write_payloads(context, self.name, (generate_request(*one) for one in self.work(context)))
-
-
-EQUAL = Traffic("equal", equal_work)
-REAL = Traffic("real-lengths", real_work)
-
-
-def write_payloads(context: Context, name: str, requests: Iterable[bytes]) -> Path:
-    path = context.cache / "payloads" / f"{name}-{context.workload.hidden_size}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{base64.b64encode(request).decode()}\n" for request in requests), encoding="ascii")
-    return path
+def generate_requests(work: Work) -> list[bytes]:
+    """As our server takes them."""
+    return [generate_request(*one) for one in work]
 
 
 def generate_request(source: Sequence[int], num_steps: int, beam_size: int = 1) -> bytes:

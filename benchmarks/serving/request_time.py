@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
 from benchmarks.harness.results import Cell, Part, Picture
-from benchmarks.serving.payloads import EQUAL, REAL
+from benchmarks.serving.payloads import equal_work, generate_requests, real_work
 from benchmarks.serving.servers import attendant_server, mean_of, running
 
 PHASES = {
@@ -26,13 +26,13 @@ def request_time(context: Context) -> Part:
     rows waits for all that its engine does, so that time is parted as the engine's whole time is.
     """
     loads = {
-        "1 client": (EQUAL, 1),
-        "64 clients": (EQUAL, 64),
-        "64 clients, real lengths": (REAL, 64),
+        "1 client": (equal_work, 1),
+        "64 clients": (equal_work, 64),
+        "64 clients, real lengths": (real_work, 64),
     }
     found: dict[str, dict[str, float]] = {}
-    for name, (traffic, num_clients) in loads.items():
-        with running(attendant_server(context, payloads=traffic.payloads(context))) as server:
+    for name, (work, num_clients) in loads.items():
+        with running(attendant_server(context, requests=generate_requests(work(context)))) as server:
             load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
             server.load(load)
             figures, grown = server.watched(load)

@@ -1,12 +1,14 @@
-"""A server as a process, from its start to its end, and the load generators that ask it."""
+"""A server as a process, from its start to its end, and the load generator that asks it."""
 
+import base64
 import sys
+import tempfile
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,12 @@ from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.measurement import System, Unavailable, Visit, Visits
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.program import program
-from benchmarks.serving.payloads import EQUAL, METHODS, UNARY
+from benchmarks.serving.payloads import equal_work, generate_requests
 
 START_SECONDS = 180.0
 WARM_UP_SECONDS = 1.0
 MAX_LIGHT_ROWS = 4096
+UNARY = "/attendant.v1.Seq2Seq/Generate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class Server:
         key, name, about: as in `System`.
         command: makes what is missing; returns what is run, which prints `serving on HOST:PORT` when it is ready, and
             may add `metrics on HOST:PORT`. Raises Unavailable.
-        payloads: makes a file of requests, one per line, in base64.
+        requests: serialized; the load generator sends them in turn.
         method: the full name of the unary call that takes them.
         max_starts: how often a start that fails is tried.
         keeps_memory: whether glibc is told to keep what is freed (KEEP_MEMORY), as in all that is timed.
@@ -43,7 +46,7 @@ class Server:
     key: str
     name: str
     command: Callable[[], Sequence[str]]
-    payloads: Callable[[], Path]
+    requests: Sequence[bytes]
     method: str = UNARY
     max_starts: int = 1
     keeps_memory: bool = True
@@ -56,7 +59,7 @@ def attendant_server(
     key: str = "attendant",
     name: str = "Attendant",
     bundle: Path | None = None,
-    payloads: Path | None = None,
+    requests: Sequence[bytes] = (),
     num_workers: int = NUM_WORKERS,
     num_threads: int = NUM_WORKERS,
     precision: str = "int8",
@@ -66,7 +69,7 @@ def attendant_server(
 
     Args:
         bundle: None: the context's.
-        payloads: None: sentences of the workload's length.
+        requests: empty: sentences of the workload's length.
         num_threads: of all workers together.
         module: that Python runs; another one takes the same options.
     """
@@ -78,41 +81,46 @@ def attendant_server(
         key=key,
         name=name,
         command=lambda: [sys.executable, "-m", module, str(bundle or context.bundle), *options],
-        payloads=lambda: payloads or EQUAL.payloads(context),
+        requests=requests or generate_requests(equal_work(context)),
         about=f"{precision}, {layout}",
     )
 
 
-def empty_service(payloads: Path) -> Server:
+def empty_service(requests: Sequence[bytes]) -> Server:
     """What gRPC alone costs."""
     command = program("serving.echo_server:echo")
-    return Server(key="empty", name="empty service", command=lambda: command, payloads=lambda: payloads)
+    return Server(key="empty", name="empty service", command=lambda: command, requests=requests)
 
 
 def under(server: Server, loads: Mapping[str, Load]) -> System:
-    """A server under each of these loads in every round, by the endings of their figures' names."""
+    """A server under each of these loads in every round, by the endings of their figures' names; each load has warmed
+    it up.
+    """
 
     def start() -> Iterator[Visits]:
         with running(server) as run:
-            yield run.visits(loads)
+            for load in loads.values():
+                run.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
+            yield {point: run.visit(load) for point, load in loads.items()}
 
     return System(key=server.key, name=server.name, start=start, about=server.about)
 
 
 @contextmanager
 def running(server: Server) -> Iterator["Running"]:
-    """Waits until it serves; ends it, and its load generators, afterwards. Raises Unavailable."""
-    payloads, command = server.payloads(), server.command()
+    """Waits until it serves; ends it, and its load generator, afterwards. Raises Unavailable."""
+    command = server.command()
     for num_left in reversed(range(server.max_starts)):
         with ExitStack() as exits:
             process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
             try:
-                addresses = _addresses(process)
+                found = _addresses(process)
             except Unavailable:
                 if not num_left:
                     raise
                 continue
-            yield Running(server.method, payloads, process, addresses, exits)
+            generator = exits.enter_context(load_generator(found["serving"], server.requests, server.method))
+            yield Running(process, found, generator)
             return
 
 
@@ -126,65 +134,60 @@ def _addresses(process: Process) -> dict[str, str]:
     raise process.failure()
 
 
-@dataclass(slots=True)
-class Running:
-    """A server that runs, with a load generator per kind of call."""
+@contextmanager
+def load_generator(target: str, requests: Sequence[bytes], method: str = UNARY) -> Iterator[Process]:
+    """A process that sends these requests in turn; it is asked each `Load`, and answers `Answered`.
 
-    unary_method: str
-    payloads: Path
+    Args:
+        method: the unary call that takes them.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        file.writelines(base64.b64encode(request) + b"\n" for request in requests)
+        file.flush()
+        command = program("serving.generator:generate", target=target, requests=file.name, method=method)
+        with Process(command, answers=True) as process:
+            process.await_ready()
+            yield process
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that runs, with its load generator."""
+
     process: Process
     addresses: Mapping[str, str]
-    exits: ExitStack
-    generators: dict[str, Process] = field(default_factory=dict)
-    begun_cpu_seconds: dict[str, float] = field(default_factory=dict)
+    generator: Process
 
     def visit(self, load: Load) -> Visit:
         return lambda number: self.load(replace(load, seed=number))
 
-    def visits(self, loads: Mapping[str, Load]) -> Visits:
-        """A visit for each load, by the same names; each has warmed the server up. Raises Unavailable."""
-        for load in loads.values():
-            self.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
-        return {point: self.visit(load) for point, load in loads.items()}
-
     def load(self, load: Load) -> dict[str, float]:
         """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
         answer in ms, and the number of answers; of streamed answers also percentiles until their first message.
+        Of a server with metrics also the rows of its steps and the share of useful cells, in the mean.
 
         Raises:
             Unavailable: the server refused a request, or ended.
         """
-        self.begin(load)
-        return self.end(load)
+        return self.watched(load)[0]
 
     def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
         """The figures of a load, and by how much the samples of the server's metrics grew; see `load` and `metrics`."""
-        before = self.metrics()
-        return self.load(load), growth(before, self.metrics())
-
-    def begin(self, load: Load) -> None:
-        """Starts a load, to be waited for by `end`. Bulk work and unary calls may go on at the same time."""
-        method = self._method(load)
-        if method not in self.generators:
-            started = load_generator(self.addresses["serving"], method, self.payloads)
-            self.generators[method] = self.exits.enter_context(started)
-        self.begun_cpu_seconds[method] = self.process.cpu_seconds()
-        self.generators[method].ask(asdict(load))
-
-    def end(self, load: Load) -> dict[str, float]:
-        """The figures of a load that was begun. Raises Unavailable."""
-        method = self._method(load)
-        answered = Answered(**self.generators[method].answer())
+        before, cpu_seconds = self.metrics(), self.process.cpu_seconds()
+        self.generator.ask(asdict(load))
+        answered = Answered(**self.generator.answer())
         num = len(answered.latencies)
         if answered.failures or not num:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
-        p50, p99 = (1e3 * float(value) for value in np.percentile(answered.latencies, (50, 99)))
-        cpu = 1e3 * (self.process.cpu_seconds() - self.begun_cpu_seconds[method]) / num
+        cpu = 1e3 * (self.process.cpu_seconds() - cpu_seconds) / num
+        p50, p99 = (1e3 * np.percentile(answered.latencies, (50, 99))).tolist()
         found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu_ms": cpu, "answers": num}
         if answered.firsts:
-            firsts = (1e3 * float(value) for value in np.percentile(answered.firsts, (50, 99)))
-            found |= dict(zip(("first_p50", "first_p99"), firsts, strict=True))
-        return found
+            found["first_p50"], found["first_p99"] = (1e3 * np.percentile(answered.firsts, (50, 99))).tolist()
+        if grown := growth(before, self.metrics()):
+            found["step_rows"] = mean_of("attendant_step_rows", grown)
+            found["efficiency"] = mean_of("attendant_batch_efficiency_ratio", grown)
+        return found, grown
 
     def metrics(self) -> Mapping[str, float]:
         """The samples of its metrics, added up over their labels; as `name{phase}` over all labels but the phase. None
@@ -201,18 +204,6 @@ class Running:
                 if phase := sample.labels.get("phase"):
                     found[f"{sample.name}{{{phase}}}"] += sample.value
         return found
-
-    def _method(self, load: Load) -> str:
-        return METHODS.get(load.kind, self.unary_method)
-
-
-@contextmanager
-def load_generator(target: str, method: str, payloads: Path) -> Iterator[Process]:
-    """A process that calls a method, whose requests are in a file; it is asked each `Load`, and answers `Answered`."""
-    command = program("serving.generator:generate", target=target, method=method, payloads=str(payloads))
-    with Process(command, answers=True) as process:
-        process.await_ready()
-        yield process
 
 
 def growth(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from benchmarks.command import Context
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.job import Job, sentences
 from benchmarks.mt import MAX_BEAM_SIZE
-from benchmarks.serving.payloads import NUM_PAYLOADS, generate_request, write_payloads
+from benchmarks.serving.payloads import NUM_REQUESTS, generate_request
 from benchmarks.serving.servers import Server, attendant_server, empty_service, running
 from benchmarks.workload import QUICK
 
@@ -32,8 +32,8 @@ def memory(context: Context) -> Part:
     what grpc.aio needs for the same requests when nothing is done with them.
     """
     small = replace(context, workload=QUICK)
-    payloads = write_payloads(small, "soak", _requests())
-    servers = attendant_server(small, payloads=payloads, num_workers=1, name="server"), empty_service(payloads)
+    requests = list(_requests())
+    servers = attendant_server(small, requests=requests, num_workers=1, name="server"), empty_service(requests)
     rows: list[list[Cell]] = []
     courses, growths = [], []
     for server in servers:
@@ -57,7 +57,7 @@ def memory(context: Context) -> Part:
 
 def _requests() -> Iterator[bytes]:
     generator = random.Random(9)
-    for number in range(NUM_PAYLOADS):
+    for number in range(NUM_REQUESTS):
         job = Job(num_sentences=1, num_tokens=generator.randint(2, MAX_POSITIONS), vocabulary_size=200, seed=number)
         beam_size = generator.randint(1, MAX_BEAM_SIZE)
         yield generate_request(sentences(job)[0], generator.randint(2, MAX_STEPS), beam_size)

@@ -1,18 +1,15 @@
 """Open and closed loads from a process of its own: benchmarks/serving/generator.py, asked by a test."""
 
-import base64
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.harness.process import Process
-from benchmarks.serving.payloads import UNARY
 from benchmarks.serving.servers import load_generator
 
 
@@ -39,11 +36,9 @@ class Caller:
 
 
 @contextmanager
-def caller(target: str, requests: Sequence[messages.GenerateRequest], folder: Path) -> Iterator[Caller]:
-    """Calls Generate with these requests in turn; `folder`: where they are written for it."""
-    path = folder / f"{len(list(folder.iterdir()))}.requests"
-    path.write_bytes(b"".join(base64.b64encode(one.SerializeToString()) + b"\n" for one in requests))
-    with load_generator(target, UNARY, path) as process:
+def caller(target: str, requests: Sequence[messages.GenerateRequest]) -> Iterator[Caller]:
+    """Calls Generate with these requests in turn."""
+    with load_generator(target, [one.SerializeToString() for one in requests]) as process:
         yield Caller(process)
 
 

@@ -1,7 +1,6 @@
 """What the safe defaults cost."""
 
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -21,7 +20,7 @@ WORDS = [messages.GenerateRequest(text=word) for word in ("phoneme", "badge", "b
 
 
 @pytest.mark.reliability
-def test_speed_with_the_defaults_and_without(tmp_path: Path, figure: Figure) -> None:
+def test_speed_with_the_defaults_and_without(figure: Figure) -> None:
     """Two servers, of which one at a time is asked, in turns: as they are, and without guards and limits."""
     with ExitStack() as exits:
         bundle = str(ROOT / "models" / "g2p-en")
@@ -29,7 +28,7 @@ def test_speed_with_the_defaults_and_without(tmp_path: Path, figure: Figure) -> 
             exits.enter_context(server(bundle)),
             exits.enter_context(server(bundle, *NO_LIMITS, program="tests.faults.bare_server")),
         )
-        guarded, bare = (exits.enter_context(caller(one.target, WORDS, tmp_path)) for one in running)
+        guarded, bare = (exits.enter_context(caller(one.target, WORDS)) for one in running)
         rates, times = list[float](), list[float]()
         for number in range(ROUNDS):
             found: dict[bool, tuple[Answered, Answered]] = {}

@@ -4,7 +4,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import grpc
 import pytest
@@ -74,11 +73,11 @@ def test_rows_of_a_client_are_limited(start: Start) -> None:
             assert code_of(target, small("badge", 4)) == ("RESOURCE_EXHAUSTED", told)
 
 
-def test_a_flood_of_one_client_leaves_room_for_another(start: Start, tmp_path: Path) -> None:
+def test_a_flood_of_one_client_leaves_room_for_another(start: Start) -> None:
     """However many one asks for: the other's calls are let in and answered."""
     with start(*EVERYWHERE, "--max-rows", "4", "--max-waiting", "8") as running:
         one, other = targets(running)
-        with caller(one, [small("badge", 4)], tmp_path) as flood, caller(other, [small("badge")], tmp_path) as quiet:
+        with caller(one, [small("badge", 4)]) as flood, caller(other, [small("badge")]) as quiet:
             flood.begin(Load(kind="closed", num_clients=100, num_requests=1000, seconds=60.0))
             found = quiet.call(Load(kind="closed", num_clients=2, num_requests=20, seconds=60.0))
             assert found.failures == [] and len(found.latencies) == 20
@@ -86,12 +85,12 @@ def test_a_flood_of_one_client_leaves_room_for_another(start: Start, tmp_path: P
 
 
 @contextmanager
-def _callers(running: Running, folder: Path) -> Iterator[tuple[Caller, dict[str, Caller]]]:
+def _callers(running: Running) -> Iterator[tuple[Caller, dict[str, Caller]]]:
     """A quiet one, and the floods by name."""
     one, other = targets(running)
     with ExitStack() as exits:
-        quiet = exits.enter_context(caller(other, [small(word) for word in WORDS], folder))
-        floods = {name: exits.enter_context(caller(one, asked, folder)) for name, (asked, _) in FLOODS.items()}
+        quiet = exits.enter_context(caller(other, [small(word) for word in WORDS]))
+        floods = {name: exits.enter_context(caller(one, asked)) for name, (asked, _) in FLOODS.items()}
         for flood in floods.values():
             flood.give_way()
         yield quiet, floods
@@ -100,12 +99,12 @@ def _callers(running: Running, folder: Path) -> Iterator[tuple[Caller, dict[str,
 @pytest.mark.reliability
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_small_call_beside_a_flood(workers: int, tmp_path: Path, figure: Figure) -> None:
+def test_a_small_call_beside_a_flood(workers: int, figure: Figure) -> None:
     """p99 of small calls, 40 a second of another client, over that with nobody beside them; and with 2 s deadlines."""
     options = *EVERYWHERE, "--workers", str(workers), "--log-level", "warning"
     with (
         server(str(ROOT / "models" / "g2p-en"), *options) as running,
-        _callers(running, tmp_path) as (quiet, floods),
+        _callers(running) as (quiet, floods),
     ):
         alone = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS)
         beside = Load(kind="open", rate=SMALL_RATE, seconds=SECONDS, timeout_seconds=DEADLINE_SECONDS)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -34,9 +33,9 @@ HEAVY = [
 ]
 
 
-def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start, tmp_path: Path) -> None:
+def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start) -> None:
     request = messages.GenerateRequest(text="badge", decoding=messages.DecodingOptions(beam_size=1))
-    with start("--max-rows", "1", "--max-waiting", "4") as running, caller(running.target, [request], tmp_path) as loud:
+    with start("--max-rows", "1", "--max-waiting", "4") as running, caller(running.target, [request]) as loud:
         found = loud.call(Load(kind="closed", num_clients=100, num_requests=400, seconds=60.0))
         assert len(found.latencies) + len(found.failures) == 400
         assert found.latencies and found.failures
@@ -48,9 +47,9 @@ def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start, tm
         assert all(metrics[name] == 0 for name in metrics if name.startswith("attendant_requests_waiting"))
 
 
-def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start: Start, tmp_path: Path) -> None:
+def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start: Start) -> None:
     request = messages.GenerateRequest(text="badge")
-    with start() as running, caller(running.target, [request], tmp_path) as loud:
+    with start() as running, caller(running.target, [request]) as loud:
         loud.call(Load(kind="closed", num_requests=20, seconds=60.0))
         before = running.metrics()
         found = loud.call(Load(kind="closed", num_requests=20, seconds=60.0, timeout_seconds=1e-6))
@@ -61,13 +60,13 @@ def test_a_deadline_out_of_reach_is_refused_and_nothing_is_decoded_for_it(start:
 
 
 @pytest.fixture(params=(1, 2))
-def overloaded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, Caller]]:
+def overloaded(request: pytest.FixtureRequest) -> Iterator[tuple[int, Caller]]:
     """A server with so many workers, warm, and who asks it."""
     workers: int = request.param
     options = "--precision", "fp32", "--workers", str(workers), "--max-wait-seconds", "2", "--log-level", "warning"
     with (
         server(str(ROOT / "models" / "g2p-en"), *options) as running,
-        caller(running.target, HEAVY, tmp_path) as loud,
+        caller(running.target, HEAVY) as loud,
     ):
         loud.call(Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=3.0))
         yield workers, loud

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from attendant.server.servicers.inference.v2.open_inference_pb2 import ModelInferRequest
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import Decoder, throughput
 from benchmarks.harness.environment import Environment
@@ -15,6 +16,7 @@ from benchmarks.peers.decoders import TRANSFORMERS
 from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_loop import BOS_ID, onnx_loop
 from benchmarks.peers.plain_model import export_plain, plain_model, torch_loop
+from benchmarks.peers.served import triton_requests
 from benchmarks.workload import QUICK
 
 
@@ -70,6 +72,13 @@ def test_an_environments_packages_are_installed_in_turn(tmp_path: Path, monkeypa
 
 def test_transformers_have_about_as_many_parameters_as_the_model() -> None:
     assert [round(one.num_parameters(8000) / 1e6, 1) for one in TRANSFORMERS] == [17.2, 17.5]
+
+
+def test_requests_to_triton_have_one_shape() -> None:
+    requests = [ModelInferRequest.FromString(one) for one in triton_requests([([5, 6, 3], 7), ([4, 3], 2)])]
+    assert [[list(tensor.shape) for tensor in one.inputs] for one in requests] == [[[1, 3], [1, 1]]] * 2
+    sources = [np.frombuffer(one.raw_input_contents[0], "<i8").tolist() for one in requests]
+    assert sources == [[5, 6, 3], [4, 3, 0]]
 
 
 @pytest.mark.slow

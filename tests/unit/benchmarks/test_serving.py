@@ -1,11 +1,11 @@
 """Measuring servers: what the kernel says of processes, the load generator, the switch to request-level batching."""
 
-import base64
 import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,10 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
-from benchmarks.serving.payloads import LENGTHS, generate_request, real_work, write_payloads
+from benchmarks.serving.payloads import LENGTHS, generate_request, real_work
 from benchmarks.serving.request_level import RequestLevelScheduler
 from benchmarks.serving.request_time import request_parts
-from benchmarks.serving.servers import Server, empty_service, growth, mean_of, running
+from benchmarks.serving.servers import Server, empty_service, growth, load_generator, mean_of, running
 from benchmarks.workload import QUICK
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
@@ -75,22 +75,16 @@ def request(key: int) -> EngineRequest:
     return EngineRequest(key=key, source_ids=(4, 3), options=DecodingOptions(max_length=4), submitted=0.0)
 
 
-def payloads_of(folder: Path, requests: list[bytes]) -> Path:
-    return write_payloads(Context(workload=QUICK, cache=folder), "some", requests)
-
-
-def tiny_server(bundle: Path, payloads: Path, program: str) -> Server:
+def tiny_server(bundle: Path, requests: list[bytes], program: str) -> Server:
     options = "--port", "0", "--metrics-port", "0", "--log-level", "warning"
     command = sys.executable, "-m", program, str(bundle), *options
-    return Server(key="tiny", name="tiny", command=lambda: command, payloads=lambda: payloads)
+    return Server(key="tiny", name="tiny", command=lambda: command, requests=requests)
 
 
 @pytest.mark.parametrize("program", ["server", "benchmarks.serving.request_level"])
-def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Path) -> None:
+def test_a_server_under_each_kind_of_load(program: str, tiny: Path) -> None:
     requests = [messages.GenerateRequest(text=text).SerializeToString() for text in ("abc", "face", "jig")]
-    payloads = payloads_of(tmp_path, requests)
-    assert [base64.b64decode(line) for line in payloads.read_text().splitlines()] == requests
-    with running(tiny_server(tiny, payloads, program)) as server:
+    with running(tiny_server(tiny, requests, program)) as server:
         closed, metrics = server.watched(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
         opened = server.load(Load(kind="open", rate=200.0, seconds=0.2))
         streamed = server.load(Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20))
@@ -102,22 +96,24 @@ def test_a_server_under_each_kind_of_load(program: str, tiny: Path, tmp_path: Pa
     assert listed["answers"] == 256 and grown["answers"] == 9 and grown["first_p50"] <= grown["p50"]
     assert closed["p50"] <= closed["p99"] and closed["cpu_ms"] >= 0
     assert after["attendant_requests_total"] == 50 + 256 + 9 + opened["answers"]
-    assert mean_of("attendant_step_rows", metrics) >= 1
+    assert mean_of("attendant_step_rows", metrics) == closed["step_rows"] >= 1 and 0 < closed["efficiency"] <= 1
 
 
-def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time(tmp_path: Path) -> None:
+def test_the_empty_service_answers_each_kind_of_call_also_at_the_same_time() -> None:
     bulk = Load(kind="bulk", num_clients=4, seconds=60.0, num_requests=20)
-    with running(empty_service(payloads_of(tmp_path, [b"anything"]))) as server:
-        server.begin(bulk)
+    service = empty_service([b"anything"])
+    with running(service) as server, load_generator(server.addresses["serving"], service.requests) as other:
+        other.ask(asdict(bulk))
         closed = server.load(Load(kind="closed", num_clients=3, seconds=60.0, num_requests=30))
-        streamed = server.end(bulk)
-    assert closed["answers"] == 30 and streamed["answers"] == 20
+        streamed = other.answer()
+    assert closed["answers"] == 30 and len(streamed["latencies"]) == 20
+    assert "step_rows" not in closed, "it has no metrics"
 
 
-def test_a_refused_request_is_no_figure(tiny: Path, tmp_path: Path) -> None:
-    payloads = payloads_of(tmp_path, [messages.GenerateRequest().SerializeToString()])
+def test_a_refused_request_is_no_figure(tiny: Path) -> None:
+    refused = [messages.GenerateRequest().SerializeToString()]
     with (
-        running(tiny_server(tiny, payloads, "server")) as server,
+        running(tiny_server(tiny, refused, "server")) as server,
         pytest.raises(Unavailable, match=r"2 requests failed: .*INVALID_ARGUMENT"),
     ):
         server.load(Load(kind="closed", num_clients=1, seconds=60.0, num_requests=2))
@@ -126,11 +122,11 @@ def test_a_refused_request_is_no_figure(tiny: Path, tmp_path: Path) -> None:
 def test_a_server_that_does_not_come_up_says_why_after_all_its_starts(tmp_path: Path) -> None:
     program = f"from pathlib import Path; print(file=Path({str(tmp_path / 'log')!r}).open('a')); exit('nothing there')"
     command = sys.executable, "-c", program
-    server = Server(key="", name="", command=lambda: command, payloads=lambda: tmp_path, max_starts=3)
+    server = Server(key="", name="", command=lambda: command, requests=[], max_starts=3)
     with pytest.raises(Unavailable, match="nothing there"), running(server):
         pass
     assert (tmp_path / "log").read_text() == "\n" * 3
-    with pytest.raises(Unavailable, match="no such"), running(tiny_server(tmp_path / "no such", tmp_path, "server")):
+    with pytest.raises(Unavailable, match="no such"), running(tiny_server(tmp_path / "no such", [], "server")):
         pass
 
 
