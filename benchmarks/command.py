@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from attendant.runtime.errors import UserError, VerificationFailed
+from benchmarks.harness.measurement import say
 from benchmarks.harness.results import Measured, Part, add_result, markdown_table, this_machine, write_page
 from benchmarks.mt import mt_bundle
 from benchmarks.workload import QUICK, Workload
@@ -28,7 +29,7 @@ class Context:
     """What a part is run with.
 
     Attributes:
-        cache: environments, models and logs, kept between runs.
+        cache: environments and models, kept between runs.
         quick: so little that it says nothing but that everything runs.
         options: of the command.
         began: when the command did, by time.monotonic().
@@ -53,9 +54,6 @@ class Context:
     def visit_seconds(self) -> float:
         return 0.1 if self.quick else 1.5
 
-    def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
@@ -64,14 +62,12 @@ class Suite:
     Attributes:
         about: Markdown, on top of the page.
         parts: their docstrings stand on the page: title, then what the table shows and how it was measured.
-        asked_for: parts that run only where the option of the same name is given, and alone then.
         check: raises UserError where options make no sense, before anything is measured.
     """
 
     title: str
     about: str
     parts: Sequence[Callable[[Context], Part]]
-    asked_for: Sequence[str] = ()
     check: Callable[[argparse.Namespace], None] = lambda options: None
 
     @property
@@ -79,40 +75,46 @@ class Suite:
         return {part.__name__.replace("_", "-"): part for part in self.parts}
 
     def chosen(self, options: argparse.Namespace) -> list[str]:
-        """The parts that --only names, or those that are run where it names none. Raises UserError."""
+        """The parts that --only names; where it names none, with --against that part, and otherwise all others. Raises
+        UserError.
+        """
         names = [name for name in options.only.split(",") if name]
-        names = names or [name for name in self.asked_for if getattr(options, name) is not None]
         for name in names:
             if name not in self.named:
                 raise UserError(f"--only: there is no part {name!r}; there are {', '.join(self.named)}")
-        return names or [name for name in self.named if name not in self.asked_for]
+        names = names or [name for name in self.named if name == "against" and options.against]
+        return names or [name for name in self.named if name != "against"]
 
 
-def run(
-    suites: Mapping[str, Suite], add_options: Callable[[argparse.ArgumentParser], None], arguments: Sequence[str]
-) -> None:
+def run(suites: Mapping[str, Suite], arguments: Sequence[str]) -> None:
     """Runs what the command line asks for, and writes each part as soon as it stands.
 
     Args:
         suites: the first one runs where the command line names none.
-        add_options: declares the options of the parts.
 
     Raises:
         UserError: an option that makes no sense.
         VerificationFailed: a part found what must not be; its results are written.
     """
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    common.add_argument("--only", default="", metavar="PART,...", help="of the suite; empty: all")
-    common.add_argument("--cache", type=Path, default=Path(".benchmarks"), help="environments, models and logs")
-    common.add_argument("--output", type=Path, help="for JSON, pages and pictures (default: benchmarks/results)")
-    common.add_argument("--quick", action="store_true", help="tiny sizes: does everything run? No results by default")
+    option = common.add_argument
+    option("--only", default="", metavar="PART,...", help="of the suite; empty: all")
+    option("--cache", type=Path, default=Path(".benchmarks"), help="environments and models")
+    option("--output", type=Path, help="for JSON, pages and pictures (default: benchmarks/results)")
+    option("--quick", action="store_true", help="tiny sizes: does everything run? No results by default")
     description = "; ".join(f"{name}: {', '.join(suite.named)}" for name, suite in suites.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=description, parents=[common], allow_abbrev=False
     )
-    parser.add_argument("suite", nargs="?", choices=suites, default=next(iter(suites)), help="(default: %(default)s)")
-    add_options(parser)
+    option = parser.add_argument
+    option("suite", nargs="?", choices=suites, default=next(iter(suites)), help="(default: %(default)s)")
+    option("--requests", type=_positive, default=100_000, metavar="N", help="serving, `memory` (default: 100,000)")
+    option("--against", type=Path, metavar="PATH", help="serving, `against`: another checkout")
+    option("--minutes", type=_positive, default=20, help="training: of measuring speed (default: 20)")
+    option("--provider", choices=["cuda", "cpu"], default="cuda", help="gpu: where the graphs run")
+    option("--budget-seconds", type=float, default=450.0, help="gpu: what is not measured by then is left out")
     options = parser.parse_args(arguments)
+    # What makes the results: neither which parts nor where they are written.
     suite, own_options = suites[options.suite], common.parse_known_args(arguments)[1]
     suite.check(options)
     names = suite.chosen(options)
@@ -127,7 +129,7 @@ def run(
         output = options.output or Path(scratch if options.quick else "benchmarks/results")
         for name in names:
             machine, command = this_machine(), ["python", "-m", "benchmarks", *own_options, "--only", name]
-            context.say(f"{name} ...")
+            say(f"{name} ...")
             part = suite.named[name](context)
             title, _, about = (inspect.getdoc(suite.named[name]) or name).partition("\n\n")
             measured = Measured(
@@ -141,6 +143,12 @@ def run(
             yardsticks = write_yardsticks(output)
         console.print(Markdown(yardsticks))
         if output != Path(scratch):
-            context.say(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
+            say(f"written: {options.suite}.json, {options.suite}.md and yardsticks.md in {output}")
     if problems:
         raise VerificationFailed(f"{options.suite}: what was measured is not as it must be", problems)
+
+
+def _positive(text: str) -> int:
+    if int(text) <= 0:
+        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+    return int(text)

@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 NUM_SPECIAL_SYMBOLS = 4
@@ -29,7 +29,8 @@ class Job:
 
     Attributes:
         num_tokens: source positions of each sentence, its end symbol among them, and decoder steps of each.
-        batch_size: sentences decoded together; 1: one after the other.
+        batch_size: sentences decoded together; 1: one after the other; 0: to be chosen.
+        seed: of the random words.
     """
 
     num_sentences: int
@@ -57,24 +58,10 @@ def words_of(source: list[int]) -> str:
     return " ".join(map(word_of, source[:-1]))
 
 
-def batches(sources: list[Any], size: int) -> list[list[Any]]:
-    """The sentences in batches of so many; the last one may be smaller."""
-    return [sources[start : start + size] for start in range(0, len(sources), size)]
-
-
 def share(job: Job, number: int, num_workers: int) -> Job:
     """The part of a job that worker `number` of so many does."""
     whole, rest = divmod(job.num_sentences, num_workers)
     return replace(job, num_sentences=whole + (number < rest), seed=job.seed + number)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a job took in one worker: seconds by the clock, of all threads' processor time, and of each batch."""
-
-    seconds: float
-    cpu_seconds: float
-    latencies: list[float]
 
 
 def answer_jobs(
@@ -83,7 +70,8 @@ def answer_jobs(
     batches_itself: bool = False,
     sources: Callable[[Job], list[Any]] = sentences,
 ) -> None:
-    """The life of a worker process: decodes the jobs that it is asked to.
+    """The life of a worker process: decodes the jobs that it is asked to. An answer is what a job took: `seconds` by
+    the clock, `cpu_seconds` of all threads' processor time, and `latencies`, the seconds of each batch.
 
     Args:
         batches_itself: `decode` takes all sentences of a job at once, unless they are to be decoded one by one.
@@ -93,12 +81,12 @@ def answer_jobs(
     def answer(asked: dict[str, int]) -> dict[str, object]:
         job = Job(**asked)
         size = job.num_sentences if batches_itself and job.batch_size > 1 else job.batch_size
-        cpu, latencies = time.process_time(), []
-        for batch in batches(sources(job), size):
+        cpu, latencies, wanted = time.process_time(), [], sources(job)
+        for start in range(0, len(wanted), size):
             began = time.perf_counter()
-            decode(batch, job)
+            decode(wanted[start : start + size], job)
             latencies.append(time.perf_counter() - began)
-        return asdict(Answer(sum(latencies), time.process_time() - cpu, latencies))
+        return {"seconds": sum(latencies), "cpu_seconds": time.process_time() - cpu, "latencies": latencies}
 
     answer_questions(answer)
 

@@ -9,17 +9,16 @@ import hashlib
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models, pre_tokenizers
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins.from_model import ExportableModel
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
 from benchmarks import ROOT
-from benchmarks.job import Job, sentences, word_of
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, sentences, word_of
 from benchmarks.workload import Workload
 
 NAME = "mt"
@@ -36,7 +35,13 @@ SMALL_PLAN = VerificationPlan(
 )
 """The graphs are verified as any export's, on a smaller grid: models are certified elsewhere, here one is timed."""
 
-MAKERS = ("export/**/*.py", "training/model/*.py", "training/kernels/*.py", "runtime/bundle/*.py")
+MAKERS = (
+    "export/**/*.py",
+    "training/model/*.py",
+    "training/kernels/*.py",
+    "training/data/tokenization.py",
+    "runtime/bundle/*.py",
+)
 """The code that a bundle's graphs and manifest follow from."""
 
 
@@ -71,7 +76,7 @@ def mt_model(workload: Workload) -> Seq2Seq:
 
 
 def mt_exportable(workload: Workload) -> ExportableModel:
-    tokenizer = _tokenizer(workload.vocabulary_size)
+    tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
     job = Job(num_sentences=64, num_tokens=workload.num_tokens, vocabulary_size=workload.vocabulary_size)
     return ExportableModel(
         name=NAME,
@@ -91,14 +96,6 @@ def mt_exportable(workload: Workload) -> ExportableModel:
         ),
         sources=[source[:-1] for source in sentences(job)],
     )
-
-
-def _tokenizer(vocabulary_size: int) -> Tokenizer:
-    symbols = [*SPECIAL_TOKENS, *(word_of(number) for number in range(len(SPECIAL_TOKENS), vocabulary_size))]
-    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
-    library = LibraryTokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNK_ID]))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return Tokenizer(library)
 
 
 def _digest() -> str:

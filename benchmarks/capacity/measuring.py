@@ -23,8 +23,9 @@ from attendant.server.engine.request import StepStats
 from benchmarks.capacity.costs import Costs, Grid
 from benchmarks.capacity.observing import WORKERS, Loads
 from benchmarks.command import Context
+from benchmarks.decoding.bookkeeping import engine_requests, fill
 from benchmarks.decoding.in_process import job_of, own_decoder, workers
-from benchmarks.decoding.requests import engine_requests, fill
+from benchmarks.harness.measurement import say
 from benchmarks.harness.process import cpu_seconds
 from benchmarks.harness.results import this_machine
 from benchmarks.job import Job, Sources, sentences
@@ -73,7 +74,7 @@ def measured_costs(context: Context, precision: Precision, seconds: float) -> Co
         for run in servers.values():
             run.load(Load(kind="closed", num_clients=CLIENTS, seconds=WARM_UP_SECONDS))
         for turn in range(NUM_TURNS):
-            context.say(f"turn {turn + 1} of {NUM_TURNS} ...")
+            say(f"turn {turn + 1} of {NUM_TURNS} ...")
             for number, width in itertools.product(encoded, WIDTHS):
                 encodings[number, width] += _encodings(bundle, stepper, number, width)
             for number, width in itertools.product(rows, WIDTHS):

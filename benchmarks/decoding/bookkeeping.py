@@ -3,20 +3,21 @@
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.request import EngineRequest, Priority
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import PRECISIONS, SEARCHES, job_of
-from benchmarks.decoding.requests import engine_requests, fill
 from benchmarks.harness.measurement import Columns, System, Visits, measure, part_of
 from benchmarks.harness.results import Part
-from benchmarks.job import sentences
+from benchmarks.job import Sources, sentences
 
 NUM_ROWS = 64
 MAX_POSITIONS = 1 << 20
@@ -30,7 +31,7 @@ def bookkeeping(context: Context) -> Part:
     calls into the graphs.
     """
     systems = [_system(context, precision, search) for precision in PRECISIONS for search in SEARCHES]
-    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
+    found = measure(systems, context.num_rounds)
     columns: Columns = {
         "ms per round": "ms",
         "of it outside": lambda one: one.median("ms") * one.median("share_64"),
@@ -69,3 +70,16 @@ def _system(context: Context, precision: Precision, search: str) -> System:
         yield {"": visit}
 
     return System(key=f"{precision}_{search.replace(' ', '_')}", name=f"{precision}, {search}", start=start)
+
+
+def engine_requests(sources: Sources, num_steps: Iterable[int], beam_size: int = 1) -> Iterator[EngineRequest]:
+    """The sources in turn, again and again, each with the next number of steps, as long as there is one."""
+    for key, (source, steps) in enumerate(zip(itertools.cycle(sources), num_steps)):
+        options = DecodingOptions(beam_size=beam_size, max_length=steps - 1)
+        yield EngineRequest(key, tuple(source), options, time.monotonic())
+
+
+def fill(engine: Engine, requests: Iterator[EngineRequest], number: int) -> None:
+    """Submits so many that this number runs or waits."""
+    while engine.scheduler.num_running + engine.scheduler.num_waiting(Priority.INTERACTIVE) < number:
+        engine.submit(next(requests))

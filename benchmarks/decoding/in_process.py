@@ -12,7 +12,7 @@ from benchmarks.command import Context
 from benchmarks.harness.measurement import Columns, System, Visit, Visits, measure, part_of, remarks, spread_of
 from benchmarks.harness.process import KEEP_MEMORY, Process
 from benchmarks.harness.results import Part
-from benchmarks.job import Answer, Job, share
+from benchmarks.job import Job, share
 
 BEAM_SIZE = 4
 SEARCHES = {"greedy": 1, f"beam {BEAM_SIZE}": BEAM_SIZE}
@@ -48,17 +48,16 @@ class Decoder:
     batch_sizes: Sequence[int] = (64, 128)
     about: str = ""
 
-    def system(self, jobs: Mapping[str, Job], seconds: float, *, fixed: bool) -> System:
-        """Does each of the jobs in every round, for about so long.
+    def system(self, jobs: Mapping[str, Job], seconds: float) -> System:
+        """Does each of the jobs in every round, for about so long; one without a batch size in the fastest one."""
 
-        Args:
-            fixed: in batches of the job's size, not in those of which the toolkit is fastest.
-        """
+        def visit(pool: Workers, job: Job) -> Visit:
+            fastest = pool.fastest(job, seconds, [job.batch_size] if job.batch_size else self.batch_sizes)
+            return lambda number: pool.run(replace(fastest, seed=number))
 
         def start() -> Iterator[Visits]:
             with workers(self) as pool:
-                sizes = {name: [job.batch_size] if fixed else self.batch_sizes for name, job in jobs.items()}
-                yield {name: pool.visit(pool.fastest(job, seconds, sizes[name])) for name, job in jobs.items()}
+                yield {name: visit(pool, job) for name, job in jobs.items()}
 
         return System(key=self.key, name=self.name, start=start, about=self.about)
 
@@ -102,9 +101,6 @@ class Workers:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
 
-    def visit(self, job: Job) -> Visit:
-        return lambda number: self.run(replace(job, seed=number))
-
     def run(self, job: Job) -> dict[str, float]:
         """Shares the job out and waits for all: sentences per second by this process's clock, processor time per
         sentence of all workers together, the median time of a batch. Raises Unavailable.
@@ -112,12 +108,12 @@ class Workers:
         began = time.perf_counter()
         for number, process in enumerate(self._processes):
             process.ask(asdict(share(job, number, len(self._processes))))
-        answers = [Answer(**process.answer()) for process in self._processes]
+        answers = [process.answer() for process in self._processes]
         seconds = time.perf_counter() - began
         return {
             "speed": job.num_sentences / seconds,
-            "cpu_ms": 1e3 * sum(answer.cpu_seconds for answer in answers) / job.num_sentences,
-            "ms": 1e3 * statistics.median(latency for answer in answers for latency in answer.latencies),
+            "cpu_ms": 1e3 * sum(answer["cpu_seconds"] for answer in answers) / job.num_sentences,
+            "ms": 1e3 * statistics.median(latency for answer in answers for latency in answer["latencies"]),
             "sentences": job.num_sentences,
             "batch": job.batch_size,
         }
@@ -154,8 +150,8 @@ def job_of(context: Context, *, num_sentences: int = 256, beam_size: int = 1, ba
 
 def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) -> Part:
     """Many sentences at once. Of decoders of one key, the fastest is the one that is compared."""
-    job = job_of(context, num_sentences=256 // beam_size, beam_size=beam_size)
-    systems = [decoder.system({"": job}, context.visit_seconds, fixed=False) for decoder in decoders]
+    job = job_of(context, num_sentences=256 // beam_size, beam_size=beam_size, batch_size=0)
+    systems = [decoder.system({"": job}, context.visit_seconds) for decoder in decoders]
     columns: Columns = {
         "sentences/s": "speed",
         "slowest-fastest": spread_of("speed"),
@@ -163,17 +159,17 @@ def throughput(context: Context, decoders: Sequence[Decoder], beam_size: int) ->
         "CPU ms/sentence": "cpu_ms",
         "remarks": remarks,
     }
-    return part_of(measure(systems, num_rounds=context.num_rounds, say=context.say), columns, best_by="speed")
+    return part_of(measure(systems, context.num_rounds), columns, best_by="speed")
 
 
 def one_by_one(context: Context, decoders: Sequence[Decoder]) -> Part:
     """One sentence after the other."""
     job = job_of(context, num_sentences=NUM_ALONE, batch_size=1)
-    systems = [decoder.system({"": job}, context.visit_seconds / 4, fixed=True) for decoder in decoders]
+    systems = [decoder.system({"": job}, context.visit_seconds / 4) for decoder in decoders]
     columns: Columns = {
         "ms": "ms",
         "CPU ms/sentence": "cpu_ms",
         "sentences": lambda one: f"{sum(one.samples['sentences']):,.0f}",
         "remarks": remarks,
     }
-    return part_of(measure(systems, num_rounds=context.num_rounds, say=context.say), columns)
+    return part_of(measure(systems, context.num_rounds), columns)

@@ -1,11 +1,13 @@
 """Systems measured in turns: a machine that slows down slows all of them."""
 
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from attendant.runtime.errors import UserError
 from benchmarks.harness.results import Cell, Part, Picture
 
 Samples = Mapping[str, float | list[float]]
@@ -18,10 +20,8 @@ has nothing to measure at this point."""
 Visits = Mapping[str, Visit]
 """What is done in a round, by the endings of the figures' names: one visit for each load or size."""
 
-Say = Callable[[str], None]
 
-
-class Unavailable(Exception):
+class Unavailable(UserError):
     """A system that can't be installed, did not start, or failed under way; the message says why."""
 
 
@@ -68,7 +68,14 @@ class Measurement:
     point: str = ""
 
     def median(self, figure: str) -> float:
-        """Over all samples. Raises KeyError where the figure was not measured."""
+        """Over all samples.
+
+        Raises:
+            Unavailable: the system failed.
+            KeyError: the figure was not measured.
+        """
+        if self.problem is not None:
+            raise Unavailable(f"{self.system.name}: {self.problem}")
         return statistics.median(self.samples[figure])
 
     def spread(self, figure: str) -> str:
@@ -81,7 +88,7 @@ class Measurement:
         return replace(self, samples=own, point=point)
 
     @contextmanager
-    def noting_failure(self, say: Say) -> Iterator[None]:
+    def noting_failure(self) -> Iterator[None]:
         """Keeps the reason of a failure in place of the figures: partial ones are none."""
         try:
             yield
@@ -97,21 +104,26 @@ class Measurement:
         return "".join(f"{figure} {self.samples[figure + ending][-1]:,.4g}" for figure in list(found)[:1])
 
 
-def measure(systems: Sequence[System], *, num_rounds: int, say: Say) -> list[Measurement]:
+def say(line: str) -> None:
+    """To whoever waits for the figures."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
     """Starts all systems, then visits each once a round, point by point; in the order given."""
     measurements = [Measurement(system) for system in systems]
     with ExitStack() as exits:
         visits: list[Visits] = []
         for one in measurements:
             visits.append({})
-            with one.noting_failure(say):
+            with one.noting_failure():
                 visits[-1] = exits.enter_context(contextmanager(one.system.start)())
         for number in range(1, num_rounds + 1):
             for point in zip_longest(*(each.items() for each in visits)):
                 said = []
                 for one, visit in zip(measurements, point, strict=True):
                     if visit is not None and one.problem is None:
-                        with one.noting_failure(say):
+                        with one.noting_failure():
                             said.append(f"{one.system.name}: {one.take(visit[1](number), visit[0])}")
                 say(f"round {number} of {num_rounds}: {'; '.join(said)}")
     return measurements

@@ -122,14 +122,14 @@ class Batcher:
                     answer.set_result(result.hypotheses[0])
 
 
-def serve_batches(**arguments: Any) -> None:
+def serve_batches(folder: str, num_workers: int, batch_size: int) -> None:
     """Serves behind the batcher on grpc.aio."""
-    asyncio.run(_serve_batches(**arguments))
-
-
-async def _serve_batches(folder: str, num_workers: int, batch_size: int) -> None:
     batcher = Batcher(Translator(folder, num_workers), num_workers, batch_size)
-    workers = [asyncio.create_task(batcher.work()) for _ in range(num_workers)]
-    await serve("benchmarks.CTranslate2", {"Translate": grpc.unary_unary_rpc_method_handler(batcher.translate)})
-    for worker in workers:
-        worker.cancel()
+    handlers: dict[str, Any] = {"Translate": grpc.unary_unary_rpc_method_handler(batcher.translate)}
+
+    async def run() -> None:
+        workers = asyncio.gather(*(batcher.work() for _ in range(num_workers)))
+        await serve("benchmarks.CTranslate2", handlers)
+        workers.cancel()
+
+    asyncio.run(run())

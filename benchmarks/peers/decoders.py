@@ -1,6 +1,6 @@
 """What decodes in process beside Attendant: each peer with its environment, its model and its worker."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,9 @@ from benchmarks.decoding.in_process import (
 from benchmarks.harness.environment import ENVIRONMENTS, TORCH, made_once
 from benchmarks.harness.process import output_of
 from benchmarks.harness.results import Part
-from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
+from benchmarks.peers.marian import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_model import export_plain, plain_parameters
 from benchmarks.program import program
-from benchmarks.training.toolkits import TOOLKITS, Training
 
 OWN_BATCH_SIZES = (32, 64, 128)
 """Of peers whose workers are threads of one process."""
@@ -83,33 +82,73 @@ def all_decoders(context: Context, *, alone: bool = False) -> Iterator[Decoder]:
     for precision in PRECISIONS:
         for workers, threads in dict.fromkeys([(num_workers, 1), (1, num_workers)]):
             yield own_decoder(context, precision, num_workers=workers, num_threads=threads)
-    yield from _plain(context, num_workers)
-    for transformer in TRANSFORMERS:
-        yield _ctranslate2(context, transformer, num_workers)
-    yield _joeynmt(context, num_workers)
-    yield _marian(context, num_workers)
+    yield from _of_one_thread(context, num_workers)
+    yield from _with_workers_of_their_own(context, num_workers)
 
 
-def _plain(context: Context, num_workers: int) -> Iterator[Decoder]:
+def _of_one_thread(context: Context, num_workers: int) -> Iterator[Decoder]:
+    """Peers that share a job between processes."""
     parameters = _millions(plain_parameters(context.workload))
 
-    def graphs(precision: str) -> Callable[[], list[str]]:
-        return lambda: program("peers.plain_loop:work", folder=str(plain_folder(context) / precision))
+    def graphs(precision: str) -> list[str]:
+        return program("peers.plain_loop:work", folder=str(plain_folder(context) / precision))
+
+    def joeynmt() -> list[str]:
+        python, sizes = ENVIRONMENTS["joeynmt"].install(context.cache), replace(context.workload, dropout=0.0)
+        return program("peers.joeynmt:work", python, **asdict(sizes))
 
     eager = partial(program, "peers.plain_model:work", **asdict(context.workload))
+    exported = f"graphs as torch.onnx writes them, {parameters}"
+    fp32, int8 = (partial(graphs, precision) for precision in ("fp32", "int8"))
     for key, name, command, about in (
-        ("plain_fp32", "plain ORT loop fp32", graphs("fp32"), f"graphs as torch.onnx writes them, {parameters}"),
-        ("plain_int8", "plain ORT loop int8", graphs("int8"), "the same after onnxruntime's quantize_dynamic"),
+        ("plain_fp32", "plain ORT loop fp32", fp32, exported),
+        ("plain_int8", "plain ORT loop int8", int8, "the same after onnxruntime's quantize_dynamic"),
         ("torch", "PyTorch loop fp32", eager, f"the same model in {TORCH}, eager"),
+        ("joeynmt", "JoeyNMT fp32", joeynmt, f"{ENVIRONMENTS['joeynmt'].package}, the same kind of model"),
     ):
         named = f"{name}, {layout(num_workers)}"
         yield Decoder(key=key, name=named, command=command, num_workers=num_workers, about=about)
+
+
+def _with_workers_of_their_own(context: Context, num_workers: int) -> Iterator[Decoder]:
+    """Peers whose workers are threads of one process.
+
+    Marian's recurrent model is its `s2s` (Junczys-Dowmunt et al. 2018): each direction of the encoder is as wide as the
+    decoder, and a second cell follows the attention. It is made as wide as it can be with no more parameters than the
+    model beside it.
+    """
+    workload, packages = context.workload, {name: one.package for name, one in ENVIRONMENTS.items()}
+    for one in TRANSFORMERS:
+        parameters = _millions(one.num_parameters(workload.vocabulary_size))
+        yield Decoder(
+            key=f"ctranslate2_{one.name.replace('+', '_')}",
+            name=f"CTranslate2 {one.name} int8, inter_threads={num_workers}",
+            command=partial(ctranslate2_program, context, one, "work", num_workers=num_workers),
+            batch_sizes=OWN_BATCH_SIZES,
+            about=f"{packages['ctranslate2']}, Transformer of width {one.width}, {parameters}",
+        )
+    sizes = {"vocabulary": workload.vocabulary_size, "embedding": -(-workload.embedding_size // BLOCK) * BLOCK}
+    sizes["width"] = narrowed(**sizes, most=plain_parameters(workload))
+    of_size = f"hidden size {sizes['width']}, {_millions(num_parameters(shapes_of(**sizes)))}"
+    yield Decoder(
+        key="marian",
+        name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
+        command=partial(peer_program, context, "marian:work", sizes, num_workers=num_workers),
+        batch_sizes=OWN_BATCH_SIZES,
+        about=f"{packages['marian']}, the same kind of model, {of_size}",
+    )
 
 
 def plain_folder(context: Context) -> Path:
     """Where the plain graphs are; made at the first use."""
     folder = context.cache / "models" / f"plain-{context.workload.hidden_size}"
     return made_once(folder, partial(export_plain, context.workload))
+
+
+def ctranslate2_program(context: Context, transformer: Transformer, function: str, **arguments: int) -> list[str]:
+    """The command of a function of peers/ctranslate2.py with the Transformer. Raises Unavailable."""
+    sizes = {**asdict(transformer), "vocabulary_size": context.workload.vocabulary_size}
+    return peer_program(context, f"ctranslate2:{function}", sizes, **arguments)
 
 
 def peer_program(context: Context, function: str, sizes: Mapping[str, int], **arguments: int) -> list[str]:
@@ -129,63 +168,6 @@ def peer_program(context: Context, function: str, sizes: Mapping[str, int], **ar
 
     folder = made_once(context.cache / "models" / "-".join([peer, *map(str, sizes.values())]), make)
     return program(f"peers.{function}", python, folder=str(folder), **arguments)
-
-
-def ctranslate2_program(context: Context, transformer: Transformer, function: str, **arguments: int) -> list[str]:
-    """The command of a function of peers/ctranslate2.py with the Transformer. Raises Unavailable."""
-    sizes = {**asdict(transformer), "vocabulary_size": context.workload.vocabulary_size}
-    return peer_program(context, f"ctranslate2:{function}", sizes, **arguments)
-
-
-def _ctranslate2(context: Context, transformer: Transformer, num_workers: int) -> Decoder:
-    parameters = _millions(transformer.num_parameters(context.workload.vocabulary_size))
-    package = ENVIRONMENTS["ctranslate2"].package
-    return Decoder(
-        key=f"ctranslate2_{transformer.name.replace('+', '_')}",
-        name=f"CTranslate2 {transformer.name} int8, inter_threads={num_workers}",
-        command=lambda: ctranslate2_program(context, transformer, "work", num_workers=num_workers),
-        batch_sizes=OWN_BATCH_SIZES,
-        about=f"{package}, Transformer of width {transformer.width}, {parameters}",
-    )
-
-
-def _joeynmt(context: Context, num_workers: int) -> Decoder:
-    toolkit, folder = TOOLKITS["joeynmt"], context.cache / "models" / f"joeynmt-{context.workload.hidden_size}"
-
-    def command() -> list[str]:
-        python = toolkit.python(context.cache)
-        toolkit.configure(Training(workload=replace(context.workload, dropout=0.0), corpus=folder, folder=folder))
-        config, size = str(folder / toolkit.template), context.workload.vocabulary_size
-        return program("peers.joeynmt:work", python, config=config, vocabulary_size=size)
-
-    return Decoder(
-        key="joeynmt",
-        name=f"JoeyNMT fp32, {layout(num_workers)}",
-        command=command,
-        num_workers=num_workers,
-        about=f"joeynmt=={toolkit.version}, the same kind of model",
-    )
-
-
-def _marian(context: Context, num_workers: int) -> Decoder:
-    """Marian's recurrent model (Junczys-Dowmunt et al. 2018).
-
-    In its `s2s` each direction of the encoder is as wide as the decoder, and a second cell follows the attention. It is
-    made as wide as it can be with no more parameters than the model beside it.
-    """
-    sizes = {
-        "vocabulary": context.workload.vocabulary_size,
-        "embedding": -(-context.workload.embedding_size // BLOCK) * BLOCK,
-    }
-    sizes["width"] = narrowed(**sizes, most=plain_parameters(context.workload))
-    parameters = _millions(num_parameters(shapes_of(**sizes)))
-    return Decoder(
-        key="marian",
-        name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
-        command=lambda: peer_program(context, "marian:work", sizes, num_workers=num_workers),
-        batch_sizes=OWN_BATCH_SIZES,
-        about=f"{ENVIRONMENTS['marian'].package}, the same kind of model, hidden size {sizes['width']}, {parameters}",
-    )
 
 
 def _millions(number: int) -> str:

@@ -12,22 +12,46 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, Sources, answer_jobs, word_of, words_of
-from benchmarks.peers.marian_shapes import shapes_of
 
 MODEL, VOCABULARY = "model.npz", "vocabulary.spm"
 EOS_ID, UNK_ID = 0, 1
 EOS_BIAS = -50.0
 SCALE = 0.05
 PEAKEDNESS = 40.0
+BLOCK = 64
+"""Its integer products want widths in whole blocks."""
+
+NAMED = json.loads(Path(__file__).with_name("marian_shapes.json").read_text(encoding="utf-8"))
+"""Two layers on each side, LSTM cells: the sizes of every parameter, by Marian's name for it."""
+
+
+def shapes_of(vocabulary: int, embedding: int, width: int) -> dict[str, tuple[int, int]]:
+    """Rows and columns of every parameter, by Marian's name."""
+    sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
+    sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
+    return {name: (sizes[rows], sizes[columns]) for name, (rows, columns) in NAMED.items()}
+
+
+def num_parameters(shapes: dict[str, tuple[int, int]]) -> int:
+    return sum(rows * columns for rows, columns in shapes.values())
+
+
+def narrowed(vocabulary: int, embedding: int, most: int) -> int:
+    """The greatest width in whole blocks with at most so many parameters; one block at least."""
+    width = BLOCK
+    while num_parameters(shapes_of(vocabulary, embedding, width + BLOCK)) <= most:
+        width += BLOCK
+    return width
 
 
 def make_model(folder: str, vocabulary: int, embedding: int, width: int) -> None:
     """Writes a model of seeded random weights, and a vocabulary of one piece per word of the benchmarks' sentences and
     as many more as the size asks for.
     """
+    import sentencepiece  # noqa: PLC0415  # only its own environment has it
+
     random = np.random.default_rng(1)
     arrays: dict[str, Any] = {
         name: np.zeros(shape, np.float32) if shape[0] == 1 else random.normal(0, SCALE, shape).astype(np.float32)

@@ -12,8 +12,7 @@ from benchmarks.harness.results import Part
 from benchmarks.job import words_of
 from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_folder
 from benchmarks.program import program
-from benchmarks.serving.closed_loop import closed_loops
-from benchmarks.serving.open_loop import open_loops
+from benchmarks.serving.loops import closed_loops, open_loops
 from benchmarks.serving.payloads import Work, equal_work, generate_requests, real_work
 from benchmarks.serving.servers import Server, attendant_server
 

@@ -27,8 +27,8 @@ def pronunciation(context: Context) -> Part:
     GRU without attention, in numpy, a word at a time. A list: one client that asks for 256 words in one call, and again
     when it was answered. Each at the fastest of its batch sizes.
     """
-    job = Job(num_sentences=8 if context.quick else LIST_SIZE, batch_size=LIST_SIZE)
-    systems = [one.system({"": job}, context.visit_seconds, fixed=False) for one in _decoders(context)]
+    job = Job(num_sentences=8 if context.quick else LIST_SIZE, batch_size=0)
+    systems = [one.system({"": job}, context.visit_seconds) for one in _decoders(context)]
     loads = {
         "": Load(kind="closed", num_clients=NUM_CLIENTS, seconds=context.visit_seconds),
         "_lists": Load(kind="list", seconds=context.visit_seconds),
@@ -43,7 +43,7 @@ def pronunciation(context: Context) -> Part:
         "p99 ms": "p99",
         "remarks": remarks,
     }
-    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
+    found = measure(systems, context.num_rounds)
     return part_of(found, columns, points=loads, best_by="speed")
 
 

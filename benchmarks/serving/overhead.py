@@ -1,16 +1,18 @@
-"""What serving costs beside decoding: processor time per sentence, latency on an idle server, and idling itself."""
+"""What serving costs beside decoding: processor time per sentence, a request's latency and its parts, and idling."""
 
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder
 from benchmarks.harness.measurement import Samples, measure, running_system
-from benchmarks.harness.results import Cell, Part
-from benchmarks.serving.closed_loop import MAX_ROUNDS
-from benchmarks.serving.servers import attendant_server, empty_service, load_generator, running, under
+from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.serving.loops import MAX_ROUNDS
+from benchmarks.serving.payloads import equal_work, generate_requests, real_work
+from benchmarks.serving.servers import attendant_server, empty_service, load_generator, mean_of, running, under
 
 BULK_IN_FLIGHT = 2048
 ECHO_PART = 4
@@ -21,6 +23,15 @@ INTERACTIVE_RATE = 10.0
 
 BULK_LEAD_SECONDS = 0.5
 IDLE_SECONDS = 10.0
+
+PHASES = {
+    "step": "steps: the graph",
+    "search": "steps: search",
+    "select": "steps: rows that leave",
+    "encode": "others are encoded meanwhile",
+    "admit": "admission",
+}
+"""What an engine does while a request is decoded, by the names of attendant_step_seconds."""
 
 
 def overhead(context: Context) -> Part:
@@ -37,15 +48,15 @@ def overhead(context: Context) -> Part:
     }
     short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
     server = attendant_server(context)
-    (rows_of,) = measure([under(server, loads)], num_rounds=1, say=context.say)
+    (rows_of,) = measure([under(server, loads)], num_rounds=1)
     num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
     jobs = {kind: job_of(context, batch_size=number) for kind, number in num_rows.items()}
     systems = [
         under(server, loads),
-        own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, context.visit_seconds, fixed=True),
+        own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, context.visit_seconds),
         under(empty_service(server.requests), short),
     ]
-    found = measure(systems, num_rounds=context.num_rounds, say=context.say)
+    found = measure(systems, context.num_rounds)
     rows: list[list[Cell]] = []
     figures: dict[str, float] = {}
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
@@ -76,10 +87,10 @@ def idle_latency(context: Context) -> Part:
         bare = own_decoder(context, "int8", num_threads=num_threads, bare=True)
         systems = [
             under(server, {"": load}),
-            bare.system({"": job}, load.seconds, fixed=True),
+            bare.system({"": job}, load.seconds),
             under(empty_service(server.requests), {"": load}),
         ]
-        served, limit, empty = measure(systems, num_rounds=context.num_rounds, say=context.say)
+        served, limit, empty = measure(systems, context.num_rounds)
         found = {"served_ms": served.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": empty.median("p50")}
         ratio = found["served_ms"] / found["bare_ms"]
         layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
@@ -87,6 +98,64 @@ def idle_latency(context: Context) -> Part:
         figures = figures or found  # the first layout's
     columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
     return Part(columns=columns, rows=rows, figures=figures)
+
+
+def request_time(context: Context) -> Part:
+    """Where a request's time goes.
+
+    Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
+    above attendant_request_seconds. The server's process: what that is above the engine's parts. A request that has
+    rows waits for all that its engine does, so that time is parted as the engine's whole time is.
+    """
+    loads = {
+        "1 client": (equal_work, 1),
+        "64 clients": (equal_work, 64),
+        "64 clients, real lengths": (real_work, 64),
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, (work, num_clients) in loads.items():
+        with running(attendant_server(context, requests=generate_requests(work(context)))) as server:
+            load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
+            server.load(load)
+            figures, grown = server.watched(load)
+            found[name] = request_parts(1e3 * num_clients / figures["speed"], grown)
+    names = list(next(iter(found.values())))
+    totals = {name: sum(parts.values()) for name, parts in found.items()}
+    rows: list[list[Cell]] = [[part, *(found[name][part] for name in found)] for part in names]
+    picture = Picture(
+        file="request-time.svg",
+        title="Where a request's time goes",
+        x_label="% of its latency",
+        y_label="",
+        series={
+            part: [(number, 100 * found[name][part] / totals[name]) for number, name in enumerate(found)]
+            for part in names
+        },
+        bars=[f"{name}: {total:,.0f} ms" for name, total in totals.items()],
+    )
+    return Part(
+        columns=["ms per request", *found],
+        rows=[*rows, ["all", *totals.values()]],
+        figures={f"{name}, {part}": value for name, parts in found.items() for part, value in parts.items()},
+        pictures=[picture],
+    )
+
+
+def request_parts(latency: float, grown: Mapping[str, float]) -> dict[str, float]:
+    """Milliseconds of a mean latency, by what they are spent on, of the `growth` of metrics under load."""
+    request, queue, encode, decode = (
+        1e3 * mean_of(f"attendant_{name}_seconds", grown) for name in ("request", "queue", "encode", "decode")
+    )
+    spent_in = {phase: grown[f"attendant_step_seconds_sum{{{phase}}}"] for phase in PHASES}
+    in_engine = {what: (encode + decode) * spent_in[phase] / sum(spent_in.values()) for phase, what in PHASES.items()}
+    in_engine[PHASES["encode"]] -= encode
+    return {
+        "outside: gRPC, the client": max(0.0, latency - request),
+        "the server's process": request - queue - encode - decode,
+        "on the way to the engine, and waiting": queue,
+        "its encoding": encode,
+        **{what: max(0.0, milliseconds) for what, milliseconds in in_engine.items()},
+    }
 
 
 def priority(context: Context) -> Part:
@@ -109,7 +178,7 @@ def priority(context: Context) -> Part:
 
         visits = {"_idle": interactive, "_loaded": loaded}
         system = running_system("attendant", "interactive requests", visits)
-        (found,) = measure([system], num_rounds=min(MAX_ROUNDS, context.num_rounds), say=context.say)
+        (found,) = measure([system], min(MAX_ROUNDS, context.num_rounds))
     speed = found.median("bulk_speed_loaded")
     names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
     figures = {f"{key}_{p}_ms": found.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}

@@ -76,7 +76,7 @@ def kernels(context: Context) -> Part:
         for name, (ours, plain) in pairs.items():
             visits = {"_ours": _visit(ours, precision), "_plain": _visit(plain, precision, fast=name != "products")}
             systems.append(running_system(f"{precision}_{name}", f"{name}, {precision}", visits))
-    found = measure(systems, num_rounds=NUM_WARM_UPS + (1 if context.quick else NUM_ROUNDS), say=context.say)
+    found = measure(systems, NUM_WARM_UPS + (1 if context.quick else NUM_ROUNDS))
     columns: Columns = {
         "ms": "ms_ours",
         "plain, ms": "ms_plain",

@@ -1,40 +1,17 @@
-"""What trains: the toolkits' own commands, set to the workload by the files beside this one."""
+"""What trains: the toolkits' own commands, and the corpus that they train on."""
 
 import random
 import re
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from string import Template
 
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
 from benchmarks.workload import Workload
-
-MANY_STEPS = 1_000_000
-"""No training comes to its end: it is stopped when it was watched long enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """What is to be trained.
-
-    Attributes:
-        corpus: the folder of its files (`write_corpus`).
-        folder: for the configuration, logs and checkpoints.
-        input_feeding: whether a decoder step needs the attention of the one before (Luong et al. 2015, section 3.3).
-        precision: "fp32", or "bf16": automatic mixed precision.
-    """
-
-    workload: Workload
-    corpus: Path
-    folder: Path
-    input_feeding: bool = True
-    precision: str = "fp32"
-    num_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +20,7 @@ class Toolkit:
 
     Attributes:
         differences: how its model and its work differ from the others'.
-        template: the file of its configuration.
+        template: the file of its configuration, beside this one; names after a dollar sign are filled in (speed.py).
         arguments: of its Python; `$config` is the configuration, `$folder` the training's folder.
         environment: which of environments.toml; empty: this Python's.
         progress: the file in the training's folder that gets the lines of progress; empty: the command's output.
@@ -69,14 +46,6 @@ class Toolkit:
         """Its interpreter, from the environments in this folder. Raises Unavailable."""
         return str(ENVIRONMENTS[self.environment].install(cache)) if self.environment else sys.executable
 
-    def configure(self, training: Training) -> list[str]:
-        """Writes the configuration into the training's folder; the arguments of the toolkit's Python."""
-        config = training.folder / self.template
-        config.parent.mkdir(parents=True, exist_ok=True)
-        template = Template((Path(__file__).parent / self.template).read_text(encoding="utf-8"))
-        config.write_text(template.substitute(_values(training)), encoding="utf-8")
-        return [Template(one).substitute(config=config, folder=training.folder) for one in self.arguments]
-
     def last_step(self, progress: str) -> int:
         """The step of the last whole line of progress; -1: none yet."""
         steps = re.findall(self.step_line, progress.rpartition("\n")[0])
@@ -85,22 +54,6 @@ class Toolkit:
     def num_parameters(self, said: str) -> float:
         (number,) = re.findall(self.parameters_line, said)[:1]
         return float(number.replace(",", ""))
-
-
-def _values(training: Training) -> dict[str, object]:
-    """What the templates name."""
-    workload = training.workload
-    return {
-        **asdict(workload),
-        **asdict(training),
-        "input_feeding": str(training.input_feeding).lower(),
-        "input_feeding_number": int(training.input_feeding),
-        "direction_size": workload.hidden_size // 2,
-        "batch_positions": 2 * workload.batch_tokens,
-        "positions_and_end": workload.num_tokens + 1,
-        "epoch_sentences": workload.batch_sentences * workload.num_batches,
-        "many_steps": MANY_STEPS,
-    }
 
 
 TOOLKITS = {

@@ -17,7 +17,7 @@ from benchmarks.decoding.graph_calls import GraphCalls, replay
 from benchmarks.decoding.in_process import Decoder, own_decoder, workers
 from benchmarks.decoding.parts import against
 from benchmarks.harness.measurement import Unavailable, measure
-from benchmarks.job import EOS_ID, Job, batches, sentences, share
+from benchmarks.job import EOS_ID, Job, sentences, share
 from benchmarks.workload import QUICK
 
 ECHO = """
@@ -61,10 +61,6 @@ def test_a_job_is_shared_out_whole() -> None:
     assert sentences(parts[0])[:3] != sentences(parts[1]), "the workers decode different sentences"
 
 
-def test_batches_are_of_the_size_but_for_the_last() -> None:
-    assert [len(batch) for batch in batches(sentences(JOB), 4)] == [4, 4, 2]
-
-
 def test_all_workers_answer_and_what_a_toolkit_prints_is_no_answer() -> None:
     with workers(decoder(ECHO.format(options=""), num_workers=2)) as pool:
         found = pool.run(JOB)
@@ -99,8 +95,8 @@ def test_a_system_that_fails_keeps_its_row_and_the_others_are_measured(context: 
     wanted = replace(context, quick=False)
     jobs = {"": replace(JOB, num_sentences=2)}
     decoders = decoder(ENDS_AFTER_ONE), decoder(ECHO.format(options=""))
-    systems = [one.system(jobs, 0.001, fixed=False) for one in decoders]
-    failing, fine = measure(systems, num_rounds=wanted.num_rounds, say=wanted.say)
+    systems = [one.system(jobs, 0.001) for one in decoders]
+    failing, fine = measure(systems, wanted.num_rounds)
     assert failing.problem == "no memory left" and not failing.samples
     assert fine.problem is None and fine.median("speed") > 0 and len(fine.samples["speed"]) == wanted.num_rounds
 

@@ -13,10 +13,9 @@ import pytest
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from benchmarks.__main__ import SUITES, add_options
+from benchmarks.__main__ import SUITES
 from benchmarks.command import run
-from benchmarks.gpu.parts import TOLERANCES, largest_error, refuse_missing
-from benchmarks.gpu.steps import Effort, time_steps
+from benchmarks.gpu import TOLERANCES, Effort, largest_error, refuse_missing, time_steps
 from tests.fakes import FakeStepper
 from tests.paths import ROOT
 
@@ -45,7 +44,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_on_the_cpu(output: Path, cache: Path, *options: str) -> None:
     common = ["--provider", "cpu", "--quick", "--output", str(output), "--cache", str(cache)]
-    run(SUITES, add_options, ["gpu", *common, *options])
+    run(SUITES, ["gpu", *common, *options])
 
 
 def test_a_quick_run_checks_measures_and_writes(tmp_path: Path, cache: Path) -> None:
@@ -90,7 +89,7 @@ def test_parity_sees_a_kernel_that_ignores_lengths(tiny: Path, tiny_stepper: Onn
 
 def test_a_beam_counts_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.arange(0, 1000, 0.5))
-    monkeypatch.setattr("benchmarks.gpu.steps.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("benchmarks.gpu.time.perf_counter", lambda: next(clock))
     effort = Effort(num_rows=(8,), warm_steps=0, seconds=1.0)
     found = time_steps(FakeStepper(), 4, 8, 3, effort)
     assert found == {"ms": 500.0, "tokens": 4.0}, "two sources, a symbol each"

@@ -13,7 +13,7 @@ from benchmarks.harness.environment import Environment
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.job import Job, sentences
 from benchmarks.peers.decoders import TRANSFORMERS
-from benchmarks.peers.marian_shapes import BLOCK, narrowed, num_parameters, shapes_of
+from benchmarks.peers.marian import BLOCK, narrowed, num_parameters, shapes_of
 from benchmarks.peers.plain_loop import BOS_ID, onnx_loop
 from benchmarks.peers.plain_model import export_plain, plain_model, torch_loop
 from benchmarks.peers.served import triton_requests

@@ -1,6 +1,5 @@
 """Results: kept part by part, shown as tables, held against the yardsticks."""
 
-import argparse
 import shutil
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from benchmarks.harness.results import (
     shown,
     write_page,
 )
-from benchmarks.serving.open_loop import rate_at
+from benchmarks.serving.loops import rate_at
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -135,7 +134,7 @@ def test_yardsticks_have_one_limit_and_are_ratios_or_have_a_unit_of_their_own() 
         assert one.unit or one.theirs is None
 
 
-def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
+def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row(capsys: pytest.CaptureFixture[str]) -> None:
     order: list[str] = []
 
     def visit(name: str, value: float):  # type: ignore[no-untyped-def]
@@ -152,12 +151,13 @@ def test_systems_are_measured_in_turns_and_a_failure_keeps_its_row() -> None:
         running_system("b", "B", {"": visit("b", -1.0)}),
         running_system("a", "A, other setting", {"": visit("c", 5.0)}),
     ]
-    said: list[str] = []
-    found = measure(systems, num_rounds=3, say=said.append)
+    found = measure(systems, num_rounds=3)
     assert order == ["a1", "b1", "c1", "a1", "a2", "b2", "c2", "a2", "a3", "c3", "a3"]
     assert found[0].samples == {"speed": [10.0, 20.0, 30.0]} and found[0].spread("speed") == "10-30"
     assert found[1].problem == "no memory left" and not found[1].samples
-    assert "B: no memory left" in said
+    assert "B: no memory left\n" in capsys.readouterr().err
+    with pytest.raises(Unavailable, match="B: no memory left"):
+        found[1].median("speed")
     part = part_of(found, {"speed": "speed", "remarks": lambda one: ""}, best_by="speed")
     assert part.columns == ["system", "speed", "remarks"]
     assert part.rows == [["A", 20.0, ""], ["B", None, "not measured: no memory left"], ["A, other setting", 10.0, ""]]
@@ -171,7 +171,7 @@ def test_a_row_and_a_point_of_a_line_for_each_load_at_which_a_system_was_measure
         ),
         running_system("b", "B", {"_8": lambda number: {"speed": 7.0}}),
     ]
-    found = measure(systems, num_rounds=1, say=lambda line: None)
+    found = measure(systems, num_rounds=1)
     columns = {"clients": lambda one: one.point, "speed": "speed", "p99": "p99"}
     part = part_of(found, columns, points=["_1", "_8"])
     assert part.rows == [["A", "_1", 2.0, 5.0], ["A", "_8", 3.0, None], ["B", "_8", 7.0, None]]
@@ -192,32 +192,30 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
 
         What is shown.
         """
-        return Part(columns=["what"], rows=[[str(context.options.weight)]])
+        return Part(columns=["what"], rows=[[str(context.options.requests)]])
 
-    def faulty(context: Context) -> Part:
+    def against(context: Context) -> Part:
         return Part(columns=["what"], rows=[], problems=["it is off"])
 
     def other(context: Context) -> Part:
         return fast(context)
 
-    suites = {"x": Suite(title="X", about="About X.", parts=(fast, other, faulty), asked_for=("faulty",))}
-
-    def add_options(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--weight", type=int, default=1)
-        parser.add_argument("--faulty")
+    suites = {"x": Suite(title="X", about="About X.", parts=(fast, other, against))}
 
     here = ["--output", str(tmp_path)]
-    run(suites, add_options, ["x", "--only", "fast", "--weight", "3", *here])
+    run(suites, ["x", "--only", "fast", "--requests", "3", *here])
     page = (tmp_path / "x.md").read_text()
-    assert "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks x --weight 3 --only fast`" in page
+    assert (
+        "# X\n\nAbout X.\n\n## A title\n\nWhat is shown.\n\n`python -m benchmarks x --requests 3 --only fast`" in page
+    )
     assert "| 3 |" in page
-    run(suites, add_options, here)
-    assert list(read_results(tmp_path / "x.json")) == ["fast", "other"], "the faulty one must be asked for"
+    run(suites, here)
+    assert list(read_results(tmp_path / "x.json")) == ["fast", "other"], "the last one must be asked for"
     with pytest.raises(VerificationFailed, match="it is off"):
-        run(suites, add_options, ["--faulty", "some", *here])
-    assert list(read_results(tmp_path / "x.json")) == ["fast", "other", "faulty"]
-    with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, faulty"):
-        run(suites, add_options, ["--only", "slow"])
+        run(suites, ["--against", "some", *here])
+    assert list(read_results(tmp_path / "x.json")) == ["fast", "other", "against"]
+    with pytest.raises(UserError, match="--only: there is no part 'slow'; there are fast, other, against"):
+        run(suites, ["--only", "slow"])
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.harness.process import cpu_seconds, resident_bytes, tree
+from benchmarks.serving.overhead import request_parts
 from benchmarks.serving.payloads import LENGTHS, generate_request, real_work
 from benchmarks.serving.request_level import RequestLevelScheduler
-from benchmarks.serving.request_time import request_parts
 from benchmarks.serving.servers import Server, empty_service, growth, load_generator, mean_of, running
 from benchmarks.workload import QUICK
 

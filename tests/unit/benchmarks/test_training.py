@@ -1,17 +1,18 @@
 """Trainings watched from outside: their configurations, and windows from lines of progress."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 
 import pytest
 
-from benchmarks.__main__ import SUITES, add_options
+from benchmarks.__main__ import SUITES
 from benchmarks.command import run
 from benchmarks.harness.measurement import measure
 from benchmarks.peers import decoders
-from benchmarks.training.speed import system_of
-from benchmarks.training.toolkits import TOOLKITS, Toolkit, Training, write_corpus
+from benchmarks.training.speed import Training
+from benchmarks.training.toolkits import TOOLKITS, Toolkit, write_corpus
 from benchmarks.workload import QUICK
 
 COUNTING = """
@@ -27,7 +28,8 @@ ENDING = "print('Step 10/'); print('no memory left')"
 
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
-    return Training(workload=QUICK, corpus=write_corpus(QUICK, tmp_path / "data"), folder=tmp_path / "run")
+    corpus, toolkit = write_corpus(QUICK, tmp_path / "data"), TOOLKITS["attendant"]
+    return Training(toolkit=toolkit, workload=QUICK, corpus=corpus, folder=tmp_path / "run", seconds=0.5)
 
 
 def toolkit(program: str) -> Toolkit:
@@ -43,7 +45,7 @@ def toolkit(program: str) -> Toolkit:
 
 @pytest.mark.parametrize("name", TOOLKITS)
 def test_configurations_have_every_value(name: str, training: Training) -> None:
-    arguments = TOOLKITS[name].configure(training)
+    arguments = replace(training, toolkit=TOOLKITS[name]).configure()
     config = training.folder / TOOLKITS[name].template
     assert str(config) in arguments
     text = config.read_text()
@@ -61,9 +63,7 @@ def test_marians_settings_have_every_value() -> None:
 
 
 def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
-    said: list[str] = []
-    system = system_of(toolkit(COUNTING), training, 0.5, tmp_path)
-    (found,) = measure([system], num_rounds=2, say=said.append)
+    (found,) = measure([replace(training, toolkit=toolkit(COUNTING)).system(tmp_path)], num_rounds=2)
     assert found.problem is None and found.system.name == "Counter fp32"
     assert len(found.samples["speed"]) == len(found.samples["cpu_speed"]) >= 4
     assert found.samples["parameters"] == [1234.0, 1234.0]
@@ -71,16 +71,12 @@ def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path)
 
 
 def test_a_training_that_ends_by_itself_is_no_figure(training: Training, tmp_path: Path) -> None:
-    system = system_of(toolkit(ENDING), training, 0.5, tmp_path)
-    (found,) = measure([system], num_rounds=1, say=lambda _: None)
+    (found,) = measure([replace(training, toolkit=toolkit(ENDING)).system(tmp_path)], num_rounds=1)
     assert found.problem is not None and found.problem.endswith("no memory left")
 
 
 def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run(SUITES, add_options, ["training", "--peers", "sockeye"])
-    assert "--peers: there is no 'sockeye'; known: joeynmt, opennmt" in capsys.readouterr().err
     for option in ("--minutes", "--requests"):
         with pytest.raises(SystemExit):
-            run(SUITES, add_options, ["training", option, "0"])
+            run(SUITES, ["training", option, "0"])
         assert f"{option}: must be positive, got 0" in capsys.readouterr().err

@@ -1,9 +1,18 @@
-"""Parity on a GPU, then the time of a step, in one run under 8 minutes: benchmarks/gpu.sh."""
+"""One decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then the time of a step, in under 8 minutes.
+
+Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the ids
+that go up to the candidates that have come down.
+"""
 
 import argparse
+import copy
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,17 +21,21 @@ from attendant.export.verification.comparison import Agreement
 from attendant.export.verification.plan import VerificationPlan
 from attendant.export.verification.probes import trace_probes, write_probes
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.device.buckets import Captures
 from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
+from attendant.training.model import Seq2Seq
+from attendant.training.model.stepping.stepper import TorchStepper
 from benchmarks.command import Context
-from benchmarks.gpu.steps import FULL, PRECISIONS, QUICK, Candidate, candidates, time_steps
-from benchmarks.harness.measurement import System, Visit, Visits, curves, measure, part_of
+from benchmarks.harness.measurement import System, Visit, Visits, curves, measure, part_of, say
 from benchmarks.harness.results import Cell, Part, Picture
 from benchmarks.mt import mt_bundle, mt_model
 
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
 COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
 """Row counts at which torch.compile is measured, which takes it a minute or so each."""
@@ -33,6 +46,28 @@ PROBES = VerificationPlan(
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 5e-2}
 """|a - b| <= tolerance * max(1, |b|) for every log-probability and attention weight. Each step is given the symbols of
 the reference, but its own state: what a kernel gets wrong adds up."""
+
+
+class Effort(NamedTuple):
+    """Rows stepped together; steps before the clock runs, in which CUDA graphs are recorded; seconds that are timed."""
+
+    num_rows: tuple[int, ...]
+    warm_steps: int
+    seconds: float
+
+
+FULL = Effort(num_rows=tuple(2**power for power in range(11)), warm_steps=24, seconds=0.3)
+QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stepper to be: `make` takes seconds; what `is_compiled` compiles every shape by itself."""
+
+    name: str
+    precision: Precision
+    make: Callable[[], Stepper]
+    is_compiled: bool = False
 
 
 def parity(context: Context) -> Part:
@@ -47,7 +82,7 @@ def parity(context: Context) -> Part:
     for one in _candidates(context):
         # Every shape of what is compiled would be compiled by itself.
         if not one.is_compiled:
-            context.say(f"checking {one.name}")
+            say(f"checking {one.name}")
             error, allowed = largest_error(one.make(), bundle), TOLERANCES[one.precision]
             holds = error <= allowed
             rows.append([one.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])
@@ -119,7 +154,7 @@ def _steps(context: Context, search: str, *, per_source: int, seconds: float) ->
     measured = []
     for is_compiled in (False, True):
         chosen = [system(one) for one in _candidates(context) if one.is_compiled == is_compiled]
-        measured += measure(chosen, num_rounds=1, say=context.say)
+        measured += measure(chosen, num_rounds=1)
     points = {f"_{count}": float(count) for count in counts}
     picture = Picture(
         file=f"gpu-{search}.svg",
@@ -142,7 +177,33 @@ def _bundle(context: Context) -> Bundle:
 
 
 def _candidates(context: Context) -> Iterator[Candidate]:
-    return candidates(_bundle(context), mt_model(context.workload), context.options.provider)
+    """Ours, then PyTorch's with the same model where it has the device; what is compiled comes last."""
+    provider, bundle, model = context.options.provider, _bundle(context), mt_model(context.workload)
+    for precision in PRECISIONS:
+        for graphs in (False, True):
+            # A step is recorded when its shape comes back: here every one does.
+            captures = Captures(limit=256, after=1)
+            make = partial(DeviceStepper, bundle, precision, provider, cuda_graphs=graphs, captures=captures)
+            yield Candidate(f"attendant{', CUDA graphs' if graphs else ''}, {precision}", precision, make)
+    # On the CPU nothing is measured that counts: compiling would only take long, and its LSTM has no fp16.
+    on_gpu = provider == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        return
+    for compiled in (False, True) if on_gpu else (False,):
+        for precision in PRECISIONS if on_gpu else PRECISIONS[:1]:
+            name = f"PyTorch {torch.__version__}, {'torch.compile' if compiled else 'eager'}, {precision}"
+            yield Candidate(name, precision, partial(_torch_stepper, model, precision, provider, compiled), compiled)
+
+
+def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, compiled: bool) -> Stepper:
+    copied: Any = copy.deepcopy(model)
+    if compiled:
+        copied.step = torch.compile(copied.step, mode="reduce-overhead")
+    if precision == "fp16":
+        # Its products are of fp16, chosen by PyTorch itself.
+        half = torch.autocast(provider, dtype=torch.float16)
+        copied.encode, copied.step = half(copied.encode), half(copied.step)
+    return TorchStepper(copied, provider)
 
 
 def refuse_missing(options: argparse.Namespace) -> None:
@@ -162,3 +223,39 @@ def _device(context: Context) -> str:
         name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU whose name nothing tells"
     left_out = "" if torch.cuda.is_available() else " Left out: PyTorch, since this build of it has no CUDA."
     return f"Device: {name}.{left_out}"
+
+
+def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int, effort: Effort) -> dict[str, float]:
+    """Steps of `num_rows` rows over sources of `num_tokens` positions: the median in ms, and target symbols of all
+    sources per second, one a step each.
+    """
+    step = stepping(stepper, num_rows // per_source, per_source, num_tokens)
+    for _ in range(effort.warm_steps):
+        step()
+    seconds: list[float] = []
+    while sum(seconds) < effort.seconds or len(seconds) < 3:
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return {"ms": 1000 * median(seconds), "tokens": num_rows / per_source / median(seconds)}
+
+
+def stepping(stepper: Stepper, num_sources: int, per_source: int, num_tokens: int) -> Callable[[], None]:
+    """One step at each call, of the same sources for ever; rows of a beam change places as in every other system."""
+    random = np.random.default_rng(0)
+    sources = random.integers(4, stepper.vocabulary_size, (num_sources, num_tokens)).tolist()
+    state = stepper.encode(sources)
+    starts = np.repeat(np.arange(num_sources) * per_source, per_source)
+    if per_source > 1:
+        state = stepper.select(state, np.repeat(np.arange(num_sources), per_source))
+    previous = np.full(len(starts), 4, np.int64)
+
+    def step() -> None:
+        nonlocal state, previous
+        output, state = stepper.step(state, previous, num_candidates=2 * per_source if per_source > 1 else 1)
+        previous = np.ascontiguousarray(output.candidate_ids[:, 0])
+        if per_source > 1:
+            rows = starts + random.integers(0, per_source, len(starts))
+            state, previous = stepper.select(state, rows), previous[rows]
+
+    return step
