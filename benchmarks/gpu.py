@@ -32,7 +32,7 @@ from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.stepper import TorchStepper
 from benchmarks.command import Context
 from benchmarks.harness.measurement import System, Visit, Visits, curves, measure, part_of, say
-from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.harness.results import Part, Picture
 from benchmarks.mt import mt_bundle, mt_model
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
@@ -77,19 +77,17 @@ def parity(context: Context) -> Part:
     unequal lengths whose rows are reordered, repeated and dropped.
     """
     bundle = _bundle(context)
-    rows: list[list[Cell]] = []
-    problems = []
+    part = Part(columns=["system", "largest error", "allowed", "holds"], note=_device(context))
     for one in _candidates(context):
         # Every shape of what is compiled would be compiled by itself.
         if not one.is_compiled:
             say(f"checking {one.name}")
             error, allowed = largest_error(one.make(), bundle), TOLERANCES[one.precision]
             holds = error <= allowed
-            rows.append([one.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])
+            part.rows.append([one.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])
             if not holds:
-                problems.append(f"{one.name} does not compute what the CPU computes: off by {error:.1e}")
-    columns = ["system", "largest error", "allowed", "holds"]
-    return Part(columns=columns, rows=rows, note=_device(context), problems=problems)
+                part.problems.append(f"{one.name} does not compute what the CPU computes: off by {error:.1e}")
+    return part
 
 
 def largest_error(stepper: Stepper, bundle: Bundle) -> float:

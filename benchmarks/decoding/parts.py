@@ -56,16 +56,15 @@ def limit(context: Context) -> Part:
     jobs = {f"_{size}": job_of(context, batch_size=size) for size in sizes}
     decoders = [own_decoder(context, precision, bare=True) for precision in PRECISIONS]
     replayed = measure([one.system(jobs, context.visit_seconds / 4) for one in decoders], NUM_VISITS)
-    rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
+    columns = ["precision", "batch", "products, ms/sentence", "graphs, ms/sentence", "products' share"]
+    part = Part(columns=columns)
     for precision, found in zip(PRECISIONS, replayed, strict=True):
         for size in sizes:
             graphs = found.median(f"ms_{size}") / size
             bare = sum(_milliseconds(precision, size, one) for one in products(context.workload)) / size
-            rows.append([precision, str(size), bare, graphs, f"{100 * bare / graphs:.0f} %"])
-            figures |= {f"{precision}_products_{size}": bare, f"{precision}_graphs_{size}": graphs}
-    columns = ["precision", "batch", "products, ms/sentence", "graphs, ms/sentence", "products' share"]
-    return Part(columns=columns, rows=rows, figures=figures)
+            part.rows.append([precision, str(size), bare, graphs, f"{100 * bare / graphs:.0f} %"])
+            part.figures.update({f"{precision}_products_{size}": bare, f"{precision}_graphs_{size}": graphs})
+    return part
 
 
 def decoding(context: Context) -> Part:
@@ -127,17 +126,17 @@ def against(context: Context) -> Part:
     decoders = [(own_decoder(context, one), _other_decoder(context, folder.resolve(), one)) for one in PRECISIONS]
     systems = [one.system(jobs, context.visit_seconds) for pair in decoders for one in pair]
     found = measure(systems, context.num_rounds)
-    rows: list[list[Cell]] = []
+    revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
+    columns = ["", "sentences/s", "slowest-fastest", "the other's", "slowest-fastest", "ratio"]
+    part = Part(columns=columns, figures=figures(found), note=f"The other: {commit or folder.name}.")
     for precision, ours, theirs in zip(PRECISIONS, found[::2], found[1::2], strict=True):
         for point in jobs:
             new, old = ours.at(point), theirs.at(point)
             cells = [cell for one in (new, old) for cell in (one.median("speed"), one.spread("speed"))]
             ratio = f"{new.median('speed') / old.median('speed'):.3f} x"
-            rows.append([f"{precision}, {point.removeprefix(': ')}", *cells, ratio])
-    revision = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
-    columns = ["", "sentences/s", "slowest-fastest", "the other's", "slowest-fastest", "ratio"]
-    return Part(columns=columns, rows=rows, figures=figures(found), note=f"The other: {commit or folder.name}.")
+            part.rows.append([f"{precision}, {point.removeprefix(': ')}", *cells, ratio])
+    return part
 
 
 def _other_decoder(context: Context, folder: Path, precision: str) -> Decoder:

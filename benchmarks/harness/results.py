@@ -49,7 +49,7 @@ class Part:
     """
 
     columns: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[Cell]] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     pictures: list[Picture] = field(default_factory=list)
     note: str = ""

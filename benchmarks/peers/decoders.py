@@ -1,7 +1,7 @@
 """What decodes in process beside Attendant: each peer with its environment, its model and its worker."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,30 +26,11 @@ from benchmarks.program import program
 OWN_BATCH_SIZES = (32, 64, 128)
 """Of peers whose workers are threads of one process."""
 
-
-@dataclass(frozen=True, slots=True)
-class Transformer:
-    """A Transformer (Vaswani et al. 2017) with about as many parameters as the model that is measured."""
-
-    num_encoder_layers: int
-    num_decoder_layers: int
-    width: int
-    feed_forward: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.num_encoder_layers}+{self.num_decoder_layers}"
-
-    def num_parameters(self, vocabulary_size: int) -> int:
-        """Weights and biases of the linear layers and the embeddings."""
-        attention = 4 * self.width * (self.width + 1)
-        feed_forward = 2 * self.width * self.feed_forward + self.width + self.feed_forward
-        layers = self.num_encoder_layers * (attention + feed_forward)
-        layers += self.num_decoder_layers * (2 * attention + feed_forward)
-        return layers + (3 * self.width + 1) * vocabulary_size
-
-
-TRANSFORMERS = (Transformer(6, 2, 256, 2048), Transformer(12, 1, 256, 1152))
+TRANSFORMERS = {
+    "6+2": {"num_encoder_layers": 6, "num_decoder_layers": 2, "width": 256, "feed_forward": 2048},
+    "12+1": {"num_encoder_layers": 12, "num_decoder_layers": 1, "width": 256, "feed_forward": 1152},
+}
+"""Transformers (Vaswani et al. 2017) with about as many parameters as the model that is measured."""
 
 
 def greedy(context: Context) -> Part:
@@ -118,14 +99,14 @@ def _with_workers_of_their_own(context: Context, num_workers: int) -> Iterator[D
     model beside it.
     """
     workload, packages = context.workload, {name: one.package for name, one in ENVIRONMENTS.items()}
-    for one in TRANSFORMERS:
-        parameters = _millions(one.num_parameters(workload.vocabulary_size))
+    for layers, shape in TRANSFORMERS.items():
+        parameters = _millions(transformer_parameters(**shape, vocabulary_size=workload.vocabulary_size))
         yield Decoder(
-            key=f"ctranslate2_{one.name.replace('+', '_')}",
-            name=f"CTranslate2 {one.name} int8, inter_threads={num_workers}",
-            command=partial(ctranslate2_program, context, one, "work", num_workers=num_workers),
+            key=f"ctranslate2_{layers.replace('+', '_')}",
+            name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
+            command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
             batch_sizes=OWN_BATCH_SIZES,
-            about=f"{packages['ctranslate2']}, Transformer of width {one.width}, {parameters}",
+            about=f"{packages['ctranslate2']}, Transformer of width {shape['width']}, {parameters}",
         )
     sizes = {"vocabulary": workload.vocabulary_size, "embedding": -(-workload.embedding_size // BLOCK) * BLOCK}
     sizes["width"] = narrowed(**sizes, most=plain_parameters(workload))
@@ -145,9 +126,9 @@ def plain_folder(context: Context) -> Path:
     return made_once(folder, partial(export_plain, context.workload))
 
 
-def ctranslate2_program(context: Context, transformer: Transformer, function: str, **arguments: int) -> list[str]:
-    """The command of a function of peers/ctranslate2.py with the Transformer. Raises Unavailable."""
-    sizes = {**asdict(transformer), "vocabulary_size": context.workload.vocabulary_size}
+def ctranslate2_program(context: Context, transformer: str, function: str, **arguments: int) -> list[str]:
+    """The command of a function of peers/ctranslate2.py with one of TRANSFORMERS. Raises Unavailable."""
+    sizes = {**TRANSFORMERS[transformer], "vocabulary_size": context.workload.vocabulary_size}
     return peer_program(context, f"ctranslate2:{function}", sizes, **arguments)
 
 
@@ -168,6 +149,16 @@ def peer_program(context: Context, function: str, sizes: Mapping[str, int], **ar
 
     folder = made_once(context.cache / "models" / "-".join([peer, *map(str, sizes.values())]), make)
     return program(f"peers.{function}", python, folder=str(folder), **arguments)
+
+
+def transformer_parameters(
+    num_encoder_layers: int, num_decoder_layers: int, width: int, feed_forward: int, vocabulary_size: int
+) -> int:
+    """Weights and biases of the linear layers and the embeddings."""
+    attention = 4 * width * (width + 1)
+    between = 2 * width * feed_forward + width + feed_forward
+    layers = num_encoder_layers * (attention + between) + num_decoder_layers * (2 * attention + between)
+    return layers + (3 * width + 1) * vocabulary_size
 
 
 def _millions(number: int) -> str:

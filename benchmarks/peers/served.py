@@ -10,7 +10,7 @@ from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.harness.results import Part
 from benchmarks.job import words_of
-from benchmarks.peers.decoders import TRANSFORMERS, ctranslate2_program, plain_folder
+from benchmarks.peers.decoders import ctranslate2_program, plain_folder
 from benchmarks.program import program
 from benchmarks.serving.loops import closed_loops, open_loops
 from benchmarks.serving.payloads import Work, equal_work, generate_requests, real_work
@@ -20,6 +20,7 @@ BATCH_SIZES = (16, 32, 64)
 """Tried of each peer: with 64 clients, one batch of all of them, or several that take turns."""
 
 CLIENTS = 64
+TRANSFORMER = "12+1"
 PAD_ID = 0
 
 
@@ -95,12 +96,11 @@ def triton_requests(work: Work) -> list[bytes]:
 
 
 def _ctranslate2(context: Context, work: Work, batch_size: int) -> Server:
-    transformer = TRANSFORMERS[1]
     sizes = {"num_workers": NUM_WORKERS, "batch_size": batch_size}
     return Server(
         key="ctranslate2",
-        name=f"CTranslate2 {transformer.name} behind grpc.aio, batches up to {batch_size}",
-        command=lambda: ctranslate2_program(context, transformer, "serve_batches", **sizes),
+        name=f"CTranslate2 {TRANSFORMER} behind grpc.aio, batches up to {batch_size}",
+        command=lambda: ctranslate2_program(context, TRANSFORMER, "serve_batches", **sizes),
         requests=[f"{num_steps} {words_of(source)} </s>".encode() for source, num_steps in work],
         method="/benchmarks.CTranslate2/Translate",
         about=f"{ENVIRONMENTS['ctranslate2'].package}, inter_threads={NUM_WORKERS}, int8",

@@ -57,19 +57,18 @@ def overhead(context: Context) -> Part:
         under(empty_service(server.requests), short),
     ]
     found = measure(systems, context.num_rounds)
-    rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
+    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
+    part = Part(columns=[*columns, "empty service CPU ms"])
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
     for kind, name in names.items():
         served, inside, empty = (one.at(f"_{kind}") for one in found)
         pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)
         difference = statistics.median(one - other for one, other in pairs)
         speed, cpu, least = served.median("speed"), served.median("cpu_ms"), empty.median("cpu_ms")
-        rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
-        figures |= {f"{kind}_overhead_ms": difference, f"{kind}_cpu_ms": cpu}
-        figures |= {f"{kind}_speed": speed, f"{kind}_empty_ms": least}
-    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
-    return Part(columns=[*columns, "empty service CPU ms"], rows=rows, figures=figures)
+        part.rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
+        figures = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": least}
+        part.figures.update({f"{kind}_{figure}": value for figure, value in figures.items()})
+    return part
 
 
 def idle_latency(context: Context) -> Part:
@@ -78,8 +77,7 @@ def idle_latency(context: Context) -> Part:
     Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and beside the same
     call to an empty grpc.aio service.
     """
-    rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
+    part = Part(columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"])
     load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
     job = job_of(context, num_sentences=NUM_ALONE, batch_size=1)
     for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
@@ -94,10 +92,9 @@ def idle_latency(context: Context) -> Part:
         found = {"served_ms": served.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": empty.median("p50")}
         ratio = found["served_ms"] / found["bare_ms"]
         layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
-        rows.append([layout, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])
-        figures = figures or found  # the first layout's
-    columns = ["server", "served ms", "bare graphs ms", "ratio", "empty service ms"]
-    return Part(columns=columns, rows=rows, figures=figures)
+        part.rows.append([layout, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])
+        part.figures.update(part.figures or found)  # the first layout's
+    return part
 
 
 def request_time(context: Context) -> Part:
@@ -191,8 +188,7 @@ def idle(context: Context) -> Part:
 
     10 s after the last request; all processes together.
     """
-    rows: list[list[Cell]] = []
-    figures: dict[str, float] = {}
+    part = Part(columns=["server", "share of a core", "resident MiB"])
     for num_workers in (2, 1):
         with running(attendant_server(context, num_workers=num_workers)) as server:
             server.load(Load(kind="closed", num_clients=8, seconds=context.visit_seconds))
@@ -200,7 +196,7 @@ def idle(context: Context) -> Part:
             time.sleep(1.0 if context.quick else IDLE_SECONDS)
             share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
             mebibytes = server.process.resident_bytes() / 2**20
-        rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
-        figures |= {f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes}
-    figures["idle_share"] = max(figures["idle_share_1"], figures["idle_share_2"])
-    return Part(columns=["server", "share of a core", "resident MiB"], rows=rows, figures=figures)
+        part.rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
+        part.figures.update({f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes})
+    part.figures["idle_share"] = max(part.figures["idle_share_1"], part.figures["idle_share_2"])
+    return part

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attendant.server.bench.load import Load
 from benchmarks.command import Context
-from benchmarks.harness.results import Cell, Part, Picture
+from benchmarks.harness.results import Part, Picture
 from benchmarks.job import Job, sentences
 from benchmarks.mt import MAX_BEAM_SIZE
 from benchmarks.serving.payloads import NUM_REQUESTS, generate_request
@@ -34,25 +34,21 @@ def memory(context: Context) -> Part:
     small = replace(context, workload=QUICK)
     requests = list(_requests())
     servers = attendant_server(small, requests=requests, num_workers=1, name="server"), empty_service(requests)
-    rows: list[list[Cell]] = []
-    courses, growths = [], []
+    part = Part(columns=["", "requests", "MiB after the warm-up", "MiB at the end", "growth MiB", "growth"])
     for server in servers:
-        courses.append(list(_course(server, context)))
-        sizes = [mebibytes for _, mebibytes in courses[-1]]
+        course = list(_course(server, context))
+        sizes = [mebibytes for _, mebibytes in course]
         # A few samples each: what the allocator holds at a moment goes up and down.
         first, last = statistics.median(sizes[NUM_WARM_UPS - 1 : NUM_WARM_UPS + 2]), statistics.median(sizes[-3:])
-        growths.append(last / first - 1)
-        num_requests = courses[-1][-1][0]
-        changes = f"{last - first:.1f}", f"{100 * growths[-1]:.2f} %"
-        rows.append([server.name, f"{num_requests:,.0f}", first, last, *changes])
-    title = "Resident memory of the server"
-    series = {"server": courses[0]}
-    return Part(
-        columns=["", "requests", "MiB after the warm-up", "MiB at the end", "growth MiB", "growth"],
-        rows=rows,
-        figures={"growth": growths[0], "num_requests": num_requests},
-        pictures=[Picture(file="memory.svg", title=title, x_label="requests", y_label="MiB", series=series)],
-    )
+        growth, num_requests = last / first - 1, course[-1][0]
+        changes = f"{last - first:.1f}", f"{100 * growth:.2f} %"
+        part.rows.append([server.name, f"{num_requests:,.0f}", first, last, *changes])
+        if server is servers[0]:
+            title, series = "Resident memory of the server", {server.name: course}
+            picture = Picture(file="memory.svg", title=title, x_label="requests", y_label="MiB", series=series)
+            part.pictures.append(picture)
+            part.figures.update(growth=growth, num_requests=num_requests)
+    return part
 
 
 def _requests() -> Iterator[bytes]:
