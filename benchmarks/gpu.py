@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -197,11 +197,12 @@ def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, com
     copied: Any = copy.deepcopy(model)
     if compiled:
         copied.step = torch.compile(copied.step, mode="reduce-overhead")
+    stepper: Any = TorchStepper(copied, provider)
     if precision == "fp16":
         # Its products are of fp16, chosen by PyTorch itself.
         half = torch.autocast(provider, dtype=torch.float16)
-        copied.encode, copied.step = half(copied.encode), half(copied.step)
-    return TorchStepper(copied, provider)
+        stepper.encode, stepper.step = half(stepper.encode), half(stepper.step)
+    return cast(Stepper, stepper)
 
 
 def refuse_missing(options: argparse.Namespace) -> None:

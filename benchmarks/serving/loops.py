@@ -111,7 +111,7 @@ def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Par
     """All servers run; each gets Poisson arrivals at the same rates, as far as it can bear them."""
     seconds = 6 * context.visit_seconds
     closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
-    counted = measure([under(server, {"": closed}) for server in servers], num_rounds=1)
+    counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
     capacities = {one.system.key: one.median("speed") for one in counted if one.samples}
     rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
     points = {f"_{rate}": rate for rate in rates}
@@ -120,7 +120,8 @@ def open_loops(context: Context, servers: Sequence[Server], *, file: str) -> Par
         # Beyond its capacity a queue only grows.
         highest = max(FRACTIONS) * capacities[server.key] + 0.1
         load = Load(kind="open", seconds=seconds)
-        return under(server, {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest})
+        loads = {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest}
+        return under(server, loads, [closed])
 
     servers = [server for server in servers if server.key in capacities]
     found = measure([arrivals(server) for server in servers], NUM_RUNS)

@@ -46,7 +46,7 @@ def overhead(context: Context) -> Part:
         "_list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
         "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
-    short = {kind: replace(load, seconds=load.seconds / ECHO_PART) for kind, load in loads.items()}
+    short = {kind: replace(load, seconds=max(0.1, load.seconds / ECHO_PART)) for kind, load in loads.items()}
     server = attendant_server(context)
     (rows_of,) = measure([under(server, loads)], num_rounds=1)
     num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}

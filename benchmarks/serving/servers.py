@@ -92,15 +92,18 @@ def empty_service(requests: Sequence[bytes]) -> Server:
     return Server(key="empty", name="empty service", command=lambda: command, requests=requests)
 
 
-def under(server: Server, loads: Mapping[str, Load]) -> System:
-    """A server under each of these loads in every round, by the endings of their figures' names; each load has warmed
-    it up.
+def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
+    """A server under each of these loads in every round, by the endings of their figures' names.
+
+    Args:
+        warm_ups: before the first round; empty: each of the loads, for a second at most.
     """
 
     def start() -> Iterator[Visits]:
         with running(server) as run:
-            for load in loads.values():
-                run.load(replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)))
+            short = [replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)) for load in loads.values()]
+            for load in warm_ups or short:
+                run.load(load)
             yield {point: run.visit(load) for point, load in loads.items()}
 
     return System(key=server.key, name=server.name, start=start, about=server.about)
