@@ -98,124 +98,126 @@ class ServerConfig:
 
     bundles: tuple[Path, ...]
     host: str = _option("127.0.0.1", ADDRESS, "interface for gRPC and HTTP; 0.0.0.0 for all, as in a container")
-    port: int = _option(50051, PORT, "port for gRPC; 0: a free one, which is printed")
+    port: int = _option(50051, PORT, "port for gRPC; 0: a free port, which is printed")
     metrics_port: int = _option(
-        9090, PORT, "port for HTTP: metrics, health, the API and the playground; 0: a free one, which is printed"
+        9090, PORT, "port for HTTP: metrics, health, the API and the playground; 0: a free port, which is printed"
     )
     no_http: Switch = _option(
-        "off", FLAG, "metrics and health only on that port, unencrypted: neither the API nor the playground", "both"
+        "off", FLAG, "serve only metrics and health on the port for HTTP, unencrypted", "API and playground too"
     )
     http_origins: tuple[str, ...] = _option(
         (),
         ORIGINS,
-        "origins of web pages, separated by commas, that may use the API from a browser (CORS), e.g. "
-        "https://example.org",
+        "origins, separated by commas, whose web pages may use the API from a browser (CORS), e.g. https://example.org",
         "only the playground",
     )
     precision: Precision | None = _option(
-        None, _one_of(Precision), "which of a bundle's graphs", "what the bundle names for the provider"
+        None, _one_of(Precision), "precision of the graphs to serve", "the bundle's default for the provider"
     )
-    provider: Provider = _option("cpu", _one_of(Provider), "where the graphs run")
+    provider: Provider = _option("cpu", _one_of(Provider), "device on which the graphs run")
     cuda_graphs: Switch = _option(
-        "off", _one_of(Switch), "whether steps on CUDA are recorded and replayed, where they can be"
+        "off", _one_of(Switch), "whether steps on CUDA are recorded as CUDA graphs and replayed, where possible"
     )
     threads: int | None = _option(
         None,
         _whole("THREADS"),
-        "CPU threads for the graphs, shared out among the models and their workers",
+        "CPU threads for the graphs, divided among the models and their workers",
         "as many as the CPU quota grants",
     )
     workers: int = _option(
         1,
         _whole("PROCESSES"),
-        "engines per model behind one queue, each in a process of its own",
+        "engines per model; they share one queue, and each is a process of its own",
     )
     hang_seconds: float = _option(
         5.0,
         SOME_SECONDS,
-        "an engine that has work and says nothing for so long, and for five times what its calls take, hangs: the "
-        "server ends with status 1",
+        "an engine hangs if it has work and sends nothing for this long, and for five times as long as its calls take; "
+        "the server then ends with status 1",
     )
     max_restarts: int = _option(
         10,
         _whole("RESTARTS", 0),
-        "per model and ten minutes: how often an engine whose process died is started again; once more, and the "
-        "server ends with status 1",
+        "restarts of engines that died, per model and ten minutes; after one more death the server ends with status 1",
     )
     max_rows: int = _option(
         256,
         _whole("ROWS"),
-        "rows (live hypotheses) that an engine may step together, and, times --workers, that all models and versions "
-        "have together; a request takes beam_size of them",
+        "rows (live hypotheses) that one engine may decode at once; all models and versions together have this number "
+        "times --workers; a request takes beam_size rows",
     )
     max_source_positions: int = _option(
         32768,
         _whole("TOKENS"),
-        "source tokens per engine that are held together, padding included; one request always fits",
+        "source tokens that one engine holds at once, padding included; a single request always fits",
     )
     max_waiting: int = _option(
         1024,
         _whole("REQUESTS"),
-        "interactive requests per model that may wait for rows, of one client as many as there is room left for; one "
-        "more is refused with RESOURCE_EXHAUSTED",
+        "interactive requests per model that may wait for rows; one client may have as many waiting as places are "
+        "still free; further requests are refused with RESOURCE_EXHAUSTED",
     )
     max_wait_seconds: float = _option(
-        30.0, SOME_SECONDS, "an interactive request that is expected to wait longer for rows is refused likewise"
+        30.0,
+        SOME_SECONDS,
+        "longest time that an interactive request may be expected to wait for rows; with a longer expected wait it is "
+        "refused with RESOURCE_EXHAUSTED",
     )
     max_client_requests: int | None = _option(
         None,
         _whole("REQUESTS"),
-        "interactive requests per model that one client may have in flight; one more is refused likewise",
-        "as many as it likes: clients take turns",
+        "interactive requests per model that one client may have in flight; further ones are refused with "
+        "RESOURCE_EXHAUSTED",
+        "no limit: clients take turns",
     )
     max_client_rows: int | None = _option(
-        None, _whole("ROWS"), "the same, in rows", "as many as it likes: clients take turns"
+        None, _whole("ROWS"), "the same limit, in rows", "no limit: clients take turns"
     )
     light_rows: int = _option(
         LIGHT_ROWS,
         _whole("ROWS"),
-        "rows per model that a client may have in flight before its requests are stepped apart from those of others; "
-        "--max-rows or more where all calls come through one proxy, and so from one address",
+        "a client with more rows in flight than this (per model) is heavy: its requests are decoded apart from those "
+        "of light clients; if all calls come through one proxy, and so from one address, set it to --max-rows or more",
     )
     bulk_seconds: float | None = _option(
         None,
         SOME_SECONDS,
-        "how long one call into a model for bulk work should take, so that others need not wait longer",
-        "half of what a request takes alone here, measured at the start",
+        "target duration of one call into a model for bulk work, so that interactive requests need not wait longer",
+        "half of the time that a lone request takes here, measured at the start",
     )
     unread_seconds: float = _option(
         30.0,
         SOME_SECONDS,
-        "how long what a stream sends may wait for its client to read; then the stream is ended",
+        "how long a message of a stream may wait until its client reads it; after that the stream is ended",
     )
-    max_connections: int = _option(
-        1000, _whole("CONNECTIONS"), "connections for gRPC; one more is closed as soon as it is accepted"
-    )
+    max_connections: int = _option(1000, _whole("CONNECTIONS"), "connections for gRPC; further ones are closed at once")
     max_calls_per_connection: int = _option(
-        1000, _whole("CALLS"), "calls at once on one connection; a client keeps back those that are more"
+        1000, _whole("CALLS"), "concurrent calls on one connection; the client itself holds further calls back"
     )
     connection_seconds: float | None = _option(
         None,
         SOME_SECONDS,
-        "how long a connection for gRPC may last: then its client connects anew, and finds servers that have come "
-        "meanwhile; calls that are under way go on",
-        "as long as its client likes",
+        "how long a connection for gRPC may last; then its client connects anew and finds servers added meanwhile; "
+        "calls in progress continue",
+        "no limit",
     )
     max_streams: int = _option(
         128,
         _whole("STREAMS"),
-        "streaming calls at once; one more is refused with RESOURCE_EXHAUSTED; each may hold an unfinished message of "
-        "256 KiB",
+        "concurrent streaming calls; further ones are refused with RESOURCE_EXHAUSTED; each may hold an unfinished "
+        "message of 256 KiB",
     )
     require_signature: tuple[Path, ...] = _option(
         (),
         PEM_FILES,
-        "serve only bundles that are signed: by one of these public keys, or under one of these authorities' "
-        f"certificates (files in PEM, separated by {os.pathsep})",
+        "serve only signed bundles, whose signature one of these public keys verifies, or a certificate of one of "
+        f"these authorities (PEM files, separated by {os.pathsep})",
         "unsigned bundles are served too",
     )
     repository_seconds: float = _option(
-        2.0, SECONDS, "how often repositories of models are looked at for changes; 0: only when an administrator asks"
+        2.0,
+        SECONDS,
+        "interval at which repositories of models are checked for changes; 0: only when an administrator asks",
     )
     load_seconds: float = _option(
         LOAD_SECONDS, SOME_SECONDS, "how long a bundle may take to be loaded and checked; a slower one is refused"
@@ -226,66 +228,67 @@ class ServerConfig:
         "memory, in MiB, that a bundle may take to be loaded and checked; a larger one is refused",
     )
     drain_seconds: float = _option(
-        25.0, SECONDS, "after SIGTERM or SIGINT: how long requests that are in may take to end"
+        25.0, SECONDS, "after SIGTERM or SIGINT: how long accepted requests may take to finish"
     )
     tls_certificate: Path | None = _option(
         None,
         FILE,
-        "the server's certificate and those between it and its authority, PEM; with --tls-key, calls are encrypted. "
-        "This and the other files below are read again when they change",
+        "the server's certificate, followed by any intermediate ones (PEM); with --tls-key, calls are encrypted. This "
+        "and the other files below are read again when they change",
         "unencrypted",
     )
-    tls_key: Path | None = _option(None, FILE, "the key of --tls-certificate, PEM, without a password", "none")
+    tls_key: Path | None = _option(None, FILE, "private key of --tls-certificate (PEM, without a password)", "none")
     tls_client_ca: Path | None = _option(
         None,
         FILE,
-        "authorities, PEM: a client needs a certificate of one of them, for health checks too",
+        "certificate authorities (PEM): every client needs a certificate from one of them, even for health checks",
         "clients need no certificate",
     )
     tokens: Path | None = _option(
         None,
         FILE,
-        "bearer tokens, a line each: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
+        "bearer tokens, one per line: NAME sha256:DIGEST, or NAME TOKEN; a call without one of them is UNAUTHENTICATED",
         "calls need no token",
     )
     admin_tokens: Path | None = _option(
         None,
         FILE,
-        "tokens of administrators, in the same form: they may load and unload models, and make any other call",
-        "nobody may",
+        "tokens of administrators, in the same form; an administrator may load and unload models, and make any other "
+        "call",
+        "no administrators",
     )
-    health: Openness = _option(
-        "open", _one_of(Openness), "whether health checks are answered without a token; closed: they need one"
-    )
+    health: Openness = _option("open", _one_of(Openness), "whether health checks need a token (closed) or not (open)")
     reflection: OpennessOrOff | None = _option(
         None,
         _one_of(OpennessOrOff),
-        "whether reflection is answered without a token; closed: it needs one; off: it is not there",
+        "whether gRPC reflection needs a token (closed), needs none (open), or is switched off (off)",
         "closed with --tokens, else open",
     )
     client_requests_per_second: float | None = _option(
         None,
         PER_SECOND,
-        "requests of one client (its token, certificate or address); more are refused with RESOURCE_EXHAUSTED, and "
-        "those of a bulk stream are read later",
+        "rate of requests of one client (a token, certificate or address); further ones are refused with "
+        "RESOURCE_EXHAUSTED, and those of a bulk stream are read later",
         "no limit",
     )
     client_bytes_per_second: float | None = _option(
-        None, PER_SECOND, "bytes of one client's requests, likewise", "no limit"
+        None, PER_SECOND, "the same limit, in bytes of requests", "no limit"
     )
-    log_level: LogLevel = _option("info", _one_of(LogLevel), "what is logged, on standard error")
+    log_level: LogLevel = _option("info", _one_of(LogLevel), "lowest level that is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
     log_texts: Switch = _option(
-        "off", _one_of(Switch), "whether log lines may hold what callers wrote: their tokens, and words of exceptions"
+        "off",
+        _one_of(Switch),
+        "whether log lines may contain what callers wrote: tokens of their texts, and messages of exceptions",
     )
     log_requests: Switch = _option(
-        "off", _one_of(Switch), "whether each request has a line in the log at level info; otherwise at debug"
+        "off", _one_of(Switch), "whether each request is logged at level info; otherwise at level debug"
     )
     traces: Switch = _option(
         "off",
         _one_of(Switch),
-        "whether requests are traced: sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; needs the extra "
-        "otel",
+        "whether requests are traced; the traces are sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; "
+        "needs the extra `otel`",
     )
     scheduler: type[Scheduler] = Scheduler
 
@@ -339,15 +342,15 @@ def config_parser() -> argparse.ArgumentParser:
         prog="python -m server",
         allow_abbrev=False,
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
-        epilog="The command line goes before the environment. Exit status: 0 drained after SIGTERM or SIGINT; "
-        "1 the engine failed; 2 a bad option, a port in use, a refused bundle, no such provider.",
+        epilog="The command line takes precedence over the environment. Exit status: 0 drained after SIGTERM or "
+        "SIGINT; 1 an engine failed for good; 2 a bad option, a port in use, a refused bundle, no such provider.",
     )
     parser.add_argument(
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help="folders made by `python -m export`, or repositories of them, NAME/VERSION/, which are followed while the "
-        f"server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
+        help="folders made by `python -m export`, or repositories of them (NAME/VERSION/), whose changes are followed "
+        f"while the server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     add_options(parser, OPTIONS)
     return parser
