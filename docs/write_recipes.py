@@ -32,9 +32,9 @@ max_epochs = 10
 ```
 
 Relative paths start at the working directory; data files that are not found there are looked up beside the recipe.
-`python -m training RECIPE.toml --set table.key=value` changes single fields. An unknown key or a bad value is refused
-with the nearest key or the choices. The run directory keeps the recipe with every field resolved. `python
-docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
+`python -m training RECIPE.toml --set table.key=value` changes single fields. If a key is unknown or a value is bad,
+the error message names the nearest key or the choices. The run directory keeps the recipe with every field resolved.
+`python docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
 """
 
 
@@ -78,7 +78,7 @@ def _attributes(table: type[BaseModel]) -> dict[str, str]:
 
 def _default(info: FieldInfo) -> str:
     if info.is_required():
-        return "needed"
+        return "required"
     if isinstance(info.default, str):
         return f'`"{info.default}"`'
     return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"

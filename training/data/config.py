@@ -63,25 +63,25 @@ class DataConfig(Table):
     """`[data]`.
 
     Attributes:
-        fetch: the fetcher that builds the data where it is missing; None: the files are yours.
-        directory: where it builds them; None: `data/<fetch>`.
-        train: the training split; with a fetcher, `<directory>/train.tsv` where none is named. The others likewise.
+        fetch: the fetcher that builds the data if they are missing; None: the files are yours.
+        directory: where the fetcher builds them; None: `data/<fetch>`.
+        train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits likewise.
         validation: held out for early stopping.
-        test: held out for the final evaluation; None: there is none.
-        max_source_tokens: longer pairs leave the training split (counted in the run); also the served model's limit.
-            Doesn't count EOS.
-        max_target_tokens: likewise; validation and evaluation cut their outputs there.
-        max_source_words: pairs with more words and punctuation marks in their source leave the training split; None:
-            none do. For experiments about length: it holds for any tokenizer alike, and limits neither what the model
-            is measured on nor what it serves.
-        max_length_ratio: pairs of which one side has more than so many times the tokens of the other leave the
-            training split; None: none do. Doesn't count EOS.
-        drop_duplicates: a training pair that is equal to an earlier one leaves. They are counted in any case.
-        shared_sources: what becomes of sources that the training split shares with validation or test, compared as the
-            files have them: "keep" (and count); "drop_from_train": the training split loses those pairs;
-            "drop_from_held_out": validation and test lose those examples.
-        cache: a directory for tokenized training splits, by the digest of all that made them, for several runs to
-            share; None: each run has its own.
+        test: held out for the final evaluation; None: there is no test split.
+        max_source_tokens: pairs with a longer source are left out of the training split (the run counts them); also the
+            served model's limit. Doesn't count EOS.
+        max_target_tokens: the same for targets; validation and evaluation cut their outputs at this length.
+        max_source_words: pairs with more words and punctuation marks in their source are left out of the training
+            split; None: none are. For experiments about length: it does not depend on the tokenizer, and limits neither
+            the texts on which the model is measured nor those that it serves.
+        max_length_ratio: pairs are left out of the training split if one side has more than this many times the tokens
+            of the other; None: none are. Doesn't count EOS.
+        drop_duplicates: leaves out training pairs that are equal to an earlier one. They are counted in any case.
+        shared_sources: how to treat sources that are in the training split and also in validation or test (compared as
+            written in the files). "keep": only count them; "drop_from_train": leave those pairs out of the training
+            split; "drop_from_held_out": leave those examples out of validation and test.
+        cache: a directory in which several runs share tokenized training splits, found by a digest of all that they
+            depend on; None: each run has its own.
     """
 
     fetch: FetcherName | None = None

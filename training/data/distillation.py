@@ -29,11 +29,11 @@ class DistillationConfig(Table):
     Rush 2016). Learning from their outputs needs no table: `python -m training label` writes them as pairs.
 
     Attributes:
-        teachers: run directories, whose best weights are asked; several: the mean of their probabilities. Their
-            tokenizers are taken, so `[source]` and `[target]` must be equal. They are asked once, before the training;
-            --resume needs them no more.
-        weight: of the teachers' distribution in what is learned; the rest is of the true symbols.
-        top_k: so many of a teacher's symbols are kept for each position, 6 bytes each; the others count as impossible.
+        teachers: run directories, whose best weights predict the distributions; several: the mean of their
+            probabilities. Their tokenizers are used, so `[source]` and `[target]` must be equal. They are evaluated
+            once, before the training; --resume no longer needs them.
+        weight: share of the teachers' distribution in the target of the loss; the true symbols have the rest.
+        top_k: how many of a teacher's symbols are kept for each position, 6 bytes each; the others count as impossible.
     """
 
     teachers: tuple[str, ...] = ()

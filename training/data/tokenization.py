@@ -29,10 +29,10 @@ class TokenizerConfig(Table):
     """How the texts of one side become symbols.
 
     Attributes:
-        tokenizer: "character": every character, spaces included; "word": what white space separates; "bpe": merges of
-            characters within words (Sennrich et al. 2016).
-        vocabulary_size: entries at most, the four special symbols included; None: all, and 8000 for bpe.
-        min_frequency: a symbol (bpe: a merge) seen less often in the training split gets no entry.
+        tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
+            "bpe": characters are merged within words (Sennrich et al. 2016).
+        vocabulary_size: largest number of entries, the four special symbols included; None: no limit, but 8000 for bpe.
+        min_frequency: a symbol (bpe: a merge) that occurs less often in the training split gets no entry.
         lowercase: texts are lower-cased first.
         nfc: texts are brought into Unicode's normal form C first.
     """

@@ -19,16 +19,16 @@ class EvaluationConfig(Table):
     """`[evaluation]`: what is measured on the test split once the training is over.
 
     Attributes:
-        metrics: which.
+        metrics: the metrics to compute.
         beam_size: live hypotheses; 1: greedy.
         length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14).
-        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); None: by the rule
-            that the server has by default.
-        max_length: target tokens after which an output is cut; None: data.max_target_tokens. To be raised where the
-            model is measured on longer texts than it was trained on.
-        length_edges: every metric is taken by the source's length too, in bins that end there; None: it is not.
-        length_unit: what these lengths are counted in: words and punctuation marks, or tokens of the model's own
-            tokenizer.
+        patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); None: by the server's
+            default rule.
+        max_length: target tokens after which an output is cut; None: data.max_target_tokens. Raise it to measure the
+            model on longer texts than it was trained on.
+        length_edges: also measures every metric by the length of the source, in bins that end at these lengths; None:
+            it does not.
+        length_unit: unit of these lengths: words and punctuation marks, or tokens of the model's own tokenizer.
     """
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")

@@ -32,9 +32,9 @@ class EncoderConfig(Table):
     """`[model.encoder]`.
 
     Attributes:
-        num_layers: see `model.residual` for what is added from the third on.
-        bidirectional: one more stack reads each source from its end; their outputs are joined.
-        hidden_size: of one direction; None: `model.hidden_size`.
+        num_layers: layers of the stack; see `model.residual` for residual connections from the third layer on.
+        bidirectional: a second stack reads each source from its end; the outputs of both are concatenated.
+        hidden_size: width of one direction; None: `model.hidden_size`.
         reverse_source: reads the source from its end (Sutskever et al. 2014, section 3.3).
     """
 
@@ -48,15 +48,16 @@ class AttentionConfig(Table):
     """`[model.attention]`.
 
     Attributes:
-        score: how well a source position fits a query, see training/model/attention/scores.py; "none": no attention,
+        score: how well a source position matches a query, see training/model/attention/scores.py; "none": no attention,
             the decoder knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
-        query: the decoder state that asks. "current": the one after the cell, whose attentional vector makes the
-            prediction (Luong et al. 2015). "previous": the one before the cell, into which the context is fed
-            (Bahdanau et al. 2015).
-        key_size: queries and keys are projected to this width by W_q and W_k; None: additive and concat take
+        query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
+            vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
+            context is an input of the cell (Bahdanau et al. 2015).
+        key_size: width to which W_q and W_k project queries and keys; None: additive and concat take
             `model.hidden_size`, dot and scaled_dot compare the states themselves.
-        value_size: contexts are of encoder states projected to this width by W_v; None: of the states themselves.
-        coverage: additive attention knows how much it has attended to each position (Tu et al. 2016).
+        value_size: width to which W_v projects encoder states before the context is computed from them; None: they are
+            not projected.
+        coverage: additive attention also sees how much it has attended to each position so far (Tu et al. 2016).
     """
 
     score: ScoreKind | Literal["none"] = "general"
@@ -70,20 +71,20 @@ class DecoderConfig(Table):
     """`[model.decoder]`.
 
     Attributes:
-        num_layers: see `model.residual` for what is added from the third on.
+        num_layers: layers of the stack; see `model.residual` for residual connections from the third layer on.
         input_feeding: the attentional vector of a step is part of the next step's input (Luong et al. 2015, 3.3).
         source_vector: without attention, the encoder's last state is part of every step's input and of the
             prediction (Cho et al. 2014).
-        initial_state: the first state: "bridge": a learned layer from the encoder's last states; "backward": one from
-            the last state of its backward direction alone (Bahdanau et al. 2015, A.2.2); "mean": one from the mean of
-            its outputs; "top": one from the last state of the top layer, for all layers of the decoder, and an LSTM's
-            cells too (Kreutzer et al. 2019); "final": the encoder's last states as they are, layer by layer, an LSTM's
-            cells included (Sutskever et al. 2014); "zeros".
-        readout: how context and state make the prediction, see training/model/readout.py.
-        readout_bias: a bias is added to the product of a "tanh" or "linear" readout.
-        start_symbol: what the first step is fed.
+        initial_state: how the decoder's first state is made. "bridge": by a learned layer from the encoder's last
+            states; "backward": by one from the last state of its backward direction alone (Bahdanau et al. 2015,
+            A.2.2); "mean": by one from the mean of its outputs; "top": by one from the last state of the top layer, for
+            all layers of the decoder and for an LSTM's cells (Kreutzer et al. 2019); "final": the encoder's last states
+            unchanged, layer by layer, an LSTM's cells included (Sutskever et al. 2014); "zeros": zeros.
+        readout: how context and state are combined for the prediction, see training/model/readout.py.
+        readout_bias: adds a bias to the product of a "tanh" or "linear" readout.
+        start_symbol: the input of the first step.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
-        copying: the next symbol may be one of the source's, chosen by attention (See et al. 2017), see
+        copying: the next symbol may be copied from the source, chosen by attention (See et al. 2017), see
             training/model/attention/copying.py.
     """
 
@@ -109,15 +110,15 @@ class ModelConfig(Table):
     """`[model]`.
 
     Attributes:
-        residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: plain
-            stacks of any depth (Sutskever et al. 2014).
-        initialization: how the first weights are drawn, see training/model/initialization.py.
-        cell: of both stacks: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit (Cho et
-            al. 2014), or tanh (Elman 1990).
-        embedding_size: E, of both sides.
-        hidden_size: H, of the decoder's states.
-        dropout: on embeddings, between layers and before the output layer.
-        shared_embeddings: both sides have one vocabulary and one embedding matrix.
+        residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: at no
+            layer (Sutskever et al. 2014).
+        initialization: how the initial weights are drawn, see training/model/initialization.py.
+        cell: of encoder and decoder: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit
+            (Cho et al. 2014), or tanh (Elman 1990).
+        embedding_size: E, width of the embeddings of both sides.
+        hidden_size: H, width of the decoder's states.
+        dropout: its probability, on embeddings, between layers and before the output layer.
+        shared_embeddings: source and target have one vocabulary and one embedding matrix.
     """
 
     cell: CellKind = "lstm"

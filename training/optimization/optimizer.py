@@ -17,14 +17,13 @@ class OptimizerConfig(Table):
 
     Attributes:
         kind: "adam" (Kingma and Ba 2015), "adamw" (Loshchilov and Hutter 2019), "adadelta" (Zeiler 2012), or "sgd".
-        learning_rate: the peak; `[schedule]` says how it rises and falls.
-        betas: Adam's averaging of the gradient and of its square.
-        rho: Adadelta's averaging of the square of the gradient, and of the update.
-        epsilon: Adam's and Adadelta's, against division by zero.
-        momentum: SGD's.
+        learning_rate: the highest rate; `[schedule]` says how it rises and falls. Adadelta finds its own step; its
+            paper has learning_rate = 1 and epsilon = 1e-6.
+        betas: Adam's decay rates of the averages of the gradient and of its square.
+        rho: Adadelta's decay rate of the averages of the squares of the gradient and of the update.
+        epsilon: of Adam and Adadelta, against division by zero.
+        momentum: of SGD.
         weight_decay: decoupled from the gradient in adamw, an L2 penalty in the others.
-
-    Adadelta finds its own step: its paper has learning_rate = 1 and epsilon = 1e-6.
     """
 
     kind: Literal["adam", "adamw", "adadelta", "sgd"] = "adam"

@@ -17,16 +17,17 @@ class ScheduleConfig(Table):
     """`[schedule]`. The rate first rises linearly over `warmup_steps`, then:
 
     Attributes:
-        kind: "constant"; "inverse_sqrt": falls as the root of warmup_steps / step (Vaswani et al. 2017, 5.3);
-            "linear" and "cosine": fall to `final_factor` at the run's limit; "one_cycle": rises from 1/25 of the peak
-            over the first 30 % of the run, of steps or of time, and falls to `final_factor`, both by half a cosine
-            (Smith and Topin 2019); "plateau": times `factor` whenever more than `patience` validations in a row
-            brought nothing; "milestones": times `factor` at each of `milestones` (Sutskever et al. 2014, section 3.4).
-        warmup_steps: steps of rising; inverse_sqrt needs at least one, one_cycle takes none.
-        final_factor: of the peak, where linear, cosine and one_cycle end.
-        factor: plateau's and milestones'.
-        milestones: epochs, e.g. [5.0, 5.5, 6.0]: after so many the rate falls.
-        patience: plateau's, in validations.
+        kind: "constant"; "inverse_sqrt": falls as the root of warmup_steps / step (Vaswani et al. 2017, 5.3); "linear"
+            and "cosine": fall to `final_factor` at the run's limit; "one_cycle": rises from 1/25 of the peak over the
+            first 30 % of the run, of steps or of time, and then falls to `final_factor`, both by half a cosine (Smith
+            and Topin 2019); "plateau": is multiplied by `factor` whenever more than `patience` validations in a row
+            brought no improvement; "milestones": is multiplied by `factor` at each of `milestones` (Sutskever et al.
+            2014, section 3.4).
+        warmup_steps: steps during which the rate rises; inverse_sqrt needs at least one, one_cycle takes none.
+        final_factor: share of the peak at which linear, cosine and one_cycle end.
+        factor: of plateau and milestones.
+        milestones: epochs after which the rate falls, e.g. [5.0, 5.5, 6.0].
+        patience: of plateau, in validations.
     """
 
     kind: ScheduleKind = "constant"

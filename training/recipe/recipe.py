@@ -29,38 +29,41 @@ class TrainerConfig(Table):
     """`[training]`. Whichever limit comes first ends the training.
 
     Attributes:
-        start_from: a run directory whose best weights this training begins with, on its data or others, and whose
-            tokenizers it takes; `[source]`, `[target]` and `[model]` must be equal but for `model.dropout`. --resume
-            needs it no more. None: random weights.
-        source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) that the embeddings
-            begin with, of `model.embedding_size` numbers; symbols that are no word of it begin at random. --resume
-            needs it no more. None: all do.
-        target_vectors: likewise; also for shared embeddings.
+        start_from: a run directory; this training begins with its best weights, on the same data or others, and uses
+            its tokenizers. `[source]`, `[target]` and `[model]` must be equal except for `model.dropout`. --resume no
+            longer needs it. None: random weights.
+        source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) with
+            `model.embedding_size` numbers each, as initial embeddings; symbols without a vector in it start at random.
+            --resume no longer needs it. None: all start at random.
+        target_vectors: the same for targets; also for shared embeddings.
         max_epochs: passes over the training split.
         max_steps: updates.
-        max_seconds: of training and validation together, over all resumptions.
+        max_seconds: seconds of training and validation together, over all resumptions.
         label_smoothing: e of Szegedy et al. 2016, section 7.
-        coverage_loss: weight of a loss on attention to what has had it already (See et al. 2017, eq. 13); 0: none.
-        scheduled_sampling: the probability that an input of the decoder is a symbol that the model itself would have
-            said there, at the run's limit; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
-            2015); 0: all are the true ones.
-        clip_norm: gradients of a larger norm are scaled down to it (Pascanu et al. 2013); 0: never.
+        coverage_loss: weight of a loss on attention to positions that have had attention already (See et al. 2017, eq.
+            13); 0: none.
+        scheduled_sampling: the probability, at the run's limit, that an input of the decoder is the symbol that the
+            model itself would have chosen there; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
+            2015); 0: all inputs are the true symbols.
+        clip_norm: gradients with a larger norm are scaled down to this norm (Pascanu et al. 2013); 0: never.
         accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
             may have fewer.
-        ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then what is
-            validated and published; between 0.99 and 0.9999, the higher the longer the training. None: the weights
-            themselves.
-        precision: "fp32"; "bf16" and "fp16": mixed, products in 16 bits (bf16: GPUs, and CPUs with avx512_bf16 or AMX;
-            fp16: GPUs only); "auto": bf16 where the hardware has it, else fp16 on a GPU and fp32 on a CPU.
-        divergence_margin: in nats per target token; a loss so far above its lowest counts as diverging.
-        divergence_updates: so many of them in a row stop the training; 0: never. No number at all stops it at once.
-        checkpoint_every_seconds: how much work a killed run loses at most; beside it, each validation leaves one.
-        checkpoint_every_steps: the same by steps.
-        keep_checkpoints: so many of the last validated checkpoints stay, for `python -m training average`; beside them
-            the best and the last one always do.
-        log_every_steps: steps that a line of metrics.jsonl sums up.
-        device: "auto": CUDA where there is a device, else the CPU.
-        num_threads: of torch on the CPU; None: all cores. A run resumes bit for bit with the same number only.
+        ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then validated
+            and published instead of the weights; between 0.99 and 0.9999, higher for longer trainings. None: no
+            average.
+        precision: "fp32"; "bf16" and "fp16": mixed precision, products in 16 bits (bf16: GPUs, and CPUs with
+            avx512_bf16 or AMX; fp16: GPUs only); "auto": bf16 if the hardware has it, else fp16 on a GPU and fp32 on a
+            CPU.
+        divergence_margin: in nats per target token; a loss this far above its lowest value counts as diverging.
+        divergence_updates: this many diverging updates in a row stop the training; 0: never. A loss or gradient that
+            is not finite stops it at once.
+        checkpoint_every_seconds: the most work that a killed run loses; besides, every validation leaves a checkpoint.
+        checkpoint_every_steps: the same in steps.
+        keep_checkpoints: how many of the last validated checkpoints are kept, for `python -m training average`; the
+            best and the last one are always kept as well.
+        log_every_steps: steps summarized by each line of metrics.jsonl.
+        device: "auto": CUDA if there is a device, else the CPU.
+        num_threads: threads of torch on the CPU; None: all cores. A run resumes bit for bit only with the same number.
     """
 
     start_from: str | None = None
@@ -122,14 +125,14 @@ class TrainerConfig(Table):
 
 
 class ValidationConfig(Table):
-    """`[validation]`. Decodes with the search that serves, greedily.
+    """`[validation]`. Decodes greedily, with the same search as the server.
 
     Attributes:
-        metric: what decides which checkpoint is best, and when to stop early; of equal values the one with the lower
-            loss is better. "loss" decodes nothing.
-        every_steps: None: after each epoch.
-        max_examples: decode that many examples at even distances; None: all. The loss is over all in any case.
-        patience: stop after that many validations without a new best; None: never.
+        metric: decides which checkpoint is best, and when to stop early; of equal values the one with the lower loss is
+            better. "loss" decodes nothing.
+        every_steps: steps between validations; None: one after each epoch.
+        max_examples: number of examples to decode, taken at even distances; None: all. The loss is always over all.
+        patience: stop after this many validations without a new best; None: never.
     """
 
     metric: TextMetricName | Literal["loss"] = "loss"
@@ -142,7 +145,7 @@ class Recipe(Table):
     """The file's tables.
 
     Attributes:
-        seed: of the first weights, dropout and the order of batches.
+        seed: of the initial weights, dropout and the order of batches.
     """
 
     seed: int = Field(default=1, ge=0)
