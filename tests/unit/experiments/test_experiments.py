@@ -1,7 +1,6 @@
 """Plans are recipes, hand links are what they say, and gradients are those of the equations."""
 
 import random
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def test_only_what_is_missing_is_trained(tmp_path: Path, monkeypatch: pytest.Mon
         def __init__(self, command: list[str], **_: object) -> None:
             commands.append(command)
 
-        def wait(self) -> int:
+        def poll(self) -> int:
             return self.status
 
     monkeypatch.setattr(trainings.subprocess, "Popen", Training)
@@ -70,19 +69,20 @@ def test_only_what_is_missing_is_trained(tmp_path: Path, monkeypatch: pytest.Mon
         trainings.train("which-attention")
 
 
-def test_an_interrupted_training_has_time_to_save_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", ["INT", "TERM"])
+def test_an_interrupted_training_has_time_to_save_itself(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("experiments.plan.RUNS", tmp_path)
     training = tmp_path / "training.sh"
-    training.write_text(f"#!/bin/sh\ntrap '' INT\nkill -INT $PPID\nsleep 1\ntouch {tmp_path}/saved\n")
+    training.write_text(
+        f"#!/bin/sh\ntrap 'sleep 1; touch {tmp_path}/saved; exit 130' TERM\nkill -{number} $PPID\n"
+        "while :; do sleep 0.1; done\n"
+    )
     training.chmod(0o755)
     monkeypatch.setattr(trainings.sys, "executable", str(training))
-    # Whoever started the tests in the background may have had SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            trainings.train("which-attention")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        trainings.train("which-attention")
     assert (tmp_path / "saved").exists()
 
 
