@@ -15,7 +15,7 @@ from attendant.server import deadlines
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.queueing.lengths import Lengths
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import (
     ClientLimit,
     DeadlineExceeded,
@@ -154,12 +154,12 @@ class Engines(Protocol):
     Attributes:
         num_engines: that share the queue.
         max_rows: of each, that may be stepped together.
-        pace: of one engine.
+        throughput: of one engine.
     """
 
     num_engines: int
     max_rows: int
-    pace: Pace
+    throughput: ThroughputEstimate
 
     def num_waiting(self, priority: Priority) -> int:
         """Requests of that priority that have no rows yet."""
@@ -246,7 +246,9 @@ class OverloadControl:
         num_before = max(0.0, len(work.steps) * waiting_share - 1)
         work_before = max(0.0, work.total * waiting_share - work.of_last)
         ahead = engines.ahead(priority, client, work_before + work.of_last)
-        waiting = engines.pace.seconds(ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows)
+        waiting = engines.throughput.seconds(
+            ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows
+        )
         waiting /= engines.num_engines
         decoding = self._decoding_seconds(priority, work)
         correction = self._corrections[priority].factor
@@ -279,11 +281,11 @@ class OverloadControl:
 
     def _decoding_seconds(self, priority: Priority, work: _Work) -> float:
         """Of encoding and stepping the last request, beside those that are in and those that come with it."""
-        engines, pace = self._engines, self._engines.pace
+        engines, throughput = self._engines, self._engines.throughput
         own = work.rows[-1]
         beside = (self._rows[priority] + work.num_rows - own) / engines.num_engines
-        rows = min(engines.max_rows, beside + own, pace.peak_rows + own)
-        return pace.encode_seconds + work.steps[-1] * pace.step_seconds(rows)
+        rows = min(engines.max_rows, beside + own, throughput.peak_rows + own)
+        return throughput.encode_seconds + work.steps[-1] * throughput.step_seconds(rows)
 
     def _learn(self, accepted: Accepted, seconds: float, steps: int, *, late: bool) -> None:
         if accepted.request.priority is Priority.BULK:

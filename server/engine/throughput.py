@@ -6,7 +6,7 @@ MEMORY_SECONDS = 5.0
 """Of work: what was measured longer ago fades."""
 
 
-class Pace:
+class ThroughputEstimate:
     """Seconds of a step and of an encoding, over the last seconds of work.
 
     A step takes a fixed time and a time per row: the line through recent steps. So an engine that has only stepped a

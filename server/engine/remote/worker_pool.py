@@ -24,7 +24,7 @@ from attendant.server.engine.remote.slot import Slot, WorkerLost
 from attendant.server.engine.remote.watchdog import RoundBound
 from attendant.server.engine.remote.worker import Worker
 from attendant.server.engine.request import EngineRequest, Priority, StepStats, Updates, out_of_time
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import PoisonedRequest
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class WorkerPool:
     Attributes:
         num_engines: workers.
         max_rows: of each, that may be stepped together.
-        pace: of one engine.
+        throughput: of one engine.
         precision: of the graphs that the workers run; known when they are ready.
     """
 
@@ -78,7 +78,7 @@ class WorkerPool:
             shared_rows: of all pools in the server; None: this one is alone.
             on_restart: called whenever a worker has died and another one is started.
         """
-        self.num_engines, self.max_rows, self.pace = num_workers, max_rows, Pace()
+        self.num_engines, self.max_rows, self.throughput = num_workers, max_rows, ThroughputEstimate()
         self._spawn = spawn
         self._version = version
         self._on_step = on_step
@@ -209,7 +209,7 @@ class WorkerPool:
 
     def _note(self, steps: Iterable[StepStats]) -> None:
         for stats in steps:
-            self.pace.note(stats)
+            self.throughput.note(stats)
             self._on_step(stats)
 
     def _missed(self) -> Updates:

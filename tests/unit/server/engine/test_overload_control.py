@@ -1,4 +1,4 @@
-"""Which requests are accepted, before engines whose queue and pace the test makes up."""
+"""Which requests are accepted, before engines whose queue and throughput the test makes up."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from attendant.server.engine.overload_control import (
 )
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import (
     ClientLimit,
     DeadlineExceeded,
@@ -39,7 +39,7 @@ class MadeUpHost:
     """One engine of 4 rows; what is ahead is what the test says."""
 
     def __init__(self) -> None:
-        self.num_engines, self.max_rows, self.pace = 1, 4, Pace()
+        self.num_engines, self.max_rows, self.throughput = 1, 4, ThroughputEstimate()
         self.work, self.waiting, self.own = 0.0, 0, 0
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
@@ -54,7 +54,7 @@ class Harness:
         self.host, self.predictions, self.key = MadeUpHost(), list[Prediction](), 0
         if paced:  # a step of 4 rows takes as long as one of 1 row
             for rows in (1, 4):
-                self.host.pace.note(StepStats(Priority.INTERACTIVE, rows, 0, 0, 1, 1, {"step": STEP_SECONDS}))
+                self.host.throughput.note(StepStats(Priority.INTERACTIVE, rows, 0, 0, 1, 1, {"step": STEP_SECONDS}))
         host: Any = self.host
         self.control = OverloadControl(
             host, OverloadLimits(**{"max_waiting": 10, "max_wait_seconds": 30.0} | limits), self.predictions.append

@@ -13,7 +13,7 @@ from attendant.server.engine.overload_control import LIGHT_ROWS, OverloadLimits
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
 from attendant.server.engine.runner import DELIVERED_AT_ONCE, EngineRunner
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import Cancelled, DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import FakeStepper
 from tests.serving import GatedStepper, answered, eventually
@@ -90,7 +90,7 @@ async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is
     pool: Any = SimpleNamespace(
         num_engines=1,
         max_rows=256,
-        pace=Pace(),
+        throughput=ThroughputEstimate(),
         num_waiting=lambda priority: 0,
         ahead=lambda *request: Ahead(0.0, 0.0, 0),
         submit=lambda request: None,
@@ -147,7 +147,7 @@ async def test_a_deadline_that_has_passed_is_not_started() -> None:
 async def test_a_deadline_that_the_queue_alone_outlasts_is_refused() -> None:
     stepper = GatedStepper(7)
     async with running(stepper, max_rows=1) as (runner, _):
-        runner._pool.pace.note(STEP_OF_A_SECOND)
+        runner._pool.throughput.note(STEP_OF_A_SECOND)
         task = ask(runner)
         await stepper.arrival()
         other = ask(runner)

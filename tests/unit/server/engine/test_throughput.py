@@ -3,7 +3,7 @@
 import pytest
 
 from attendant.server.engine.request import Priority, StepStats
-from attendant.server.engine.throughput import Pace
+from attendant.server.engine.throughput import ThroughputEstimate
 
 
 def step(rows: int, seconds: float, encode: float = 0.0, priority: Priority = Priority.INTERACTIVE) -> StepStats:
@@ -12,43 +12,43 @@ def step(rows: int, seconds: float, encode: float = 0.0, priority: Priority = Pr
 
 
 def test_nothing_is_expected_of_an_engine_that_has_done_nothing() -> None:
-    pace = Pace()
-    pace.note(step(0, 0.0))
-    assert pace.step_seconds(8) == pace.seconds(100, 5, 8) == pace.encode_seconds == 0
+    throughput = ThroughputEstimate()
+    throughput.note(step(0, 0.0))
+    assert throughput.step_seconds(8) == throughput.seconds(100, 5, 8) == throughput.encode_seconds == 0
 
 
 def test_a_fixed_time_and_a_time_per_row() -> None:
-    pace = Pace()
+    throughput = ThroughputEstimate()
     for number in range(1000):
         rows = 1 + number % 8
-        pace.note(step(rows, 0.001 + 0.0001 * rows))
-    assert pace.step_seconds(1) == pytest.approx(0.0011)
-    assert pace.step_seconds(256) == pytest.approx(0.0266), "larger than any that was seen"
-    assert pace.seconds(1600, 5, 256) == pytest.approx(100 * 0.0026), "in steps of twice what was seen"
-    assert pace.seconds(1600, 5, 4) == pytest.approx(400 * 0.0014)
+        throughput.note(step(rows, 0.001 + 0.0001 * rows))
+    assert throughput.step_seconds(1) == pytest.approx(0.0011)
+    assert throughput.step_seconds(256) == pytest.approx(0.0266), "larger than any that was seen"
+    assert throughput.seconds(1600, 5, 256) == pytest.approx(100 * 0.0026), "in steps of twice what was seen"
+    assert throughput.seconds(1600, 5, 4) == pytest.approx(400 * 0.0014)
 
 
 def test_steps_of_one_size_say_nothing_of_others() -> None:
-    pace = Pace()
+    throughput = ThroughputEstimate()
     for _ in range(10):
-        pace.note(step(4, 0.004))
-    assert pace.step_seconds(8) == pytest.approx(0.008)
+        throughput.note(step(4, 0.004))
+    assert throughput.step_seconds(8) == pytest.approx(0.008)
 
 
 def test_encodings_are_part_of_the_work() -> None:
-    pace = Pace()
+    throughput = ThroughputEstimate()
     for _ in range(10):
-        pace.note(step(0, 0.0, encode=0.02))
-        pace.note(step(10, 0.01))
-    assert pace.encode_seconds == pytest.approx(0.02)
-    assert pace.seconds(100, 4, 10) == pytest.approx(0.1 + 0.04), "two requests in each"
+        throughput.note(step(0, 0.0, encode=0.02))
+        throughput.note(step(10, 0.01))
+    assert throughput.encode_seconds == pytest.approx(0.02)
+    assert throughput.seconds(100, 4, 10) == pytest.approx(0.1 + 0.04), "two requests in each"
 
 
 def test_bulk_work_does_not_count_and_the_long_past_fades() -> None:
-    pace = Pace()
+    throughput = ThroughputEstimate()
     for _ in range(100):
-        pace.note(step(4, 1.0))
+        throughput.note(step(4, 1.0))
     for _ in range(1000):
-        pace.note(step(4, 0.1))
-        pace.note(step(4, 9.0, priority=Priority.BULK))
-    assert pace.step_seconds(4) == pytest.approx(0.1, rel=1e-2)
+        throughput.note(step(4, 0.1))
+        throughput.note(step(4, 9.0, priority=Priority.BULK))
+    assert throughput.step_seconds(4) == pytest.approx(0.1, rel=1e-2)
