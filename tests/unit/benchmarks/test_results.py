@@ -100,7 +100,7 @@ def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) 
     add_result(tmp_path / "peers.json", "greedy", measured(attendant_int8_speed=ours, plain_fp32_speed=100.0))
     rows = {row[0]: row for row in yardstick_rows(tmp_path)}
     row = rows["greedy in process, int8, against a plain fp32 ORT loop, each at its best setting"]
-    assert row[3:] == [f"{ours / 100:.2f} x", "at least 4 x", holds]
+    assert row[3:] == [f"{ours / 100:.2f} x", "at least 4 x", holds, None]
     # The peer of the other yardstick has no figure: that one stays open.
     assert rows["the same against CTranslate2, Transformer 6+2, int8"][3] == NOT_MEASURED
 
@@ -109,7 +109,14 @@ def test_at_least_so_many_times_theirs(ours: float, holds: str, tmp_path: Path) 
 def test_at_most_such_a_share(share: float, holds: str, tmp_path: Path) -> None:
     add_result(tmp_path / "serving.json", "bookkeeping", measured(int8_greedy_share_64=share))
     (row,) = (row for row in yardstick_rows(tmp_path) if str(row[0]).startswith("bookkeeping"))
-    assert row[3:] == [f"{100 * share:.1f} %", "at most 9 %", holds]
+    assert row[3:] == [f"{100 * share:.1f} %", "at most 9 %", holds, None]
+
+
+def test_a_bound_stands_in_the_place_of_ours(tmp_path: Path) -> None:
+    add_result(tmp_path / "peers.json", "greedy", measured(attendant_int8_speed=290.0, plain_fp32_speed=100.0))
+    bare = {"greedy, bare graphs int8, 2 workers x 1 thread_speed": 297.0}
+    add_result(tmp_path / "serving.json", "decoding", measured(**bare))
+    assert yardstick_rows(tmp_path)[0][3:] == ["2.90 x", "at least 4 x", "no", "2.97 x: the bare graphs"]
 
 
 def test_pages_say_where_and_by_which_command_and_show_the_pictures(tmp_path: Path) -> None:
