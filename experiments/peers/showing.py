@@ -8,7 +8,6 @@ from typing import Final
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.bootstrap import confidence_interval, interval_text
 from attendant.training.evaluation.metrics import take_statistics
-from attendant.training.run.loading import load_run
 from benchmarks import ROOT
 from experiments.pages import write_table
 from experiments.peers.tasks import OUR_DECODING, Contest, Peer, answers_of, contests, load_peers, symbols
@@ -37,9 +36,8 @@ def show_peers() -> None:
     known = load_peers().peers
     rows: list[list[str]] = []
     for contest in contests():
-        if (ROOT / contest.task.bundle).exists() and contest.run.recipe_path.exists():
-            size = load_run(contest.run.path).model.num_parameters
-            rows.append(_row(contest, "Attendant", size, partial(_ours, contest)))
+        size = contest.bundle.manifest.model["num_parameters"]
+        rows.append(_row(contest, "Attendant", size, partial(_ours, contest)))
         for name in contest.task.peers:
             if Progress.of(contest.folder / name).ended:
                 rows.append(_row(contest, known[name].what, *_peer(contest, name, known[name])))
@@ -47,7 +45,7 @@ def show_peers() -> None:
 
 
 def _row(contest: Contest, what: str, num_parameters: int, decode: Decode) -> list[str]:
-    examples, target = contest.tests(), contest.run.tokenizer("target")
+    examples, target = contest.tests(), contest.bundle.target_tokenizer
     metric = contest.task.metric
     lines, _ = decode(examples, TOGETHER)
     texts = [target.decode_tokens(line.split()) for line in lines]
@@ -67,7 +65,7 @@ def _ours(contest: Contest, examples: Sequence[Example], together: int) -> tuple
 
 def _peer(contest: Contest, name: str, peer: Peer) -> tuple[int, Decode]:
     """The number of its parameters, and how it decodes."""
-    best, source = best_checkpoint(contest.folder / name, peer), contest.run.tokenizer("source")
+    best, source = best_checkpoint(contest.folder / name, peer), contest.bundle.source_tokenizer
     (counted,), _ = answers_of([peer.python(), "-c", COUNT, str(best)], [])
 
     def decode(examples: Sequence[Example], together: int) -> tuple[list[str], float]:

@@ -6,17 +6,18 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from string import Template
 from typing import Any, Final
 
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import Split
 from attendant.training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.recipe.recipe import Recipe
-from attendant.training.run.directory import Run
+from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant.training.table import Count, Table
 from benchmarks import ROOT
 from benchmarks.harness.environment import ENVIRONMENTS
@@ -67,8 +68,8 @@ class Task(Table):
 
     Attributes:
         question: what is learned, in a table.
-        run: of our training: its pairs, tokenizers, and search are everybody's.
-        bundle: our model, exported.
+        recipe: of our training, in recipes/; its pairs and its search are everybody's.
+        bundle: our model, exported; its tokenizers are everybody's.
         metric: of the table.
         peers: who learn the same.
         processor_seconds: what our training took, validation included, and what a peer's may take.
@@ -76,7 +77,7 @@ class Task(Table):
     """
 
     question: str
-    run: Path
+    recipe: Path
     bundle: Path
     metric: TextMetricName
     peers: tuple[str, ...]
@@ -95,7 +96,7 @@ def load_peers() -> Peers:
     return Peers.model_validate(tomllib.loads((FOLDER / "peers.toml").read_text(encoding="utf-8")))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contest:
     """A task, with its data as the peers read them: files of symbols in a folder of its own."""
 
@@ -106,21 +107,25 @@ class Contest:
     def folder(self) -> Path:
         return ROOT / RUNS / "peers" / self.name
 
-    @property
-    def run(self) -> Run:
-        return Run(ROOT / self.task.run)
+    @cached_property
+    def recipe(self) -> Recipe:
+        return load_recipe(ROOT / self.task.recipe)
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        return open_bundle(ROOT / self.task.bundle)
 
     def tests(self) -> list[Example]:
-        """Raises UserError: the data is not here; training fetches it."""
-        return group_references(_pairs(self.run.recipe(), "test"))
+        """Raises UserError: the data is not here; `python -m training fetch` brings it."""
+        return group_references(_pairs(self.recipe, "test"))
 
     def write_data(self) -> None:
         """Training and validation pairs, and the vocabulary, where they are not there yet."""
-        data, recipe = self.folder / "data", self.run.recipe()
+        data, recipe = self.folder / "data", self.recipe
         if (data / "words.txt").exists():
             return
         data.mkdir(parents=True, exist_ok=True)
-        sides = self.run.tokenizers()
+        sides = self.bundle.source_tokenizer, self.bundle.target_tokenizer
         bounds = (recipe.data.max_source_tokens, recipe.data.max_target_tokens)
         for split in SPLITS:
             lines = [(symbols(sides[0], one.source), symbols(sides[1], one.target)) for one in _learned(recipe, split)]
@@ -137,7 +142,7 @@ class Contest:
 
     def filled(self, texts: Sequence[str], peer: str, **more: object) -> list[str]:
         """The texts with the names after dollar signs filled in."""
-        recipe = self.run.recipe()
+        recipe = self.recipe
         values: dict[str, Any] = {
             **self.task.values,
             "task": self.name,

@@ -48,9 +48,6 @@ def train_peers() -> None:
     """
     known = load_peers().peers
     for contest in contests():
-        if not contest.run.recipe_path.exists():
-            print(f"{contest.name}: waits for {contest.task.run}, which is not trained yet", flush=True)
-            continue
         contest.write_data()
         for name in contest.task.peers:
             _train(contest, name, known[name])

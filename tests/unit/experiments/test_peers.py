@@ -27,15 +27,11 @@ for step in range(10**9):
 @pytest.fixture
 def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     """A task of three short pairs and a long one."""
-    run = tmp_path / "run"
-    run.mkdir()
-    for side in ("source", "target"):
-        shutil.copy(ROOT / "models" / "g2p-en" / f"{side}_tokenizer.json", run)
     recipe = (ROOT / "recipes" / "g2p-cmudict.toml").read_text().replace('fetch = "cmudict"', "")
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.tsv").write_text(f"badge\tB AE JH\ncab\tK AE B\n{'a' * 200}\tEY\njab\tJH AE B\n")
         recipe += f"[data.{split}]\ntsv = '{tmp_path}/{split}.tsv'\n"
-    (run / "recipe.toml").write_text(recipe)
+    (tmp_path / "recipe.toml").write_text(recipe)
     monkeypatch.setattr(tasks, "RUNS", tmp_path / "peers")
     monkeypatch.setattr(tasks, "FOLDER", tmp_path)
     monkeypatch.setattr(training, "WATCH_SECONDS", 0.05)
@@ -44,8 +40,8 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Contest:
     (tmp_path / "slow.yaml").write_text("load: $load")
     task = Task(
         question="?",
-        run=run,
-        bundle=run,
+        recipe=tmp_path / "recipe.toml",
+        bundle=ROOT / "models" / "g2p-en",
         metric="wer",
         peers=("slow",),
         processor_seconds=1,
