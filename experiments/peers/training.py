@@ -89,11 +89,17 @@ def _train(contest: Contest, name: str, peer: Peer) -> None:
             stderr=log,
             env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
             start_new_session=True,
+            preexec_fn=_heed_interrupts,  # noqa: PLW1509 (this program has one thread)
         )
         spent = _watch(process, folder, peer, progress.processor_seconds, limit)
     if spent < limit:
         raise UserError(f"{folder}: its training ended by itself; training.log says why")
     write_json(folder / "progress.json", {"processor_seconds": spent, "ended": True})
+
+
+def _heed_interrupts() -> None:
+    """In the child: a shell's background job ignores SIGINT and hands that down, but SIGINT is what ends a peer."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, peer: Peer, before: float, limit: float) -> float:

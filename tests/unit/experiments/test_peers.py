@@ -1,6 +1,7 @@
 """Peers learn our pairs, for their time, and go on from where they were stopped."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,31 @@ def test_an_interrupted_peer_goes_on_from_its_last_checkpoint(
     training.train_peers()
     assert (folder / "model-1" / "begun").read_text() == str(last)
     assert training.best_checkpoint(folder, PEER).parent == folder / "model-1"
+
+
+def test_a_peer_is_interrupted_where_interrupts_are_ignored(contest: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
+    saving = """\
+import pathlib, sys, time
+model = pathlib.Path(sys.argv[1])
+model.mkdir()
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    (model / "end.ckpt").write_text("weights")
+"""
+    peer = PEER.model_copy(update={"train": ("-c", saving, "$model")})
+    monkeypatch.setattr(training, "load_peers", lambda: Peers(tasks={"say": contest.task}, peers={"slow": peer}))
+    monkeypatch.setattr(training, "contests", lambda: [contest])
+    model = contest.folder / "slow" / "model-0"
+    # Its time is over as soon as it has begun.
+    monkeypatch.setattr(training, "cpu_seconds", lambda _: 2.0 if model.exists() else 0.0)
+    monkeypatch.setattr(training, "SAVING_SECONDS", 5.0)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        training.train_peers()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (model / "end.ckpt").exists()
 
 
 def test_a_training_that_ends_by_itself_is_told(contest: Contest, monkeypatch: pytest.MonkeyPatch) -> None:
