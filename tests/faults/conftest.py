@@ -6,7 +6,7 @@ size marked `reliability`, which `make reliability` runs. `docs/reliability.md` 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -24,9 +24,9 @@ Start = Callable[..., AbstractContextManager[Running]]
 
 
 class Figure(Protocol):
-    """Records a figure of a full-size test, and fails the test where the figure is out of its bound."""
+    """Records a figure of a full-size test, which fails at its end if one is out of its bound (None: it has none)."""
 
-    def __call__(self, name: str, measured: float, bound: Bound, unit: str) -> None: ...
+    def __call__(self, name: str, measured: float, bound: Bound | None, unit: str) -> None: ...
 
 
 @pytest.fixture
@@ -41,15 +41,30 @@ def figures() -> Iterator[Figures]:
     found.write(RESULTS)
 
 
+@contextmanager
+def judged(keep: Figure | None = None) -> Iterator[Figure]:
+    """Takes figures, and at its end fails by those that are out of their bounds.
+
+    Args:
+        keep: is given each of them.
+    """
+    missed = list[str]()
+
+    def record(name: str, measured: float, bound: Bound | None, unit: str) -> None:
+        if keep is not None:
+            keep(name, measured, bound, unit)
+        if bound is not None and not bound.holds(measured):
+            missed.append(f"{name}: {measured:g} {unit}, must be {bound}")
+
+    yield record
+    if missed:
+        pytest.fail("\n".join(missed), pytrace=False)
+
+
 @pytest.fixture
-def figure(request: pytest.FixtureRequest, figures: Figures) -> Figure:
+def figure(request: pytest.FixtureRequest, figures: Figures) -> Iterator[Figure]:
     """`figure(name, measured, at_most(64), "MiB")`: its subject is the first line of the module's docstring."""
     subject = request.module.__doc__.splitlines()[0].rstrip(".")
     recorded = request.node.get_closest_marker("reliability") is not None
-
-    def record(name: str, measured: float, bound: Bound, unit: str) -> None:
-        if recorded:
-            figures.add(subject, name, float(measured), bound, unit)
-        assert bound.holds(measured), f"{name}: {measured:g} {unit}, must be {bound}"
-
-    return record
+    with judged(partial(figures.add, subject) if recorded else None) as record:
+        yield record

@@ -42,8 +42,8 @@ class Figures:
         self._rows: dict[str, dict[str, list[Cell]]] = defaultdict(dict)
         self._machine = this_machine()
 
-    def add(self, subject: str, name: str, measured: float, bound: Bound, unit: str) -> None:
-        self._rows[subject][name] = [name, float(measured), str(bound), unit]
+    def add(self, subject: str, name: str, measured: float, bound: Bound | None, unit: str) -> None:
+        self._rows[subject][name] = [name, float(measured), str(bound or ""), unit]
 
     def write(self, folder: Path) -> None:
         """Puts them in the place of those of an earlier run; others stay."""

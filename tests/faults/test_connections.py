@@ -19,7 +19,7 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.attacker import GENERATE, RawConnection
 from tests.faults.conftest import Figure, Start
-from tests.faults.figures import at_least, at_most
+from tests.faults.figures import at_most
 from tests.faults.witness import witness
 from tests.serving import fake_stepper, served
 
@@ -187,7 +187,7 @@ def test_a_storm_of_resets(start: Start, figure: Figure) -> None:
                 peak = max(peak, running.resident_mebibytes())
                 time.sleep(0.1)
             per_second = PIECE * sum(sent) / seconds
-        figure("resets a second, sent on 4 connections", per_second, at_least(0), "")
+        figure("resets a second, sent on 4 connections", per_second, None, "")
         figure(
             "other calls that failed meanwhile",
             seen.num_calls - seen.codes["OK"],
