@@ -29,9 +29,6 @@ ROUNDS = 2
 MIN_SHARE = 0.85
 MAX_LATE = 0.02
 MAX_REFUSAL_MS = 20.0
-PLAIN_RATE = 250.0
-"""Calls a second, about ten times what two workers answer of these."""
-
 LATE = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED: the queue took longer")
 
 # 32 rows for some 40 steps each: what is offered beyond the capacity costs the machine little beside them.
@@ -115,24 +112,28 @@ def test_goodput_under_overload(overloaded: tuple[int, Caller], deadline: float,
         figure(f"goodput at {times:g} x capacity, {of}", mean(shares[times]), at_least(MIN_SHARE), "of the peak")
         if deadline:
             figure(f"let in and late at {times:g} x capacity, {of}", mean(late[times]), at_most(MAX_LATE), "of them")
+    left, plain_ms = _left_by_a_plain_server(workers, TIMES[-1] * capacity)
+    figure(f"a plain server's refusals at as many calls, p99, {of}", plain_ms, None, "ms")
+    figure(f"processor time that a plain server leaves at as many calls, {of}", left, None, "of it")
 
 
-@pytest.mark.reliability
-@pytest.mark.parametrize("num_busy", [1, 2])
-def test_what_a_plain_server_leaves(num_busy: int, figure: Figure) -> None:
-    """What bounds the figures above: a server without Attendant's code, beside as many busy processes as workers."""
+def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
+    """What bounds goodput and refusals: those of a server without Attendant's code, beside busy processes for workers.
+
+    Returns:
+        The share of their processor time that the busy processes keep while it refuses `rate` calls a second, and the
+        p99 of its refusals in ms.
+    """
     command = [sys.executable, "-m", "tests.faults.refusing_server", str(num_busy)]
     with Process(command, answers=True) as process, caller(f"127.0.0.1:{process.answer()}", HEAVY) as loud:
         busy = psutil.Process(process.pid).children()
         shares, refusals = list[float](), list[float]()
         for number in range(ROUNDS):
             undisturbed = _cpu_share(busy, partial(time.sleep, SECONDS))
-            load = Load(kind="open", rate=PLAIN_RATE, seconds=SECONDS, seed=number)
+            load = Load(kind="open", rate=rate, seconds=SECONDS, seed=number)
             beside = _cpu_share(busy, lambda load=load: refusals.extend(loud.call(load).failure_seconds))
             shares.append(beside / undisturbed)
-    of = f"{num_busy} busy process{'es' * (num_busy > 1)}"
-    figure(f"refusals of a plain server beside {of}, p99", milliseconds(refusals, 99), None, "ms")
-    figure(f"processor time left to {of} by a plain server that refuses", mean(shares), None, "of it")
+    return mean(shares), milliseconds(refusals, 99)
 
 
 def _cpu_share(processes: Sequence[psutil.Process], wait: Callable[[], object]) -> float:
