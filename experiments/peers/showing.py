@@ -23,7 +23,9 @@ COUNT: Final = """\
 import sys, torch
 state = torch.load(sys.argv[1], map_location="cpu", weights_only=False)
 parts = [state["model_state"]] if "model_state" in state else [state["model"], state["generator"]]
-print(sum(one.numel() for one in {one.data_ptr(): one for part in parts for one in part.values()}.values()))
+# Shared weights once; a table of positions is not learned.
+learned = {one.data_ptr(): one for part in parts for name, one in part.items() if not name.endswith(".pe")}
+print(sum(one.numel() for one in learned.values()))
 """
 
 
@@ -70,8 +72,12 @@ def _peer(contest: Contest, name: str, peer: Peer) -> tuple[int, Decode]:
 
     def decode(examples: Sequence[Example], together: int) -> tuple[list[str], float]:
         contest.configure(name, model=best.parent, load=best, decoding_batch=together)
-        command = [peer.python(), *contest.filled(peer.translate, name, load=best, decoding_batch=together)]
-        lines, seconds = answers_of(command, [" ".join(symbols(source, one.source)) for one in examples])
+        written = contest.folder / name / "answers.txt"
+        written.unlink(missing_ok=True)
+        values = {"load": best, "decoding_batch": together, "answers": written}
+        command = [peer.python(), *contest.filled(peer.translate, name, **values)]
+        printed, seconds = answers_of(command, [" ".join(symbols(source, one.source)) for one in examples])
+        lines = written.read_text(encoding="utf-8").split("\n")[:-1] if written.exists() else printed
         # Before the answers there may be what it says of itself.
         return lines[-len(examples) :], seconds
 

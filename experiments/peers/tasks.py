@@ -43,7 +43,7 @@ class Peer(Table):
         what: it is, in a table.
         environment: which of the benchmarks' environments.
         train: arguments of its Python.
-        translate: the same; it reads sources and prints answers, a line of symbols each.
+        translate: the same; it reads sources, a line of symbols each, and prints answers or writes them to $answers.
         checkpoints: a pattern of the files that it can go on from.
         best: of these, the one that its own validation chose; empty: the last.
     """
