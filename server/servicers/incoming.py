@@ -62,7 +62,7 @@ class Incoming(grpc.aio.ServerInterceptor):
         self._unread: dict[asyncio.Future[Any], float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._num_streams = 0
-        self._under_way: set[Context] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         path = handler_call_details.method
@@ -83,17 +83,17 @@ class Incoming(grpc.aio.ServerInterceptor):
         decode = Decoder(path, handler.request_deserializer)
 
         async def answer(_: Any, context: Context) -> Any:
-            self._begin(context)
+            self._begin()
             return await handler.unary_unary(await self._one(context, decode), context)
 
         async def answers_to_one(_: Any, context: Context) -> AsyncIterator[Any]:
-            self._begin(context)
+            self._begin()
             request = await self._one(context, decode)
             async for response in self._streamed(handler.unary_stream, request, context, decode.method):
                 yield response
 
         async def answers_to_many(_: Any, context: Context) -> AsyncIterator[Any]:
-            self._begin(context)
+            self._begin()
             decoded = self._many(context, decode)
             async for response in self._streamed(handler.stream_stream, decoded, context, decode.method):
                 yield response
@@ -103,9 +103,11 @@ class Incoming(grpc.aio.ServerInterceptor):
         behaviour = answers_to_many if handler.request_streaming else answers_to_one
         return grpc.stream_stream_rpc_method_handler(behaviour, response_serializer=handler.response_serializer)
 
-    def _begin(self, context: Context) -> None:
-        self._under_way.add(context)
-        context.add_done_callback(self._under_way.discard)
+    def _begin(self) -> None:
+        # Each call has a task. Its context has callbacks too, but then refers to itself, and is not freed when it ends.
+        if (task := asyncio.current_task()) is not None:
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
 
     async def _one(self, context: Context, decode: "Decoder") -> Any:
         """The only request of a call."""

@@ -195,8 +195,13 @@ async def answering(
         decoded(request)
         yield
     except BaseException as raised:
-        error = context.end(raised, cancellation_code(call))
-        if error is not None:
-            await abort(call, error, context.request_id)
+        await _tell(call, context.end(raised, cancellation_code(call)), context.request_id)
         raise
     context.end(None)
+
+
+async def _tell(call: Any, error: AttendantError | None, request_id: str) -> None:
+    """Ends a call with an error, if there is one."""
+    # Apart from where it is raised: a variable there would keep the exception, and this the frame with the variable.
+    if error is not None:
+        await abort(call, error, request_id)

@@ -1,6 +1,8 @@
 """Errors as gRPC statuses: the one mapping."""
 
+import asyncio
 import math
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -58,5 +60,16 @@ async def abort(context: Any, error: AttendantError, request_id: str) -> NoRetur
         metadata.append((REQUEST_ID_KEY, request_id))
     if isinstance(error, Overloaded):
         metadata.append((PUSHBACK_KEY, str(math.ceil(error.retry_seconds * 1000))))
-    await context.abort(grpc.StatusCode[error.code], str(error), tuple(metadata))
+    try:
+        await context.abort(grpc.StatusCode[error.code], str(error), tuple(metadata))
+    except grpc.aio.AbortError as aborted:
+        if (task := asyncio.current_task()) is not None:
+            task.add_done_callback(partial(_forget_frames, aborted))
+        raise
     raise AssertionError("abort returned")
+
+
+def _forget_frames(aborted: BaseException, _: object) -> None:
+    """Lets the call be freed: it keeps the exception, whose frames keep the call."""
+    aborted.__traceback__ = None
+    aborted.__context__ = None
