@@ -195,13 +195,18 @@ async def answering(
         decoded(request)
         yield
     except BaseException as raised:
-        await _tell(call, context.end(raised, cancellation_code(call)), context.request_id)
+        await tell(call, context.end(raised, cancellation_code(call)), context.request_id)
         raise
     context.end(None)
 
 
-async def _tell(call: Any, error: AttendantError | None, request_id: str) -> None:
-    """Ends a call with an error, if there is one."""
-    # Apart from where it is raised: a variable there would keep the exception, and this the frame with the variable.
+async def tell(call: Any, error: AttendantError | None, request_id: str) -> None:
+    """Ends a call with an error, if there is one.
+
+    Where an error is caught, a variable for it would keep it, and it the frame with the variable: hence a function.
+
+    Raises:
+        grpc.aio.AbortError: gRPC's own.
+    """
     if error is not None:
         await abort(call, error, request_id)

@@ -68,3 +68,23 @@ async def test_an_ended_call_leaves_no_cycle(
         for _ in range(NUM_CALLS):
             await ask()
         assert not KEPT_WITH_A_CALL & garbage().keys()
+
+
+@pytest.mark.usefixtures("_only_when_asked")
+async def test_an_ended_list_leaves_no_cycle() -> None:
+    lists = [
+        messages.GenerateManyRequest(requests=[messages.GenerateRequest(text="abc"), REFUSED, UNKNOWN]),
+        messages.GenerateManyRequest(),
+    ]
+    async with served(fake_stepper()) as running:
+
+        async def ask() -> None:
+            for asked in lists:
+                with suppress(grpc.RpcError):
+                    await running.stub.GenerateMany(asked)
+
+        await ask()
+        garbage()
+        for _ in range(NUM_CALLS):
+            await ask()
+        assert not KEPT_WITH_A_CALL & garbage().keys()
