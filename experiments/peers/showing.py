@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.bootstrap import confidence_interval, interval_text
 from attendant.training.evaluation.metrics import take_statistics
 from benchmarks import ROOT
 from experiments.pages import write_table
 from experiments.peers.tasks import OUR_DECODING, Contest, Peer, answers_of, contests, load_peers, symbols
-from experiments.peers.training import Progress, best_checkpoint
+from experiments.peers.training import Progress, last_checkpoint
 
 Decode = Callable[[Sequence[Example], int], tuple[list[str], float]]
 """Symbols that are answers, a line each, of examples that are decoded so many at a time; and the processor seconds."""
@@ -67,14 +68,16 @@ def _ours(contest: Contest, examples: Sequence[Example], together: int) -> tuple
 
 def _peer(contest: Contest, name: str, peer: Peer) -> tuple[int, Decode]:
     """The number of its parameters, and how it decodes."""
-    best, source = best_checkpoint(contest.folder / name, peer), contest.bundle.source_tokenizer
-    (counted,), _ = answers_of([peer.python(), "-c", COUNT, str(best)], [])
+    last, source = last_checkpoint(contest.folder / name, peer), contest.bundle.source_tokenizer
+    if last is None:
+        raise UserError(f"{contest.folder / name}: its checkpoint has gone: remove the folder, and train it again")
+    (counted,), _ = answers_of([peer.python(), "-c", COUNT, str(last)], [])
 
     def decode(examples: Sequence[Example], together: int) -> tuple[list[str], float]:
-        contest.configure(name, model=best.parent, load=best, decoding_batch=together)
+        contest.configure(name, model=last.parent, load=last, decoding_batch=together)
         written = contest.folder / name / "answers.txt"
         written.unlink(missing_ok=True)
-        values = {"load": best, "decoding_batch": together, "answers": written}
+        values = {"load": last, "decoding_batch": together, "answers": written}
         command = [peer.python(), *contest.filled(peer.translate, name, **values)]
         printed, seconds = answers_of(command, [" ".join(symbols(source, one.source)) for one in examples])
         lines = written.read_text(encoding="utf-8").split("\n")[:-1] if written.exists() else printed

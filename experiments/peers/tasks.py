@@ -44,8 +44,7 @@ class Peer(Table):
         environment: which of the benchmarks' environments.
         train: arguments of its Python.
         translate: the same; it reads sources, a line of symbols each, and prints answers or writes them to $answers.
-        checkpoints: a pattern of the files that it can go on from.
-        best: of these, the one that its own validation chose; empty: the last.
+        checkpoints: a pattern of the files that it can go on from; it is judged by the last.
     """
 
     what: str
@@ -53,7 +52,6 @@ class Peer(Table):
     train: tuple[str, ...]
     translate: tuple[str, ...]
     checkpoints: str
-    best: str = ""
 
     def python(self) -> str:
         """Its interpreter. Raises UserError: its environment can't be made."""

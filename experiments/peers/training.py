@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,19 +54,8 @@ def train_peers() -> None:
 
 def last_checkpoint(folder: Path, peer: Peer) -> Path | None:
     """Of any of its trainings; None: there is none yet."""
-    return _newest(path for path in folder.glob(f"model-*/{peer.checkpoints}") if not path.is_symlink())
-
-
-def best_checkpoint(folder: Path, peer: Peer) -> Path:
-    """What it is to be judged by. Raises UserError: there is none yet."""
-    found = _newest(folder.glob(f"model-*/{peer.best}")) if peer.best else last_checkpoint(folder, peer)
-    if found is None:
-        raise UserError(f"{folder}: it has no checkpoint yet: python -m experiments peers train")
-    return found.resolve()
-
-
-def _newest(paths: Iterable[Path]) -> Path | None:
-    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+    found = (path for path in folder.glob(f"model-*/{peer.checkpoints}") if not path.is_symlink())
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _train(contest: Contest, name: str, peer: Peer) -> None:
