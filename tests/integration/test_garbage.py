@@ -16,7 +16,7 @@ NUM_CALLS = 20
 
 REFUSED = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(beam_size=1000))
 UNKNOWN = messages.GenerateRequest(text="abc", model="unknown")
-KEPT_WITH_A_CALL = {"RPCState", "_ServicerContext", "RequestContext", "traceback", "frame", "coroutine"}
+OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
 
 
 @pytest.fixture
@@ -38,6 +38,8 @@ def garbage() -> Counter[str]:
     gc.set_debug(0)
     found = Counter(type(one).__name__ for one in gc.garbage)
     gc.garbage.clear()
+    # Only now is it freed.
+    gc.collect()
     return found
 
 
@@ -67,7 +69,7 @@ async def test_an_ended_call_leaves_no_cycle(
         garbage()
         for _ in range(NUM_CALLS):
             await ask()
-        assert not KEPT_WITH_A_CALL & garbage().keys()
+        assert not OF_A_CALL & garbage().keys()
 
 
 @pytest.mark.usefixtures("_only_when_asked")
@@ -87,4 +89,4 @@ async def test_an_ended_list_leaves_no_cycle() -> None:
         garbage()
         for _ in range(NUM_CALLS):
             await ask()
-        assert not KEPT_WITH_A_CALL & garbage().keys()
+        assert not OF_A_CALL & garbage().keys()
