@@ -15,6 +15,7 @@ from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import Split
+from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
 from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe.recipe import Recipe, load_recipe
@@ -114,7 +115,7 @@ class Contest:
         return open_bundle(ROOT / self.task.bundle)
 
     def tests(self) -> list[Example]:
-        """Raises UserError: the data is not here; `python -m training fetch` brings it."""
+        """Raises UserError: the data is not here, and can't be fetched."""
         return group_references(_pairs(self.recipe, "test"))
 
     def write_data(self) -> None:
@@ -168,6 +169,7 @@ def contests() -> list[Contest]:
 
 
 def _pairs(recipe: Recipe, split: Split) -> Iterable[Pair]:
+    fetch(recipe.data, announce=print)
     files = recipe.data.files(split)
     assert files is not None
     return read_pairs(files)
