@@ -35,13 +35,27 @@ async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.write(request)
 
 
-def echo() -> None:
-    """Answers what it is asked, by the names of our calls, on uvloop as our server does: its time is gRPC's own."""
-    import uvloop  # noqa: PLC0415  # a peer's environment has none
+async def _refuse(request: bytes, context: Any) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room")
 
+
+def echo() -> None:
+    """Answers what it is asked, by the names of our calls."""
     handlers: dict[str, Any] = {
         "Generate": grpc.unary_unary_rpc_method_handler(_unary),
         "GenerateMany": grpc.unary_unary_rpc_method_handler(_unary),
         "GenerateBatch": grpc.stream_stream_rpc_method_handler(_stream),
     }
+    _serve_as_ours(handlers)
+
+
+def refuse() -> None:
+    """Refuses every Generate at once."""
+    _serve_as_ours({"Generate": grpc.unary_unary_rpc_method_handler(_refuse)})
+
+
+def _serve_as_ours(handlers: dict[str, Any]) -> None:
+    """On uvloop, as our server does: its time is gRPC's own."""
+    import uvloop  # noqa: PLC0415  # a peer's environment has none
+
     uvloop.run(serve("attendant.v1.Seq2Seq", handlers))

@@ -92,6 +92,12 @@ def empty_service(requests: Sequence[bytes]) -> Server:
     return Server(key="empty", name="empty service", command=lambda: command, requests=requests)
 
 
+def refusing_service(requests: Sequence[bytes]) -> Server:
+    """What gRPC alone takes to refuse."""
+    command = program("serving.echo_server:refuse")
+    return Server(key="refusing", name="refusing service", command=lambda: command, requests=requests)
+
+
 def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
     """A server under each of these loads in every round, by the endings of their figures' names.
 

@@ -108,14 +108,16 @@ class Contest:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return load_recipe(ROOT / self.task.recipe)
+        """Its data is here. Raises UserError: it can't be fetched."""
+        recipe = load_recipe(ROOT / self.task.recipe)
+        fetch(recipe.data, announce=print)
+        return recipe
 
     @cached_property
     def bundle(self) -> Bundle:
         return open_bundle(ROOT / self.task.bundle)
 
     def tests(self) -> list[Example]:
-        """Raises UserError: the data is not here, and can't be fetched."""
         return group_references(_pairs(self.recipe, "test"))
 
     def write_data(self) -> None:
@@ -169,7 +171,6 @@ def contests() -> list[Contest]:
 
 
 def _pairs(recipe: Recipe, split: Split) -> Iterable[Pair]:
-    fetch(recipe.data, announce=print)
     files = recipe.data.files(split)
     assert files is not None
     return read_pairs(files)

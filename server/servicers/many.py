@@ -13,7 +13,7 @@ from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue, ServedModel
-from attendant.server.servicers.request_context import RequestContext, id_of, identify, tell
+from attendant.server.servicers.request_context import RequestContext, id_of, identify
 from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate, submit_all
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
@@ -81,7 +81,8 @@ async def answers_to(
             if item.submitted is not None:
                 item.submitted.cancel()
             item.context.end(raised, code)
-        await tell(call, error_of(raised), first_id)
+        if (told := error_of(raised)) is not None:
+            await abort(call, told, first_id)
         raise
 
 

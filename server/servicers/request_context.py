@@ -195,18 +195,8 @@ async def answering(
         decoded(request)
         yield
     except BaseException as raised:
-        await tell(call, context.end(raised, cancellation_code(call)), context.request_id)
+        error = context.end(raised, cancellation_code(call))
+        if error is not None:
+            await abort(call, error, context.request_id)
         raise
     context.end(None)
-
-
-async def tell(call: Any, error: AttendantError | None, request_id: str) -> None:
-    """Ends a call with an error, if there is one.
-
-    Where an error is caught, a variable for it would keep it, and it the frame with the variable: hence a function.
-
-    Raises:
-        grpc.aio.AbortError: gRPC's own.
-    """
-    if error is not None:
-        await abort(call, error, request_id)

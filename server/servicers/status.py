@@ -64,12 +64,12 @@ async def abort(context: Any, error: AttendantError, request_id: str) -> NoRetur
         await context.abort(grpc.StatusCode[error.code], str(error), tuple(metadata))
     except grpc.aio.AbortError as aborted:
         if (task := asyncio.current_task()) is not None:
-            task.add_done_callback(partial(_forget_frames, aborted))
+            task.add_done_callback(partial(_forget_frames, aborted, error))
         raise
     raise AssertionError("abort returned")
 
 
-def _forget_frames(aborted: BaseException, _: object) -> None:
-    """Lets the call be freed: it keeps the exception, whose frames keep the call."""
-    aborted.__traceback__ = None
+def _forget_frames(aborted: BaseException, error: BaseException, _: object) -> None:
+    """Lets the call be freed: it keeps the first exception, variables may keep the second, and frames keep the call."""
     aborted.__context__ = None
+    aborted.__traceback__ = error.__traceback__ = None

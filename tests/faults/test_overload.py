@@ -4,15 +4,17 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from statistics import mean
 
-import psutil
 import pytest
 
 from attendant.server.bench.load import Answered, Load
+from attendant.server.process.worker_main import NICENESS
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.harness.process import Process, cpu_seconds
+from benchmarks.harness.process import Process
+from benchmarks.serving.servers import refusing_service, running
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import Caller, caller, milliseconds
@@ -36,6 +38,15 @@ HEAVY = [
     messages.GenerateRequest(text=word, decoding=messages.DecodingOptions(beam_size=32, min_length=36))
     for word in ("internationalization", "phoneme", "attendant", "refrigerator")
 ]
+
+BUSY = f"""\
+import os
+import numpy as np
+os.nice({NICENESS})
+matrix = np.ones((512, 512), np.float32)
+while True:
+    matrix @ matrix
+"""
 
 
 def test_more_than_may_wait_are_refused_with_when_to_come_again(start: Start) -> None:
@@ -124,9 +135,11 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
         The share of their processor time that the busy processes keep while it refuses `rate` calls a second, and the
         p99 of its refusals in ms.
     """
-    command = [sys.executable, "-m", "tests.faults.refusing_server", str(num_busy)]
-    with Process(command, answers=True) as process, caller(f"127.0.0.1:{process.answer()}", HEAVY) as loud:
-        busy = psutil.Process(process.pid).children()
+    with ExitStack() as exits:
+        plain = exits.enter_context(running(refusing_service([one.SerializeToString() for one in HEAVY])))
+        loud = Caller(plain.generator)
+        command, one_thread = [sys.executable, "-c", BUSY], {"OPENBLAS_NUM_THREADS": "1"}
+        busy = [exits.enter_context(Process(command, one_thread)) for _ in range(num_busy)]
         shares, refusals = list[float](), list[float]()
         for number in range(ROUNDS):
             undisturbed = _cpu_share(busy, partial(time.sleep, SECONDS))
@@ -136,11 +149,11 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
     return mean(shares), milliseconds(refusals, 99)
 
 
-def _cpu_share(processes: Sequence[psutil.Process], wait: Callable[[], object]) -> float:
+def _cpu_share(processes: Sequence[Process], wait: Callable[[], object]) -> float:
     """Their processor time over the time that the wait takes."""
-    before, start = cpu_seconds(processes), time.monotonic()
+    before, start = sum(one.cpu_seconds() for one in processes), time.monotonic()
     wait()
-    return (cpu_seconds(processes) - before) / (time.monotonic() - start)
+    return (sum(one.cpu_seconds() for one in processes) - before) / (time.monotonic() - start)
 
 
 def _goodput(found: Answered) -> float:

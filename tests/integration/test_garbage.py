@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import grpc
@@ -13,7 +13,6 @@ from tests.serving import fake_stepper, served
 
 NUM_CALLS = 20
 
-
 REFUSED = messages.GenerateRequest(text="abc", decoding=messages.DecodingOptions(beam_size=1000))
 UNKNOWN = messages.GenerateRequest(text="abc", model="unknown")
 OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
@@ -21,7 +20,7 @@ OF_A_CALL = {"RPCState", "_ServicerContext", "RequestContext"}
 
 @pytest.fixture
 def _only_when_asked() -> Iterator[None]:
-    """The collector runs in `garbage` alone."""
+    """The collector runs in `left_by` alone."""
     gc.disable()
     try:
         yield
@@ -31,16 +30,15 @@ def _only_when_asked() -> Iterator[None]:
         gc.enable()
 
 
-def garbage() -> Counter[str]:
-    """Types of what refers to itself, and is not referred to, since the last time."""
+async def left_by(ask: Callable[[], Awaitable[None]]) -> Counter[str]:
+    """Types of what refers to itself, and is not referred to, after these calls; the first one makes what stays."""
+    await ask()
+    gc.collect()
+    for _ in range(NUM_CALLS):
+        await ask()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
-    gc.set_debug(0)
-    found = Counter(type(one).__name__ for one in gc.garbage)
-    gc.garbage.clear()
-    # Only now is it freed.
-    gc.collect()
-    return found
+    return Counter(type(one).__name__ for one in gc.garbage)
 
 
 @pytest.mark.usefixtures("_only_when_asked")
@@ -65,11 +63,7 @@ async def test_an_ended_call_leaves_no_cycle(
                     pass
             assert await call.code() == code
 
-        await ask()
-        garbage()
-        for _ in range(NUM_CALLS):
-            await ask()
-        assert not OF_A_CALL & garbage().keys()
+        assert not OF_A_CALL & (await left_by(ask)).keys()
 
 
 @pytest.mark.usefixtures("_only_when_asked")
@@ -85,8 +79,4 @@ async def test_an_ended_list_leaves_no_cycle() -> None:
                 with suppress(grpc.RpcError):
                     await running.stub.GenerateMany(asked)
 
-        await ask()
-        garbage()
-        for _ in range(NUM_CALLS):
-            await ask()
-        assert not OF_A_CALL & garbage().keys()
+        assert not OF_A_CALL & (await left_by(ask)).keys()

@@ -103,8 +103,8 @@ def test_a_peer_is_interrupted_where_interrupts_are_ignored(contest: Contest, mo
     saving = """\
 import pathlib, sys, time
 model = pathlib.Path(sys.argv[1])
-model.mkdir()
 try:
+    model.mkdir()
     time.sleep(1000)
 except KeyboardInterrupt:
     (model / "end.ckpt").write_text("weights")
