@@ -122,7 +122,18 @@ def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     where native code still runs that was given up: taking the process apart around it may crash.
     """
     threading.excepthook = _on_thread
-    status = run_command(name, main)
+    # What an interruption left half made, e.g. an event loop, prints a traceback when it is freed. So it is not: the
+    # interruption's frames are kept until the process ends.
+    interruptions: list[KeyboardInterrupt] = []
+
+    def interruptible() -> int | None:
+        try:
+            return main()
+        except KeyboardInterrupt as interruption:
+            interruptions.append(interruption)
+            raise
+
+    status = run_command(name, interruptible)
     if status == INTERRUPTED or anything_given_up():
         sys.stdout.flush()
         sys.stderr.flush()

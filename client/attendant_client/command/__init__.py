@@ -4,6 +4,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+
+INTERRUPTED = 130
 
 # gRPC's own notes, of connections that come and go, are not for the people who run a command, and hold words of
 # whoever is at the other end. It reads this once, when `grpc` is imported.
@@ -11,7 +14,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0 done, 1 no answer, 2 the user's mistake, 130 Ctrl-C."""
+    """Runs the command and returns its exit status: 0 done, 1 no answer, 2 the user's mistake.
+
+    Ctrl-C ends the process with 130.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A symbol that the terminal's encoding lacks is shown escaped rather than ending the command.
@@ -19,8 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
-        print("\nattendant: interrupted", file=sys.stderr)
-        return 130
+        with suppress(OSError):
+            sys.stdout.flush()
+        with suppress(OSError):
+            print("\nattendant: interrupted", file=sys.stderr, flush=True)
+        # Now, since what was left half made, e.g. an event loop, prints a traceback when it is freed.
+        os._exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`| head`): not our failure. Standard output is replaced so that the
         # interpreter's own flush at exit does not raise again.

@@ -48,6 +48,27 @@ def test_ctrl_c_while_waiting_for_a_line(environment: dict[str, str]) -> None:
         assert process.stderr.read() == b"\nattendant: interrupted\n"
 
 
+HALF_MADE = """
+import asyncio, sys
+
+class Loop(asyncio.SelectorEventLoop):
+    def __init__(self):
+        raise KeyboardInterrupt  # before what its `__del__` looks at is there
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    _loop_factory = Loop
+
+asyncio.set_event_loop_policy(Policy())
+from attendant_client.command import main; sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_event_loop_is_made(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", HALF_MADE, "generate", "one"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nattendant: interrupted\n")
+
+
 def test_a_reader_that_goes_away_is_not_a_failure(environment: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "lines"
     source.write_text("word\n" * 5000)

@@ -48,3 +48,22 @@ def test_an_interruption_inside_generated_code_is_status_130() -> None:
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
     without = program.replace("exit_command('x', ", "run_command('x', ").replace("exit_command", "run_command")
     assert subprocess.run([sys.executable, "-c", without], cwd=ROOT, capture_output=True).returncode == -2
+
+
+HALF_MADE = """
+class EventLoop:
+    def __init__(self):
+        raise KeyboardInterrupt  # as a signal may, at any line
+
+    def __del__(self):
+        print(self.handlers)  # that are set after that line
+
+{run}
+"""
+
+
+def test_what_an_interruption_left_half_made_says_nothing() -> None:
+    """An event loop that Ctrl-C interrupts while it is made ends by a traceback where it is freed."""
+    program = HALF_MADE.format(run="from runtime.command import exit_command\nexit_command('x', EventLoop)")
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
