@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,9 @@ import pytest
 
 if TYPE_CHECKING:
     from attendant.runtime.onnx.stepper import OnnxStepper
+
+# A shell's background jobs ignore SIGINT, and so would the commands that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

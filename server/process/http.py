@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from logging import ERROR, getLogger
 from typing import Any
@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from attendant.runtime.errors import UserError
 from attendant.server.access.certificates import PEER_CERTIFICATE
 from attendant.server.polling import until
-from attendant.server.process.handshakes import accepting
+from attendant.server.process.accepting import accepting
 from attendant.server.process.listening import authority
 
 MAX_CONNECTIONS = 256
@@ -34,8 +34,6 @@ WRITE_SECONDS = 10.0
 
 END_SECONDS = 1.0
 """At the end of the server: how long answers that are under way may take to be written."""
-ACCEPT_SECONDS = 0.005
-"""At the end of the server: for the event loop to make a connection of what was accepted last."""
 
 
 class BoundedConnection(H11Protocol):
@@ -139,22 +137,10 @@ async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None
     config.load()
     state = ServerState()
     listener = _bound(host, port)
-    loop = asyncio.get_running_loop()
     connection = partial(BoundedConnection, config, state, {})
     try:
-        with ExitStack() as listening:
-            if tls is None:
-                server = await loop.create_server(connection, sock=listener, backlog=MAX_CONNECTIONS)
-                listening.callback(server.close)
-            else:
-                listening.enter_context(
-                    accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES)
-                )
-            try:
-                yield int(listener.getsockname()[1])
-            finally:
-                # What has just been accepted becomes a connection: otherwise asyncio would leave it open.
-                await asyncio.sleep(ACCEPT_SECONDS)
+        async with accepting(listener, connection, tls, seconds=REQUEST_SECONDS, max_handshakes=MAX_HANDSHAKES):
+            yield int(listener.getsockname()[1])
     finally:
         await until(lambda: not any(one.is_answering for one in _bounded(state)), END_SECONDS)
         for one in list(state.connections):
@@ -168,7 +154,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen()
+        listener.listen(MAX_CONNECTIONS)
     except OSError as error:
         if listener is not None:
             listener.close()

@@ -11,10 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-# SIGINT is set anew: a shell's background jobs, and so their children, ignore it.
 PROGRAM = (
-    "import os, signal, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
     "from attendant_client.command import main; sys.exit(main(['bench', *sys.argv[1:]]))"
 )
 
