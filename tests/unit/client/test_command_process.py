@@ -12,6 +12,9 @@ import pytest
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
+PATIENCE_SECONDS = 60.0
+"""For a process to end, on a busy machine."""
+
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 
 
@@ -34,7 +37,7 @@ def test_each_answer_is_there_before_the_next_line_is(environment: dict[str, str
             assert process.stdout.readline() == word.upper() + b"\n"
         process.stdin.close()
         assert process.stdout.read() == process.stderr.read() == b""
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_ctrl_c_while_waiting_for_a_line(environment: dict[str, str]) -> None:
@@ -44,7 +47,7 @@ def test_ctrl_c_while_waiting_for_a_line(environment: dict[str, str]) -> None:
         process.stdin.flush()
         assert process.stdout.readline() == b"ONE\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
         assert process.stderr.read() == b"\nattendant: interrupted\n"
 
 
@@ -76,7 +79,7 @@ def test_a_reader_that_goes_away_is_not_a_failure(environment: dict[str, str], t
         assert process.stdout and process.stderr
         assert process.stdout.readline() == b"WORD\n"
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert process.stderr.read() == b""
 
 
