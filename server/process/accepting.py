@@ -5,10 +5,13 @@ holds any number of connections that have not shaken hands, and tells nobody of 
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+
+log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
 """After a connection that could not be accepted, e.g. because too many files are open."""
@@ -52,9 +55,10 @@ async def accepting(
         nonlocal retry
         try:
             accepted, _ = listener.accept()
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionAbortedError):
             return  # it has gone
-        except OSError:
+        except OSError as error:
+            log.warning("no connection could be accepted", extra={"reason": error.strerror})
             loop.remove_reader(listener)
             retry = loop.call_later(RETRY_SECONDS, listen)
             return

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import logging
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -212,6 +214,27 @@ async def test_a_port_that_can_not_be_had() -> None:
     with pytest.raises(UserError, match=r"^--metrics-port: can't listen on \[2001:db8::1\]:1: "):
         async with http_server(app, "2001:db8::1", 1):
             pass
+
+
+async def test_connections_wait_where_too_many_files_are_open(
+    application: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving(application) as connect:
+        port = (await connect())[1].get_extra_info("peername")[1]
+        waiting = socket.create_connection(("127.0.0.1", port))
+        with closing(waiting):
+            os.close(lowest_free := os.dup(0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+            try:
+                await eventually(lambda: "no connection could be accepted" in caplog.messages)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            waiting.settimeout(PATIENCE_SECONDS)
+            waiting.sendall(GET % b"/quick")
+            assert (await asyncio.to_thread(waiting.recv, 1000)).startswith(b"HTTP/1.1 200")
+    told = [vars(record)["reason"] for record in caplog.records if record.message == "no connection could be accepted"]
+    assert set(told) == {"Too many open files"}
 
 
 @pytest.mark.parametrize("turns", range(6))
