@@ -194,10 +194,14 @@ class Served:
         """A metric's value; 0 where it has none yet."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
-    async def ended(self, code: str, count: int = 1) -> None:
-        """Waits until so many Generate calls of the first model have ended with that code, as the server sees it."""
-        labels = {"model": self.model.name, "method": "Generate", "code": code}
-        await eventually(lambda: self.sample("attendant_requests_total", **labels) >= count)
+    def num_ended(self, *codes: str) -> float:
+        """Generate calls of the first model that have ended with one of these codes, as the server sees it."""
+        labels = {"model": self.model.name, "method": "Generate"}
+        return sum(self.sample("attendant_requests_total", code=code, **labels) for code in codes)
+
+    async def ended(self, *codes: str, count: int = 1) -> None:
+        """Waits until there are so many of them."""
+        await eventually(lambda: self.num_ended(*codes) >= count)
 
 
 @asynccontextmanager

@@ -48,9 +48,6 @@ async def accepting(
                 make_protocol, accepted, ssl=tls, ssl_handshake_timeout=handshake_seconds
             )
 
-    def listen() -> None:
-        loop.add_reader(listener, accept)
-
     def accept() -> None:
         nonlocal retry
         try:
@@ -60,7 +57,7 @@ async def accepting(
         except OSError as error:
             log.warning("no connection could be accepted", extra={"reason": error.strerror})
             loop.remove_reader(listener)
-            retry = loop.call_later(RETRY_SECONDS, listen)
+            retry = loop.call_later(RETRY_SECONDS, loop.add_reader, listener, accept)
             return
         task = loop.create_task(shake_hands(accepted))
         handshakes[task] = None
@@ -68,7 +65,7 @@ async def accepting(
         if len(handshakes) > max_handshakes:
             next(iter(handshakes)).cancel()
 
-    listen()
+    loop.add_reader(listener, accept)
     try:
         yield
     finally:

@@ -233,14 +233,9 @@ async def test_a_deadline_that_the_caller_sees_first_is_no_cancellation() -> Non
     async with served(stepper) as server:
         calls = [server.stub.Generate(long_request(), timeout=1.0 + number / 100) for number in range(30)]
         await asyncio.gather(*map(failure, calls))
-
-        def num_ended(*codes: str) -> float:
-            labels = {"model": "fake", "method": "Generate"}
-            return sum(server.sample("attendant_requests_total", code=code, **labels) for code in codes)
-
         # One that still waits may be told at the last moment that its deadline can't be met any more.
-        await eventually(lambda: num_ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30)
-        assert num_ended("CANCELLED") == 0
+        await server.ended("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", count=30)
+        assert server.num_ended("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED") == 30
         stepper.open()
 
 

@@ -51,6 +51,8 @@ def test_an_interruption_inside_generated_code_is_status_130() -> None:
 
 
 HALF_MADE = """
+from runtime.command import exit_command
+
 class EventLoop:
     def __init__(self):
         raise KeyboardInterrupt  # as a signal may, at any line
@@ -58,12 +60,11 @@ class EventLoop:
     def __del__(self):
         print(self.handlers)  # that are set after that line
 
-{run}
+exit_command("x", EventLoop)
 """
 
 
 def test_what_an_interruption_left_half_made_says_nothing() -> None:
     """An event loop that Ctrl-C interrupts while it is made ends by a traceback where it is freed."""
-    program = HALF_MADE.format(run="from runtime.command import exit_command\nexit_command('x', EventLoop)")
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", HALF_MADE], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
