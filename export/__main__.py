@@ -218,7 +218,15 @@ def _add_decoding(parser: argparse.ArgumentParser, default: str) -> None:
         "decoding defaults", f"what unset options of a request take (default: {default})"
     )
     defaults.add_argument("--beam-size", metavar="N", type=int, help="hypotheses of a beam; 1: greedy search")
-    defaults.add_argument("--length-penalty", metavar="A", type=_in_range(0, 10), help="GNMT's alpha, 0 to 10")
+    defaults.add_argument(
+        "--length-penalty",
+        metavar="A",
+        type=_in_range(0, 10),
+        help="log P is divided by ((K + length) / (K + 1)) ^ A, 0 to 10",
+    )
+    defaults.add_argument(
+        "--length-penalty-offset", metavar="K", type=_in_range(0, 10), help="5: GNMT's; 0: the length's own power"
+    )
     defaults.add_argument(
         "--patience",
         metavar="P",

@@ -118,5 +118,8 @@ def _differences(
 def options_of(example: GoldenExample) -> DecodingOptions:
     """How the example is decoded."""
     return DecodingOptions(
-        beam_size=example.beam_size, length_penalty=example.length_penalty, max_length=example.max_length
+        beam_size=example.beam_size,
+        length_penalty=example.length_penalty,
+        length_penalty_offset=example.length_penalty_offset,
+        max_length=example.max_length,
     )

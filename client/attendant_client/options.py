@@ -72,7 +72,14 @@ class DecodingFields(TypedDict, total=False):
     ]
     length_penalty: Annotated[
         float,
-        Option("divide log P by ((5 + tokens) / 6) ^ X (Wu et al. 2016): larger favours longer; 0: none", OF_BUNDLE),
+        Option(
+            "divide log P by ((K + tokens) / (K + 1)) ^ X, K being the offset: larger favours longer; 0: none",
+            OF_BUNDLE,
+        ),
+    ]
+    length_penalty_offset: Annotated[
+        float,
+        Option("K of the length penalty; 5: GNMT's (Wu et al. 2016); 0: powers of the length itself", OF_BUNDLE),
     ]
     coverage_penalty: Annotated[
         float, Option("lower the score where source tokens got little attention (Wu et al. 2016); 0: none", "0")

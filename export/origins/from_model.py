@@ -89,6 +89,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         decoding=DecodingDefaults(
             beam_size=beam_size,
             length_penalty=recipe.evaluation.length_penalty,
+            length_penalty_offset=recipe.evaluation.length_penalty_offset,
             patience=recipe.evaluation.patience,
             max_length_ratio=run.max_length_ratio,
         ),

@@ -46,6 +46,7 @@ def choose_golden(
             options = DecodingOptions(
                 beam_size=beam_size,
                 length_penalty=manifest.decoding.length_penalty,
+                length_penalty_offset=manifest.decoding.length_penalty_offset,
                 max_length=min(length, manifest.limits.max_target_tokens),
             )
             outcomes = outcomes_under_noise(stepper, encoded, options, manifest.special_ids, margin)
@@ -57,6 +58,7 @@ def choose_golden(
                     source_tokens=tuple(bundle.source_tokenizer.tokens_of(candidates[place])),
                     beam_size=beam_size,
                     length_penalty=options.length_penalty,
+                    length_penalty_offset=options.length_penalty_offset,
                     max_length=options.max_length,
                     target_tokens=tuple(bundle.target_tokenizer.tokens_of(hypotheses[0].token_ids)),
                     score=hypotheses[0].score,

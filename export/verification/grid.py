@@ -171,6 +171,7 @@ def decoding_report(
             beam_size=beam_size,
             num_hypotheses=beam_size,
             length_penalty=manifest.decoding.length_penalty,
+            length_penalty_offset=manifest.decoding.length_penalty_offset,
             max_length=min(plan.max_length, manifest.limits.max_target_tokens),
         )
         found, expected = (decode_all(one, sources, options, manifest.special_ids) for one in (stepper, reference))

@@ -39,6 +39,7 @@ def reference_of(
         DecodingOptions(
             beam_size=defaults.beam_size,
             length_penalty=defaults.length_penalty,
+            length_penalty_offset=defaults.length_penalty_offset,
             patience=defaults.patience,
             max_length=default_max_length(manifest, len(source)),
         )

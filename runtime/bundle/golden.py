@@ -5,11 +5,11 @@ change the tokens. Scores may differ by the certificate's `score_tolerance`.
 """
 
 import json
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import ValidationError
 
-from attendant.runtime.bundle.manifest import Precision, Section
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, Precision, Section
 from attendant.runtime.bundle.reading import Unfit, parse_json
 
 MAX_EXAMPLES: Final = 1000
@@ -22,13 +22,17 @@ class GoldenExample(Section):
     Attributes:
         precision: of the graphs that must give it.
         source_tokens: as a request gives them: without the EOS that the bundle may append.
+        length_penalty, length_penalty_offset: as in DecodingDefaults.
         score, log_prob: of the best hypothesis, as the exporting host computed them.
     """
+
+    NEWER: ClassVar = frozenset({"length_penalty_offset"})
 
     precision: Precision
     source_tokens: tuple[str, ...]
     beam_size: int
     length_penalty: float
+    length_penalty_offset: float = GNMT_OFFSET
     max_length: int
     target_tokens: tuple[str, ...]
     score: float

@@ -7,7 +7,7 @@ with `digest` empty.
 
 import hashlib
 import json
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -36,8 +36,8 @@ class Section(BaseModel):
     """A part of the manifest.
 
     Attributes:
-        NEWER: fields that older bundles don't have. They are written only where they are not None, so that those
-            bundles' digests stay what they are.
+        NEWER: fields that older bundles don't have. They are written only where they are not their defaults, so that
+            those bundles' digests stay what they are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
@@ -47,7 +47,8 @@ class Section(BaseModel):
     @model_serializer(mode="wrap")
     def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name not in self.NEWER or value is not None}
+        defaults = {name: type(self).model_fields[name].default for name in self.NEWER}
+        return {name: value for name, value in fields.items() if name not in defaults or value != defaults[name]}
 
 
 class TensorSpec(Section):
@@ -129,6 +130,13 @@ class Limits(Section):
     max_num_hypotheses: int = Field(ge=1, le=MAX_BEAM)
 
 
+GNMT_OFFSET: Final = 5.0
+"""What Wu et al. (2016, eq. 14) add to the length in their length penalty."""
+
+SEARCH_OPTIONS: Final = ("beam_size", "length_penalty", "length_penalty_offset", "patience")
+"""The defaults that an evaluation and an export may choose: those by which the best hypothesis is searched for."""
+
+
 class DecodingDefaults(Section):
     """What an unset option of a request takes.
 
@@ -139,11 +147,12 @@ class DecodingDefaults(Section):
             min(limits.max_target_tokens, ceil(max_length_ratio * source tokens) + 10).
     """
 
-    NEWER: ClassVar = frozenset({"patience", "max_length_ratio"})
+    NEWER: ClassVar = frozenset({"length_penalty_offset", "patience", "max_length_ratio"})
 
     beam_size: int = Field(1, ge=1)
     num_hypotheses: int = Field(1, ge=1)
     length_penalty: float = Field(0.0, ge=0, le=10)
+    length_penalty_offset: float = Field(GNMT_OFFSET, ge=0, le=10)
     max_length: int | None = Field(None, ge=1)
     patience: float | None = Field(None, gt=0, le=10)
     max_length_ratio: float | None = Field(None, gt=0, le=100)

@@ -9,7 +9,7 @@ import numpy as np
 
 from attendant.runtime.decoding.history import History
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.options import DecodingOptions, length_penalty
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import NO_ID, Floats
 
 Key = TypeVar("Key")
@@ -74,7 +74,7 @@ class Beam(Generic[Key]):
         the penalty of coverage only takes away.
         """
         options = self.request.options
-        return log_prob / length_penalty(options.max_length + 1, options.length_penalty)
+        return log_prob / options.penalty(options.max_length + 1)
 
     def end(
         self, history: History, row: int, log_prob: float, end_log_prob: float | None, attention: Floats | None
@@ -90,7 +90,7 @@ class Beam(Generic[Key]):
         token_log_probs = history.log_probs(row, request.begin)
         if end_log_prob is not None:
             token_log_probs.append(end_log_prob)
-        score = log_prob / length_penalty(len(token_log_probs), options.length_penalty)
+        score = log_prob / options.penalty(len(token_log_probs))
         weights = None
         # A model without attention gives none, whoever asks.
         if options.needs_attention and (attention is not None or history.attends):

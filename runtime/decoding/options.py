@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.bundle.manifest import GNMT_OFFSET, Manifest
 
 MAX_SAMPLED_CANDIDATES: Final = 256
 """Sampling draws among at most this many of the most probable symbols: no more cross from the graph to the host."""
@@ -39,7 +39,8 @@ class DecodingOptions:
         max_length: tokens after which a hypothesis is cut; BOS, EOS and padding don't count, a prefix does.
         beam_size: live hypotheses; 1 is greedy search.
         num_hypotheses: hypotheses returned; at most beam_size, unless they are drawn or alternatives.
-        length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14); 0: none.
+        length_penalty: alpha of `penalty`; 0: none.
+        length_penalty_offset: k of `penalty`.
         coverage_penalty: GNMT's beta (Wu et al. 2016, eq. 14); 0: none. Only for models with attention.
         min_length: EOS is banned before that many tokens; at most max_length.
         patience: None: the search ends when no live hypothesis can enter the num_hypotheses best any more (Huang et
@@ -60,6 +61,7 @@ class DecodingOptions:
     beam_size: int = 1
     num_hypotheses: int = 1
     length_penalty: float = 0.0
+    length_penalty_offset: float = GNMT_OFFSET
     coverage_penalty: float = 0.0
     min_length: int = 0
     patience: float | None = None
@@ -85,6 +87,16 @@ class DecodingOptions:
     def needs_attention(self) -> bool:
         """Whether each step's attention weights must be kept, returned or not."""
         return self.attention or self.coverage_penalty != 0
+
+    def penalty(self, length: int) -> float:
+        """What a log-probability of `length` summands is divided by: ((k + length) / (k + 1)) ^ alpha.
+
+        With k = 5 that is GNMT's (Wu et al. 2016, eq. 14). With k = 0 and alpha = 1 it is the length itself, and the
+        score is the mean log-probability (Cho et al. 2014, "On the Properties of Neural Machine Translation").
+        """
+        offset, alpha = self.length_penalty_offset, self.length_penalty
+        # Where nothing may be generated, no summand is left to divide.
+        return float(((offset + length) / (offset + 1.0)) ** alpha) if alpha and length else 1.0
 
     @property
     def changes_candidates(self) -> bool:
@@ -125,8 +137,3 @@ def length_by_ratio(ratio: float, num_source_tokens: int) -> int:
     """Target tokens that a ratio of the source's tokens stands for; at least one."""
     # Ratios are written in decimals: 1.1 times 10 is 11 tokens, not 11.000000000000002 rounded up.
     return max(1, math.ceil(ratio * num_source_tokens - 1e-9))
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability of `length` summands is divided by: ((5 + |Y|) / 6) ^ alpha (Wu et al. 2016, eq. 14)."""
-    return float(((5.0 + length) / 6.0) ** alpha) if alpha else 1.0

@@ -77,6 +77,9 @@ class _Reading:
             max_length=max_length,
             no_repeat_ngram_size=self._within("no_repeat_ngram_size", 0, 0, self._limits.max_target_tokens),
             length_penalty=self._within("length_penalty", self._defaults.length_penalty, 0, MAX_PENALTY),
+            length_penalty_offset=self._within(
+                "length_penalty_offset", self._defaults.length_penalty_offset, 0, MAX_PENALTY
+            ),
             patience=self._patience(),
             repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
             suppress_unk=self._given.get("suppress_unk", False),

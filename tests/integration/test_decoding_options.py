@@ -26,6 +26,7 @@ OPTIONS: dict[str, GenerateOptions] = {
     "greedy": {},
     "beam": {"beam_size": 4, "num_hypotheses": 4},
     "length penalty": {"beam_size": 3, "length_penalty": 1.5},
+    "mean": {"beam_size": 3, "length_penalty": 1.0, "length_penalty_offset": 0.0},
     "coverage penalty": {"beam_size": 4, "num_hypotheses": 2, "coverage_penalty": 0.4},
     "lengths": {"beam_size": 2, "min_length": 6, "max_length": 9},
     "ratios": {"min_length_ratio": 1.2, "max_length_ratio": 1.5},
@@ -89,7 +90,7 @@ async def test_a_stream_is_the_answer_in_pieces(client: AttendantClient, name: s
 @pytest.mark.parametrize(
     "name",
     [
-        *("greedy", "beam", "length penalty", "patience", "prefix", "alternatives", "alternatives of beams"),
+        *("greedy", "beam", "length penalty", "mean", "patience", "prefix", "alternatives", "alternatives of beams"),
         *("sampling", "hot sampling"),
     ],
 )
@@ -247,9 +248,11 @@ async def test_coverage_costs_score_and_not_probability(client: AttendantClient)
 
 
 async def test_length_costs_score_and_not_probability(client: AttendantClient) -> None:
-    for one in (await client.generate("badge", beam_size=4, num_hypotheses=4, length_penalty=1.5)).hypotheses:
-        length = len(one.tokens) + (one.finish_reason is FinishReason.EOS)
-        assert one.score == pytest.approx(one.log_prob / ((5 + length) / 6) ** 1.5, rel=1e-5)
+    asked: GenerateOptions = {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 1.5}
+    for offset, options in ((5.0, asked), (0.5, asked | {"length_penalty_offset": 0.5})):
+        for one in (await client.generate("badge", **options)).hypotheses:
+            length = len(one.tokens) + (one.finish_reason is FinishReason.EOS)
+            assert one.score == pytest.approx(one.log_prob / ((offset + length) / (offset + 1)) ** 1.5, rel=1e-5)
 
 
 async def test_lengths_are_kept_and_the_stricter_counts(client: AttendantClient) -> None:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from attendant.export.__main__ import main
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
 from attendant.runtime.command import run_command
 from tests.paths import ROOT
 
@@ -194,11 +194,11 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
 ) -> None:
     data, output = tmp_path / "test.tsv", tmp_path / "int8"
     data.write_text("a b c\tc b a\nb a\ta b\n", encoding="utf-8")
-    search = ("--beam-size", 4, "--length-penalty", 0.6, "--patience", 2)
+    search = ("--beam-size", 4, "--length-penalty", 0.6, "--length-penalty-offset", 0, "--patience", 2)
     assert command(bundle, "--output", output, "--precision", "fp32,int8", "--data", data, *search) == 0
     manifest = open_bundle(output).manifest
-    decoding = manifest.decoding
-    assert (decoding.beam_size, decoding.length_penalty, decoding.patience) == (4, 0.6, 2.0)
+    assert [getattr(manifest.decoding, name) for name in SEARCH_OPTIONS] == [4, 0.6, 0.0, 2.0]
+    assert {one.length_penalty_offset for one in open_bundle(output).golden} == {0.0}
     on_file = [one for one in manifest.evaluation if one.num_examples == 2]
     assert [one.precision for one in on_file if one.metric == "perplexity"] == ["fp32", "int8"]
     measured = [one for one in on_file if one.metric == "exact_match"]

@@ -89,6 +89,26 @@ def answers(bundle: Path, texts: Sequence[str], beam_size: int, length_penalty: 
     return [answer.best.text for answer in found]
 
 
+def hold_against_penalized(
+    bundle: Path, texts: Sequence[str], theirs: Sequence[str], alpha: float, offset: float
+) -> None:
+    """Their answers of a beam with a length penalty are ours, or lost to ours because their beam ended earlier."""
+    model = attendant.load(bundle)
+    found = model.generate(
+        texts, beam_size=4, length_penalty=alpha, length_penalty_offset=offset, max_length=MAX_LENGTH
+    )
+    differing = [
+        (source, one.best, other)
+        for source, one, other in zip(texts, found, theirs, strict=True)
+        if one.best.text != other
+    ]
+    assert len(differing) <= len(texts) // 20
+    for source, ours, other in differing:
+        scored = model.score(source, other)
+        penalty = ((offset + len(scored.token_log_probs)) / (offset + 1)) ** alpha
+        assert ours.score > scored.log_prob / penalty
+
+
 def test_g2p_en(tmp_path: Path) -> None:
     python = python_of("g2p-en")
     (checkpoint,) = python.parents[1].glob("lib/python*/site-packages/g2p_en/checkpoint20.npz")
@@ -128,12 +148,19 @@ def test_opennmt(name: str, tmp_path: Path) -> None:
     run(python, OPENNMT, "onmt.bin.train", "-config", tmp_path / "config.yaml")
     checkpoint, bundle = tmp_path / "model_step_200.pt", tmp_path / "bundle"
     main(["import", "OpenNMT-py", str(checkpoint), "--output", str(bundle)])
-    for beam_size in (1, 4):
+
+    def translations(beam_size: int, penalty: str, alpha: float) -> list[str]:
         asked = {"model": checkpoint, "src": tmp_path / "dev.src", "output": tmp_path / "found.txt"}
-        asked |= {"beam_size": beam_size, "length_penalty": "none", "max_length": MAX_LENGTH}
+        asked |= {"beam_size": beam_size, "length_penalty": penalty, "alpha": alpha, "max_length": MAX_LENGTH}
         arguments = [word for key, value in asked.items() for word in (f"-{key}", value)]
         run(python, OPENNMT, "onmt.bin.translate", *arguments)
-        assert answers(bundle, texts, beam_size) == (tmp_path / "found.txt").read_text().splitlines()
+        return (tmp_path / "found.txt").read_text().splitlines()
+
+    for beam_size in (1, 4):
+        assert answers(bundle, texts, beam_size) == translations(beam_size, "none", 0)
+    # They count BOS in the length, we don't.
+    for penalty, alpha, offset in (("wu", 0.6, 6), ("avg", 1, 1)):
+        hold_against_penalized(bundle, texts, translations(4, penalty, alpha), alpha, offset)
 
 
 @pytest.mark.parametrize("name", JOEYNMT_MODELS)

@@ -6,13 +6,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from attendant.runtime.bundle.manifest import SEARCH_OPTIONS
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import new_file
 from attendant.training.evaluation.bootstrap import Difference
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.evaluating import Evaluation
 
-COLUMNS = ("model", "beam_size", "length_penalty", "patience", "source", "output", "references", "score", "log_prob")
+COLUMNS = (
+    "model",
+    *SEARCH_OPTIONS,
+    "source",
+    "output",
+    "references",
+    "score",
+    "log_prob",
+)
 REFERENCE_SEPARATOR = " ||| "
 
 
@@ -66,9 +75,7 @@ class OutputsFile:
         for one in decoded:
             cells = (
                 model,
-                str(options.beam_size),
-                f"{options.length_penalty:g}",
-                f"{options.patience:g}" if options.patience is not None else "",
+                *("" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS),
                 _cell(one.example.source),
                 _cell(one.text),
                 REFERENCE_SEPARATOR.join(map(_cell, one.example.references)),

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, CantWrite, write_json
 from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_runs
@@ -45,7 +45,13 @@ def parser() -> argparse.ArgumentParser:
         "--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them"
     )
     found.add_argument(
-        "--length-penalty", "--length-penalties", metavar="ALPHA,...", help="GNMT's alpha; 0: none; several likewise"
+        "--length-penalty",
+        "--length-penalties",
+        metavar="ALPHA,...",
+        help="log P is divided by ((K + length) / (K + 1)) ^ ALPHA; 0: by nothing; several likewise",
+    )
+    found.add_argument(
+        "--length-penalty-offset", metavar="K,...", help="5: GNMT's; 0: the length's own power; several likewise"
     )
     found.add_argument(
         "--patience", metavar="P,...", help="a beam ends when P times its size have ended; several likewise"
@@ -221,15 +227,14 @@ def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "length_edges": None if arguments.by_length is None else _edges(arguments.by_length),
         "length_unit": arguments.length_unit,
     }
-    swept = ("beam_size", "length_penalty", "patience")
-    choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in swept]
+    choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in SEARCH_OPTIONS]
     greedy_is_done = False
     for values in itertools.product(*choices):
         # Greedy search has one hypothesis: no penalty could rank others, and no patience wait for them.
         if values[0] == "1" and greedy_is_done:
             continue
         greedy_is_done |= values[0] == "1"
-        search = given | dict(zip(swept, values, strict=True))
+        search = given | dict(zip(SEARCH_OPTIONS, values, strict=True))
         yield {name: value for name, value in search.items() if value is not None}
 
 

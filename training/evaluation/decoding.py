@@ -7,7 +7,7 @@ from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.offline import decode_all
-from attendant.runtime.decoding.options import DecodingOptions, length_penalty, scoring_options
+from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Floats, Stepper
 from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example
@@ -124,5 +124,5 @@ def _rescored(
 def _with_probabilities(found: Hypothesis, scored: tuple[Hypothesis, ...], options: DecodingOptions) -> Hypothesis:
     """A hypothesis with the probabilities and the score that another model, `scored`, gives it."""
     log_probs, log_prob = scored[0].token_log_probs, scored[0].log_prob
-    score = log_prob / length_penalty(len(log_probs), options.length_penalty)
+    score = log_prob / options.penalty(len(log_probs))
     return found._replace(token_log_probs=log_probs, log_prob=log_prob, score=score)

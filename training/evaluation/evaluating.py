@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field, field_validator
 
+from attendant.runtime.bundle.manifest import GNMT_OFFSET
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from attendant.training.evaluation.decoding import Decoded, TextModel
@@ -21,7 +22,8 @@ class EvaluationConfig(Table):
     Attributes:
         metrics: the metrics to compute.
         beam_size: live hypotheses; 1: greedy.
-        length_penalty: GNMT's alpha (Wu et al. 2016, eq. 14).
+        length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty; 0: by nothing.
+        length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
         patience: a beam ends when patience * beam_size hypotheses have ended (Kasai et al. 2022); None: by the server's
             default rule.
         max_length: target tokens after which an output is cut; None: data.max_target_tokens. Raise it to measure the
@@ -34,6 +36,7 @@ class EvaluationConfig(Table):
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
     beam_size: Count = 1
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
     patience: Annotated[float, Field(gt=0.0)] | None = None
     max_length: Count | None = None
     length_edges: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
@@ -98,6 +101,7 @@ def search_options(config: EvaluationConfig, model: TextModel) -> DecodingOption
         max_length=config.max_length or model.max_length,
         beam_size=config.beam_size,
         length_penalty=config.length_penalty,
+        length_penalty_offset=config.length_penalty_offset,
         # Greedy search ends at its first EOS either way.
         patience=config.patience if config.beam_size > 1 else None,
     )
@@ -138,7 +142,7 @@ def evaluate(
                 "length_penalty": options.length_penalty,
                 "max_length": options.max_length,
             }
-            | ({"patience": options.patience} if options.patience is not None else {}),
+            | _unusual(options),
             length_unit=None if length_edges is None else length_unit,
             by_length=()
             if length_edges is None
@@ -171,5 +175,16 @@ def _how(metric: MetricName, options: DecodingOptions) -> Iterator[str]:
 def describe_search(options: DecodingOptions) -> str:
     if options.beam_size == 1:
         return "greedy"
-    patience = f", patience {options.patience:g}" if options.patience is not None else ""
-    return f"beam {options.beam_size}, length penalty {options.length_penalty:g}{patience}"
+    said = [f"beam {options.beam_size}", f"length penalty {options.length_penalty:g}"]
+    said += [f"{name.replace('length_penalty_', '')} {value:g}" for name, value in _unusual(options).items()]
+    return ", ".join(said)
+
+
+def _unusual(options: DecodingOptions) -> dict[str, float]:
+    """The options that are said only where they make a difference to the defaults."""
+    found = {}
+    if options.length_penalty and options.length_penalty_offset != GNMT_OFFSET:
+        found["length_penalty_offset"] = options.length_penalty_offset
+    if options.patience is not None:
+        found["patience"] = options.patience
+    return found

@@ -41,8 +41,9 @@ def test_texts_in_order(capsys: pytest.CaptureFixture[str]) -> None:
 
 EVERY_OPTION = """
 --beam-size 4 --num-hypotheses 2 --alternatives --min-length 0 --max-length 9 --min-length-ratio 0.5
---max-length-ratio 1.5 --length-penalty 0.5 --coverage-penalty 0.25 --repetition-penalty 1.25 --no-repeat-ngram-size 3
---patience 2 --suppress-unk --temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
+--max-length-ratio 1.5 --length-penalty 0.5 --length-penalty-offset 0 --coverage-penalty 0.25
+--repetition-penalty 1.25 --no-repeat-ngram-size 3 --patience 2 --suppress-unk
+--temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
 """
 
 
@@ -87,6 +88,7 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         min_length_ratio=0.5,
         max_length_ratio=1.5,
         length_penalty=0.5,
+        length_penalty_offset=0,
         coverage_penalty=0.25,
         repetition_penalty=1.25,
         no_repeat_ngram_size=3,

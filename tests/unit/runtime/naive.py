@@ -73,8 +73,11 @@ def ranking(log_probs: Sequence[float], tokens: Sequence[int], options: Decoding
     ]
 
 
-def penalized(total: float, num_summands: int, alpha: float) -> float:
-    return total / ((5 + num_summands) / 6) ** alpha
+def penalized(total: float, num_summands: int, options: DecodingOptions) -> float:
+    offset = options.length_penalty_offset
+    if not num_summands:
+        return total
+    return total / ((offset + num_summands) / (offset + 1)) ** options.length_penalty
 
 
 def coverage(stepper: FakeStepper, source: Sequence[int], tokens: Sequence[int], num_summands: int) -> float:
@@ -88,7 +91,7 @@ def coverage(stepper: FakeStepper, source: Sequence[int], tokens: Sequence[int],
 def score(
     stepper: FakeStepper, source: Sequence[int], partial: Partial, num_summands: int, options: DecodingOptions
 ) -> float:
-    value = penalized(partial.total, num_summands, options.length_penalty)
+    value = penalized(partial.total, num_summands, options)
     if options.coverage_penalty:
         value += options.coverage_penalty * coverage(stepper, source, partial.tokens, num_summands)
     return value
@@ -110,7 +113,7 @@ def naive_progress(stepper: FakeStepper, source: Sequence[int], options: Decodin
         best = max((one.score for one in ended), default=-math.inf)
         rivals = [one.tokens for one in ended if one.score == best]
         most = options.max_length + 1
-        rivals += [one.tokens for one in living if penalized(one.total, most, options.length_penalty) >= best]
+        rivals += [one.tokens for one in living if penalized(one.total, most, options) >= best]
         shared = next(n for n in range(len(rivals[0]), -1, -1) if all(one[:n] == rivals[0][:n] for one in rivals))
         certain.append(max(rivals[0][:shared], options.target_prefix, key=len))
     return certain
@@ -265,7 +268,7 @@ def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingO
         return False
     nth = sorted([found.score for found in ended], reverse=True)[options.num_hypotheses - 1]
     # No live one can do better than to lose nothing until its maximum length.
-    return all(penalized(one.total, options.max_length + 1, options.length_penalty) <= nth for one in living)
+    return all(penalized(one.total, options.max_length + 1, options) <= nth for one in living)
 
 
 def best_by_brute_force(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:

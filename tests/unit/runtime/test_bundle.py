@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, BundleRefused, open_bundle
+from attendant.runtime.bundle.golden import golden_text, parse_golden
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
 from attendant.runtime.files import sha256_of
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
+
+NEWER = {"length_penalty_offset": 0.0, "patience": 2.0, "max_length_ratio": 1.5}
 
 
 @pytest.fixture
@@ -57,10 +60,15 @@ def test_the_manifest_on_disk_is_its_own_text(tiny_bundle_path: Path) -> None:
 def test_a_bundle_older_than_an_option_keeps_its_digest(copy: Path) -> None:
     manifest = Manifest.model_validate_json(Path("models/g2p-en/manifest.json").read_text())
     assert manifest.computed_digest() == manifest.digest
-    rewrite(copy, lambda content: content["decoding"].update(patience=2.0, max_length_ratio=1.5))
+    rewrite(copy, lambda content: content["decoding"].update(NEWER))
     decoding = open_bundle(copy).manifest.decoding
-    assert (decoding.patience, decoding.max_length_ratio) == (2.0, 1.5)
-    assert json.loads((copy / MANIFEST_NAME).read_text())["decoding"]["patience"] == 2.0
+    assert {name: getattr(decoding, name) for name in NEWER} == NEWER
+    assert json.loads((copy / MANIFEST_NAME).read_text())["decoding"].items() >= NEWER.items()
+
+
+def test_golden_examples_older_than_an_option_are_written_as_they_were() -> None:
+    text = Path("models/g2p-en/golden.jsonl").read_text()
+    assert golden_text(parse_golden(text)) == text
 
 
 def test_every_difference_is_told(copy: Path) -> None:

@@ -40,6 +40,7 @@ def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> 
         beam_size=1 if draws else beam_size,
         num_hypotheses=rng.randrange(1, 5) if draws or alternatives else rng.randrange(1, beam_size + 1),
         length_penalty=rng.choice([0.0, 0.6, 1.0]),
+        length_penalty_offset=rng.choice([5.0, 5.0, 0.0]),
         coverage_penalty=rarely(0.2, 0.0),
         min_length=rarely(rng.randrange(0, max_length + 1), 0),
         max_length=max_length,
@@ -72,19 +73,34 @@ def test_every_option_is_the_naive_one(special: float) -> None:
 
 
 @pytest.mark.parametrize("num_hypotheses", [1, 5])
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, num_hypotheses: int) -> None:
+@pytest.mark.parametrize(("alpha", "offset"), [(0.0, 5.0), (0.6, 5.0), (1.0, 5.0), (0.6, 0.0), (1.0, 0.0)])
+def test_a_beam_that_holds_everything_finds_the_n_best_of_all(alpha: float, offset: float, num_hypotheses: int) -> None:
     """4 symbols and EOS, up to 3 tokens: 85 targets, all of which a beam of 125 holds. The search stops by itself."""
     stepper = FakeStepper(vocabulary_size=8)
     for seed in range(12):
         options = DecodingOptions(
-            beam_size=125, max_length=3, length_penalty=alpha, num_hypotheses=num_hypotheses, suppress_unk=True
+            beam_size=125,
+            max_length=3,
+            length_penalty=alpha,
+            length_penalty_offset=offset,
+            num_hypotheses=num_hypotheses,
+            suppress_unk=True,
         )
         found = decode_all(stepper, [[seed + 4, 5]], options, SPECIAL_IDS)[0]
         expected = best_by_brute_force(stepper, [seed + 4, 5], options)
         assert [h.token_ids for h in found] == [e.tokens for e in expected]
         assert [h.finish_reason is FinishReason.EOS for h in found] == [e.ended for e in expected]
         assert [h.score for h in found] == pytest.approx([e.score for e in expected], rel=1e-6)
+
+
+def test_plain_length_ranks_by_the_mean_log_probability() -> None:
+    stepper = FakeStepper(vocabulary_size=8)
+    options = DecodingOptions(
+        beam_size=4, num_hypotheses=4, max_length=9, length_penalty=1.0, length_penalty_offset=0.0
+    )
+    for seed in range(20):
+        for one in decode_all(stepper, [[seed + 4]], options, SPECIAL_IDS)[0]:
+            assert one.score == pytest.approx(np.mean(one.token_log_probs), rel=1e-12)
 
 
 def test_a_beam_goes_on_while_a_live_hypothesis_is_more_probable_than_those_that_ended() -> None:

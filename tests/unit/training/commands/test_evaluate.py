@@ -13,7 +13,7 @@ import pytest
 
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.offline import decode_all, score_all
-from attendant.runtime.decoding.options import DecodingOptions, length_penalty
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite
 from attendant.training.assessment.models import open_run
 from attendant.training.evaluation import decoding
@@ -97,6 +97,21 @@ def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished
     assert all(result["measurements"][0]["interval"] is None for result in results)
     assert all(result["decode_seconds"] > 0 and result["examples_per_second"] > 0 for result in results)
     assert len([entry for entry in entries(finished_run) if "validation.tsv" in entry["protocol"]]) >= 3
+
+
+def test_a_sweep_of_length_penalties_with_their_offsets(finished_run: Path, tmp_path: Path, command: Command) -> None:
+    options = ("--beam-size", 2, "--length-penalty", 1, "--length-penalty-offset", "0,5", "--metrics", "per")
+    status, said, _ = command(
+        "evaluate", finished_run, *options, "--bootstrap", 0, "--json", "--outputs", tmp_path / "outputs.tsv"
+    )
+    assert status == 0
+    plain, gnmt = (result["measurements"][0] for result in json.loads(said)["results"])
+    assert plain["decoding"]["length_penalty_offset"] == 0 and "length_penalty_offset" not in gnmt["decoding"]
+    assert "length penalty 1, offset 0," in plain["protocol"] and "length penalty 1, at" in gnmt["protocol"]
+    header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
+    assert list(dict.fromkeys(row[header.index("length_penalty_offset")] for row in rows)) == ["0", "5"]
+    status, _, errors = command("evaluate", finished_run, "--length-penalty-offset", "11")
+    assert status == 2 and "--length-penalty-offset 11:" in errors
 
 
 def test_a_sweep_of_patience(finished_run: Path, tmp_path: Path, command: Command) -> None:
@@ -315,7 +330,7 @@ def test_hypotheses_ranked_by_another_run(
         ((*beam,),) = decode_all(model.stepper, source, search, model.special_ids)
         ended = [one for one in beam if one.finish_reason is FinishReason.EOS]
         scored = score_all(judge.stepper, [(source[0], one.token_ids) for one in ended], judge.special_ids)
-        scores = [one.log_prob / length_penalty(len(one.token_log_probs), 1.0) for one in scored]
+        scores = [one.log_prob / search.penalty(len(one.token_log_probs)) for one in scored]
         assert float(row["score"]) >= max(scores, default=-math.inf) - 1e-4
         if row["output"] in (texts := [judge.target_tokenizer.decode(one.token_ids) for one in ended]):
             assert float(row["score"]) == pytest.approx(scores[texts.index(row["output"])], abs=1e-4)
