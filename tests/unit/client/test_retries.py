@@ -1,6 +1,7 @@
 """The service config at work: what is tried again, when, and for how long."""
 
 import asyncio
+import socket
 import time
 
 import grpc
@@ -91,21 +92,21 @@ async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch:
     """It has greeted, and says nothing any more. Its host still tells ours that all has arrived, pings too."""
     monkeypatch.setattr("attendant_client.channel.KEEPALIVE_MS", 500)
 
-    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    class Vanished(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.WriteTransport)
-            if gone.is_set():  # the client tries again, and the test is over
-                transport.abort()
-            transport.write(b"\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0")  # HTTP/2: SETTINGS, and that it has ours
+    async def greeted(listener: socket.socket) -> socket.socket:
+        """The first connection; those that the client tries afterwards stay unaccepted, and end with the listener."""
+        connection, _ = await loop.sock_accept(listener)
+        # HTTP/2: SETTINGS, and that it has ours.
+        await loop.sock_sendall(connection, b"\0\0\0\4\0\0\0\0\0\0\0\0\4\1\0\0\0\0")
+        return connection
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            gone.set()
-
-    listening = await asyncio.get_running_loop().create_server(Vanished, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    async with listening, AttendantClient(f"127.0.0.1:{port}") as client:
-        with pytest.raises(Unavailable):
-            await client.health(timeout=20)
-        await gone.wait()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        async with AttendantClient(f"127.0.0.1:{listener.getsockname()[1]}") as client:
+            greeting = asyncio.create_task(greeted(listener))
+            with pytest.raises(Unavailable):
+                await client.health(timeout=20)
+            with await greeting as connection:
+                while await loop.sock_recv(connection, 1024):
+                    pass  # until the client has given it up
