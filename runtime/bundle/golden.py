@@ -7,7 +7,7 @@ change the tokens. Scores may differ by the certificate's `score_tolerance`.
 import json
 from typing import ClassVar, Final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, Precision, Section
 from attendant.runtime.bundle.reading import Unfit, parse_json
@@ -31,8 +31,8 @@ class GoldenExample(Section):
     precision: Precision
     source_tokens: tuple[str, ...]
     beam_size: int
-    length_penalty: float
-    length_penalty_offset: float = GNMT_OFFSET
+    length_penalty: float = Field(ge=0, le=10)
+    length_penalty_offset: float = Field(GNMT_OFFSET, ge=0, le=10)
     max_length: int
     target_tokens: tuple[str, ...]
     score: float
@@ -54,7 +54,9 @@ def parse_golden(text: str) -> tuple[GoldenExample, ...]:
         except Unfit as error:
             raise ValueError(f"golden.jsonl: line {number}: {error}") from error
         except ValidationError as error:
-            raise ValueError(f"golden.jsonl: line {number}: {error.errors()[0]['msg']}") from error
+            first = error.errors()[0]
+            where = "".join(f"{name}: " for name in first["loc"])
+            raise ValueError(f"golden.jsonl: line {number}: {where}{first['msg']}") from error
     return tuple(examples)
 
 

@@ -228,12 +228,15 @@ def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "length_unit": arguments.length_unit,
     }
     choices = [values.split(",") if (values := getattr(arguments, name)) else [None] for name in SEARCH_OPTIONS]
-    greedy_is_done = False
+    done = set()
     for values in itertools.product(*choices):
-        # Greedy search has one hypothesis: no penalty could rank others, and no patience wait for them.
-        if values[0] == "1" and greedy_is_done:
+        beam_size, penalty, _, patience = values
+        # Greedy search has one hypothesis: no penalty could rank others, and no patience wait for them. And without a
+        # penalty its offset changes nothing.
+        search_of_its_own = (beam_size,) if beam_size == "1" else (beam_size, patience) if penalty == "0" else values
+        if search_of_its_own in done:
             continue
-        greedy_is_done |= values[0] == "1"
+        done.add(search_of_its_own)
         search = given | dict(zip(SEARCH_OPTIONS, values, strict=True))
         yield {name: value for name, value in search.items() if value is not None}
 

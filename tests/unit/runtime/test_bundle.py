@@ -204,3 +204,11 @@ def test_golden_examples_that_do_not_parse_name_their_line(copy: Path) -> None:
     rewrite(copy, lambda content: None)
     (line,) = refusal_of(copy)
     assert line.startswith("golden.jsonl: line 1: ")
+
+
+@pytest.mark.parametrize("field", ["length_penalty", "length_penalty_offset"])
+def test_golden_examples_whose_score_could_not_be_computed_are_refused(copy: Path, field: str) -> None:
+    line = json.loads((copy / GOLDEN_NAME).read_text().splitlines()[0])
+    (copy / GOLDEN_NAME).write_text(json.dumps(line | {"beam_size": 2, "length_penalty": 1.0, field: -1.0}) + "\n")
+    rewrite(copy, lambda content: None)
+    assert refusal_of(copy) == (f"golden.jsonl: line 1: {field}: Input should be greater than or equal to 0",)

@@ -100,12 +100,13 @@ def test_a_sweep_measures_each_search_once_and_greedy_without_penalties(finished
 
 
 def test_a_sweep_of_length_penalties_with_their_offsets(finished_run: Path, tmp_path: Path, command: Command) -> None:
-    options = ("--beam-size", 2, "--length-penalty", 1, "--length-penalty-offset", "0,5", "--metrics", "per")
+    options = ("--beam-size", 2, "--length-penalty", "0,1", "--length-penalty-offset", "0,5", "--metrics", "per")
     status, said, _ = command(
         "evaluate", finished_run, *options, "--bootstrap", 0, "--json", "--outputs", tmp_path / "outputs.tsv"
     )
     assert status == 0
-    plain, gnmt = (result["measurements"][0] for result in json.loads(said)["results"])
+    none, plain, gnmt = (result["measurements"][0] for result in json.loads(said)["results"])
+    assert none["decoding"]["length_penalty"] == 0 and "offset" not in none["protocol"]
     assert plain["decoding"]["length_penalty_offset"] == 0 and "length_penalty_offset" not in gnmt["decoding"]
     assert "length penalty 1, offset 0," in plain["protocol"] and "length penalty 1, at" in gnmt["protocol"]
     header, *rows = [line.split("\t") for line in (tmp_path / "outputs.tsv").read_text().splitlines()]
