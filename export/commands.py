@@ -28,11 +28,11 @@ from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
-    SEARCH_OPTIONS,
     SIGNATURE_NAME,
     DecodingDefaults,
     Evaluation,
     Manifest,
+    search_of,
 )
 from attendant.runtime.bundle.signature import sign_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
@@ -111,8 +111,7 @@ def _with_decoding(exportable: Exportable, options: argparse.Namespace) -> Expor
     Raises:
         UserError: a beam beyond the bundle's limits.
     """
-    given = {name: getattr(options, name) for name in SEARCH_OPTIONS}
-    decoding = exportable.decoding.model_copy(update={name: one for name, one in given.items() if one is not None})
+    decoding = exportable.decoding.model_copy(update=search_of(options))
     if not exportable.decoding.num_hypotheses <= decoding.beam_size <= exportable.limits.max_beam_size:
         least, most = exportable.decoding.num_hypotheses, exportable.limits.max_beam_size
         raise UserError(f"--beam-size {decoding.beam_size}: this model's beams have {least} to {most} hypotheses")

@@ -24,6 +24,7 @@ from attendant.runtime.bundle.manifest import (
     Manifest,
     Provenance,
     SpecialIds,
+    search_of,
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer, special_ids
 from attendant.runtime.errors import UserError
@@ -87,11 +88,7 @@ def exportable_run(run: LoadedRun, name: str | None = None) -> ExportableModel:
         append_eos=recipe.source.append_eos,
         limits=limits,
         decoding=DecodingDefaults(
-            beam_size=beam_size,
-            length_penalty=recipe.evaluation.length_penalty,
-            length_penalty_offset=recipe.evaluation.length_penalty_offset,
-            patience=recipe.evaluation.patience,
-            max_length_ratio=run.max_length_ratio,
+            **search_of(recipe.evaluation) | {"beam_size": beam_size}, max_length_ratio=run.max_length_ratio
         ),
         provenance=Provenance(
             commit=run.commit,

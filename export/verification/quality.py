@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from attendant.export.status import Say, say_nothing
-from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, DecodingDefaults, Evaluation, Precision
+from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision, search_of
 from attendant.runtime.stepper import Stepper
 from attendant.training.assessment.models import open_bundle_model, text_model
 from attendant.training.assessment.session import EvaluationData, read_data, read_held_out
@@ -150,9 +150,7 @@ def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> 
 
 
 def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> EvaluationConfig:
-    return config.model_copy(
-        update={name: one for name in SEARCH_OPTIONS if (one := getattr(decoding, name)) is not None}
-    )
+    return config.model_copy(update=search_of(decoding))
 
 
 def losses(evaluation: Sequence[Evaluation]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from attendant.export.status import Say
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Reference
+from attendant.runtime.bundle.manifest import Reference, search_of
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
@@ -34,15 +34,8 @@ def reference_of(
     if len(asked) < MIN_REFERENCE:
         return None
     say(f"decoding {len(asked)} held-out texts, for reference")
-    defaults = manifest.decoding
     options = [
-        DecodingOptions(
-            beam_size=defaults.beam_size,
-            length_penalty=defaults.length_penalty,
-            length_penalty_offset=defaults.length_penalty_offset,
-            patience=defaults.patience,
-            max_length=default_max_length(manifest, len(source)),
-        )
+        DecodingOptions(**search_of(manifest.decoding), max_length=default_max_length(manifest, len(source)))
         for source in asked
     ]
     encoded = [bundle.source_ids(source) for source in asked]

@@ -137,6 +137,11 @@ SEARCH_OPTIONS: Final = ("beam_size", "length_penalty", "length_penalty_offset",
 """The defaults that an evaluation and an export may choose: those by which the best hypothesis is searched for."""
 
 
+def search_of(given: object) -> dict[str, Any]:
+    """The SEARCH_OPTIONS of what has them as attributes, by their names; those that are None are left out."""
+    return {name: value for name in SEARCH_OPTIONS if (value := getattr(given, name)) is not None}
+
+
 class DecodingDefaults(Section):
     """What an unset option of a request takes.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS, Manifest, Precision, Provider
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest, Precision, Provider, search_of
 from attendant.runtime.bundle.tokenizer import special_ids
 from attendant.runtime.bundle_stepper import default_precision
 from attendant.runtime.errors import UserError
@@ -134,5 +134,4 @@ def _config_of(manifest: Manifest) -> EvaluationConfig:
     """The metrics that the manifest was measured by, and the search that it serves by."""
     measured = {entry.metric for entry in manifest.evaluation}
     metrics = tuple(metric for metric in get_args(MetricName) if metric in measured)
-    search = {name: getattr(manifest.decoding, name) for name in SEARCH_OPTIONS}
-    return EvaluationConfig.model_validate(search | ({"metrics": metrics} if metrics else {}))
+    return EvaluationConfig.model_validate(search_of(manifest.decoding) | ({"metrics": metrics} if metrics else {}))

@@ -13,15 +13,7 @@ from attendant.training.evaluation.bootstrap import Difference
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.evaluating import Evaluation
 
-COLUMNS = (
-    "model",
-    *SEARCH_OPTIONS,
-    "source",
-    "output",
-    "references",
-    "score",
-    "log_prob",
-)
+COLUMNS = ("model", *SEARCH_OPTIONS, "source", "output", "references", "score", "log_prob")
 REFERENCE_SEPARATOR = " ||| "
 
 
