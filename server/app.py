@@ -219,8 +219,9 @@ async def start_model(
     manifest = bundle.manifest
     max_rows = config.workers * config.max_rows
     rendered = metrics.of_model(manifest.name)
+    group = processes.group(bundle.path, num_models)
     pool = WorkerPool(
-        partial(processes.start, bundle.path, num_models),
+        group.start,
         config.workers,
         version=manifest.version,
         max_rows=config.max_rows,
@@ -229,6 +230,7 @@ async def start_model(
         on_step=rendered.stepped,
         shared_rows=processes.rows,
         on_restart=rendered.restarted,
+        on_stop=group.close,
     )
     runner = EngineRunner(
         pool,

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
 from statistics import median
 
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused
@@ -37,13 +36,8 @@ NUM_TIMED = 7
 TIMES_EACH = 5
 
 
-def load_engine(
-    bundle: Bundle, config: ServerConfig, on_batch: Callable[[Iterable[int]], None]
-) -> tuple[Engine, Ready]:
+def load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     """Loads a bundle's graphs, decodes its golden examples, warms up and makes an engine.
-
-    Args:
-        on_batch: the engine's.
 
     Returns:
         The engine, and what the server is told of it.
@@ -52,12 +46,10 @@ def load_engine(
         UserError: the bundle is refused, or takes longer, or more memory, than the options allow; or there is no such
             precision or provider here.
     """
-    return within_limits(lambda: _load_engine(bundle, config, on_batch), bundle.path, config)
+    return within_limits(lambda: _load_engine(bundle, config), bundle.path, config)
 
 
-def _load_engine(
-    bundle: Bundle, config: ServerConfig, on_batch: Callable[[Iterable[int]], None]
-) -> tuple[Engine, Ready]:
+def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     began, threads = time.monotonic(), config.threads or available_cpus()
     precision = config.precision or default_precision(bundle.manifest, config.provider)
     _refuse_large_state(bundle, precision, config)
@@ -81,7 +73,7 @@ def _load_engine(
         bulk_seconds=config.bulk_seconds
         or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, precision, config.provider)),
     )
-    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler, on_batch=on_batch)
+    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
     return engine, Ready(bundle.manifest.version, precision, warm_up_size, warm_up_seconds)
 
 

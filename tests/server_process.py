@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -83,13 +84,22 @@ def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[s
     return [sys.executable, "-m", program, *arguments], environment
 
 
+def eventually(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Waits until something holds."""
+    give_up = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up, "it never came to be"
+        time.sleep(0.05)
+
+
 @contextmanager
-def server(*arguments: str, program: str = "server") -> Iterator[Running]:
+def server(*arguments: str, program: str = "server", num_threads: int = 1) -> Iterator[Running]:
     """Starts a server on free ports, one thread for its graphs; it is killed in the end if it still runs.
 
     Where a test fails meanwhile, the end of the server's log is printed.
     """
-    line, environment = command(*arguments, "--port", "0", "--metrics-port", "0", "--threads", "1", program=program)
+    options = "--port", "0", "--metrics-port", "0", "--threads", str(num_threads)
+    line, environment = command(*arguments, *options, program=program)
     with (
         tempfile.TemporaryFile() as log_file,
         subprocess.Popen(

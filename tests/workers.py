@@ -44,9 +44,9 @@ class ThreadWorker:
             except UserError as error:
                 self._theirs.sendall(framed(error))
                 return
-            engine = Engine(stepper, budget, SPECIAL_IDS, on_batch=self.record.note)
+            engine = Engine(stepper, budget, SPECIAL_IDS)
             self._theirs.sendall(framed(Ready(version, "fp32", warm_up_size=1, warm_up_seconds=0.0)))
-            serve_engine(self._theirs, engine)
+            serve_engine(self._theirs, engine, self.record)
 
 
 def thread_pool(*steppers: Stepper, max_rows: int = 4, **options: Any) -> WorkerPool:

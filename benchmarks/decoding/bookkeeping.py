@@ -3,7 +3,7 @@
 import itertools
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
@@ -14,10 +14,11 @@ from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
-from benchmarks.decoding.in_process import PRECISIONS, SEARCHES, job_of
+from benchmarks.decoding.in_process import PRECISIONS, SEARCHES
 from benchmarks.harness.measurement import Columns, System, Visits, measure, part_of
 from benchmarks.harness.results import Part
-from benchmarks.job import Sources, sentences
+from benchmarks.job import Sources
+from benchmarks.serving.payloads import Work, equal_work
 
 NUM_ROWS = 64
 MAX_POSITIONS = 1 << 20
@@ -30,7 +31,7 @@ def bookkeeping(context: Context) -> Part:
     round: scheduling, encoding newcomers, one step of all rows, search, leaving. Outside: all of the round but the
     calls into the graphs.
     """
-    systems = [_system(context, precision, search) for precision in PRECISIONS for search in SEARCHES]
+    systems = [engine_system(context, precision, search) for precision in PRECISIONS for search in SEARCHES]
     found = measure(systems, context.num_rounds)
     columns: Columns = {
         "ms per round": "ms",
@@ -40,31 +41,45 @@ def bookkeeping(context: Context) -> Part:
     return part_of(found, columns, what="")
 
 
-def _system(context: Context, precision: Precision, search: str) -> System:
-    """An engine that always has as many requests as it has room for."""
+def engine_system(
+    context: Context,
+    precision: Precision,
+    search: str,
+    *,
+    num_rows: int = NUM_ROWS,
+    work: Callable[[Context], Work] = equal_work,
+) -> System:
+    """An engine that always has as many requests as it has room for.
+
+    Its figures: the milliseconds of a round, the share of them outside the graphs, and the milliseconds that the graphs
+    take for each request.
+    """
     num_tokens = context.workload.num_tokens
-    num_rounds = 4 if context.quick else 4 * num_tokens
-    num_requests = NUM_ROWS // SEARCHES[search]
+    num_rounds = 4 * num_tokens if context.quick else 20 * num_tokens
+    num_requests = num_rows // SEARCHES[search]
 
     def start() -> Iterator[Visits]:
         bundle, graphs = open_bundle(context.bundle), GraphCalls()
         stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=graphs.open)
-        budget = Budget(max_rows=NUM_ROWS, max_source_positions=MAX_POSITIONS)
+        budget = Budget(max_rows=num_rows, max_source_positions=MAX_POSITIONS)
         engine = Engine(stepper, budget, bundle.manifest.special_ids)
         # The first ones end one after the other, so that later on some come and go at every step.
         generator = random.Random(1)
         firsts = [generator.randint(2, num_tokens) for _ in range(num_requests)]
-        num_steps = itertools.chain(firsts, itertools.repeat(num_tokens))
-        requests = engine_requests(sentences(job_of(context)), num_steps, SEARCHES[search])
+        asked = work(context)
+        num_steps = itertools.chain(firsts, itertools.cycle([steps for _, steps in asked]))
+        requests = engine_requests([source for source, _ in asked], num_steps, SEARCHES[search])
 
         def visit(number: int) -> dict[str, float]:
             graphs.seconds = seconds = 0.0
+            num_answers = 0
             for _ in range(num_rounds):
                 fill(engine, requests, num_requests)
                 began = time.perf_counter()
-                engine.step()
+                num_answers += len(engine.step().outcomes)
                 seconds += time.perf_counter() - began
-            return {"share_64": 1 - graphs.seconds / seconds, "ms": 1e3 * seconds / num_rounds}
+            milliseconds = {"ms": 1e3 * seconds / num_rounds, "graphs_ms": 1e3 * graphs.seconds / num_answers}
+            return {"share_64": 1 - graphs.seconds / seconds, **milliseconds}
 
         visit(0)  # warms up
         yield {"": visit}

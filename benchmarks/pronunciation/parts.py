@@ -5,14 +5,15 @@ from functools import partial
 
 from attendant.server.bench.load import LIST_SIZE, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks import ROOT
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout
 from benchmarks.harness.environment import ENVIRONMENTS, TORCH
-from benchmarks.harness.measurement import Columns, measure, part_of, remarks, spread_of
+from benchmarks.harness.measurement import Columns, Unavailable, measure, part_of, remarks, spread_of
 from benchmarks.harness.results import Part
 from benchmarks.job import Job
 from benchmarks.program import program
-from benchmarks.pronunciation.words import BUNDLE, words
+from benchmarks.pronunciation.words import BUNDLE, RUN, words
 from benchmarks.serving.payloads import NUM_REQUESTS
 from benchmarks.serving.servers import Server, attendant_server, under
 
@@ -52,7 +53,12 @@ def _decoders(context: Context) -> Iterator[Decoder]:
         python = ENVIRONMENTS["g2p-en"].install(context.cache)
         return program("peers.g2p_en:work", python, folder=str(context.cache / "models" / "g2p_en"))
 
-    ours, torch = (partial(program, f"pronunciation.workers:{name}") for name in ("attendant", "torch"))
+    def torch() -> list[str]:
+        if not RUN.exists():
+            raise Unavailable(f"no {RUN.relative_to(ROOT)} here; recipes/g2p-cmudict.toml trains it")
+        return program("pronunciation.workers:torch")
+
+    ours = partial(program, "pronunciation.workers:attendant")
     for num_workers in (1, NUM_WORKERS):
         for key, name, command, sizes in (
             ("attendant", "Attendant int8", ours, (64, 256)),

@@ -5,8 +5,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from attendant.runtime.cpu import available_cpus
 from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
+from benchmarks.decoding.bookkeeping import engine_system
 from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder
 from benchmarks.harness.measurement import Samples, measure, running_system
 from benchmarks.harness.results import Cell, Part, Picture
@@ -14,6 +16,7 @@ from benchmarks.serving.loops import MAX_ROUNDS
 from benchmarks.serving.payloads import equal_work, generate_requests, real_work
 from benchmarks.serving.servers import attendant_server, empty_service, load_generator, mean_of, running, under
 
+NUM_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
 ECHO_PART = 4
 """Nothing is decoded: a visit to the empty service is shorter by this factor."""
@@ -40,9 +43,12 @@ def overhead(context: Context) -> Part:
     Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
     as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
     service takes for the same requests. No server that stands on it takes less.
+
+    Bounds: how many requests per second these processors could answer if nothing cost processor time but the calls of
+    the graphs, with as many rows, the empty service and the load generator; and the mean latency of 64 clients then.
     """
     loads = {
-        "_unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
+        "_unary": Load(kind="closed", num_clients=NUM_CLIENTS, seconds=context.visit_seconds),
         "_list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
         "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
@@ -51,12 +57,14 @@ def overhead(context: Context) -> Part:
     (rows_of,) = measure([under(server, loads)], num_rounds=1)
     num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
     jobs = {kind: job_of(context, batch_size=number) for kind, number in num_rows.items()}
+    works = {"unary": equal_work, "real": real_work}
     systems = [
         under(server, loads),
         own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, context.visit_seconds),
         under(empty_service(server.requests), short),
+        *(engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=work) for work in works.values()),
     ]
-    found = measure(systems, context.num_rounds)
+    *found, equal, real = measure(systems, context.num_rounds)
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
     part = Part(columns=[*columns, "empty service CPU ms"])
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
@@ -68,6 +76,10 @@ def overhead(context: Context) -> Part:
         part.rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
         figures = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": least}
         part.figures.update({f"{kind}_{figure}": value for figure, value in figures.items()})
+    around = found[0].median("generator_ms_unary") + part.figures["unary_empty_ms"]
+    for kind, graphs in zip(works, (equal, real), strict=True):
+        speed = 1e3 * available_cpus() / (graphs.median("graphs_ms") + around)
+        part.figures.update({f"{kind}_bound_speed": speed, f"{kind}_bound_ms": 1e3 * NUM_CLIENTS / speed})
     return part
 
 
@@ -90,6 +102,7 @@ def idle_latency(context: Context) -> Part:
         ]
         served, limit, empty = measure(systems, context.num_rounds)
         found = {"served_ms": served.median("p50"), "bare_ms": limit.median("ms"), "empty_ms": empty.median("p50")}
+        found["bound_ms"] = found["bare_ms"] + found["empty_ms"]
         ratio = found["served_ms"] / found["bare_ms"]
         layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
         part.rows.append([layout, found["served_ms"], found["bare_ms"], ratio, found["empty_ms"]])

@@ -171,8 +171,9 @@ class Running:
         return lambda number: self.load(replace(load, seed=number))
 
     def load(self, load: Load) -> dict[str, float]:
-        """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes per
-        answer in ms, and the number of answers; of streamed answers also percentiles until their first message.
+        """Answers per second, percentiles of the latency in ms, the processor time of all the server's processes and
+        of the load generator per answer in ms, and the number of answers; of streamed answers also percentiles until
+        their first message.
         Of a server with metrics also the rows of its steps and the share of useful cells, in the mean.
 
         Raises:
@@ -182,15 +183,16 @@ class Running:
 
     def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
         """The figures of a load, and by how much the samples of the server's metrics grew; see `load` and `metrics`."""
-        before, cpu_seconds = self.metrics(), self.process.cpu_seconds()
+        before, processes = self.metrics(), {"cpu_ms": self.process, "generator_ms": self.generator}
+        cpu_seconds = {name: one.cpu_seconds() for name, one in processes.items()}
         self.generator.ask(asdict(load))
         answered = Answered(**self.generator.answer())
         num = len(answered.latencies)
         if answered.failures or not num:
             raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
-        cpu = 1e3 * (self.process.cpu_seconds() - cpu_seconds) / num
+        cpu = {name: 1e3 * (one.cpu_seconds() - cpu_seconds[name]) / num for name, one in processes.items()}
         p50, p99 = (1e3 * np.percentile(answered.latencies, (50, 99))).tolist()
-        found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, "cpu_ms": cpu, "answers": num}
+        found = {"speed": num / answered.seconds, "p50": p50, "p99": p99, **cpu, "answers": num}
         if answered.firsts:
             found["first_p50"], found["first_p99"] = (1e3 * np.percentile(answered.firsts, (50, 99))).tolist()
         if grown := growth(before, self.metrics()):

@@ -19,6 +19,9 @@ Decode = Callable[[Sequence[Example], int], tuple[list[str], float]]
 
 TOGETHER: Final = 32
 NUM_ALONE: Final = 100
+ALONE_PART: Final = 10
+"""At most 1/10 of the examples is decoded one by one, too."""
+
 HEADINGS: Final = ("task", "model", "parameters", "metric", "value", "95 % interval", "one answer, ms")
 COUNT: Final = """\
 import sys, torch
@@ -31,7 +34,7 @@ print(sum(one.numel() for one in learned.values()))
 
 
 def show_peers() -> None:
-    """Decodes the test split with every model that has had its time, and writes the table.
+    """Decodes the test split, or a part of it, with every model that has had its time, and writes the table.
 
     Raises:
         UserError: a model can't be opened, or fails.
@@ -43,20 +46,25 @@ def show_peers() -> None:
         rows.append(_row(contest, "Attendant", size, partial(_ours, contest)))
         for name in contest.task.peers:
             if Progress.of(contest.folder / name).ended:
-                rows.append(_row(contest, known[name].what, *_peer(contest, name, known[name])))
+                num_tested = contest.task.tested.get(name)
+                rows.append(_row(contest, known[name].what, *_peer(contest, name, known[name]), num_tested))
     write_table("peers", "table", HEADINGS, rows)
 
 
-def _row(contest: Contest, what: str, num_parameters: int, decode: Decode) -> list[str]:
+def _row(contest: Contest, what: str, num_parameters: int, decode: Decode, num_tested: int | None = None) -> list[str]:
+    """`num_tested`: of so many examples; None: of the whole test split."""
     examples, target = contest.tests(), contest.bundle.target_tokenizer
+    if num_tested is not None:
+        examples, what = sample_evenly(examples, num_tested), f"{what}; {num_tested:,} examples"
     metric = contest.task.metric
     lines, _ = decode(examples, TOGETHER)
     texts = [target.decode_tokens(line.split()) for line in lines]
     taken = take_statistics(metric, texts, [example.references for example in examples])
     interval = interval_text(confidence_interval(taken))
     # What it takes to start is in both, and goes out by the difference.
-    alone = sample_evenly(examples, NUM_ALONE + 1)
-    milliseconds = 1000 * (decode(alone, 1)[1] - decode(alone[:1], 1)[1]) / NUM_ALONE
+    num_alone = min(NUM_ALONE, len(examples) // ALONE_PART)
+    alone = sample_evenly(examples, num_alone + 1)
+    milliseconds = 1000 * (decode(alone, 1)[1] - decode(alone[:1], 1)[1]) / num_alone
     found = f"{taken.value:.2f}", interval, f"{milliseconds:.1f}"
     return [contest.task.question, what, f"{num_parameters:,}", metric, *found]
 

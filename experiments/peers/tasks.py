@@ -71,6 +71,7 @@ class Task(Table):
         bundle: our model, exported; its tokenizers are everybody's.
         metric: of the table.
         peers: who learn the same.
+        tested: of how many examples of the test split, evenly chosen, a peer decodes that is too slow for all of them.
         processor_seconds: what our training took, validation included, and what a peer's may take.
         values: what the peers' configurations name beside the rest.
     """
@@ -80,6 +81,7 @@ class Task(Table):
     bundle: Path
     metric: TextMetricName
     peers: tuple[str, ...]
+    tested: Mapping[str, Count] = {}
     processor_seconds: Count
     values: Mapping[str, str | int]
 

@@ -47,7 +47,11 @@ class _PriorityBatch:
 
 
 class Engine:
-    """Requests in, outcomes out, one decoder step at a time."""
+    """Requests in, outcomes out, one decoder step at a time.
+
+    Attributes:
+        on_batch: called with the keys of the requests that are computed from now on, just before they are.
+    """
 
     def __init__(
         self,
@@ -56,13 +60,11 @@ class Engine:
         special_ids: SpecialIds,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
-        on_batch: Callable[[Iterable[int]], None] = lambda keys: None,
     ) -> None:
         """An engine without requests.
 
         Args:
             scheduler: makes the admission policy: another one than the server's, for measurements of it.
-            on_batch: called with the keys of the requests that are computed from now on, just before they are.
         """
         self.scheduler = scheduler(budget)
         self._clock = clock
@@ -70,7 +72,7 @@ class Engine:
         self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
-        self._on_batch = on_batch
+        self.on_batch: Callable[[Iterable[int]], None] = lambda keys: None
         self._stepped = Priority.INTERACTIVE
 
     @property
@@ -100,7 +102,7 @@ class Engine:
         if admitted or priority is not self._stepped:
             self._stepped = priority
             keys = [key for key, one in self._running.items() if one.request.priority is priority]
-            self._on_batch(keys + [request.key for request in admitted])
+            self.on_batch(keys + [request.key for request in admitted])
         phases = {"admit": self._clock() - began}
         if admitted:
             phases["encode"] = self._join(admitted, priority)

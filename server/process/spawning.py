@@ -1,5 +1,6 @@
 """Starts worker processes, and sees them end."""
 
+import itertools
 import os
 import signal
 import socket
@@ -14,46 +15,59 @@ from typing import Self
 from attendant.runtime.cpu import available_cpus
 from attendant.server.config import ServerConfig
 from attendant.server.engine.remote.flight_record import FlightRecord, new_record
-from attendant.server.engine.remote.frames import framed
+from attendant.server.engine.remote.frames import Frames, framed
+from attendant.server.engine.remote.serving import RECEIVED_BYTES
 from attendant.server.engine.remote.shared_rows import SharedRows
+from attendant.server.process.forking import WorkerState, send_place
 
 END_SECONDS = 2.0
 """How long workers may take to notice that they are not wanted any more: the step under way, or their loading."""
 
 
-class WorkerProcess:
-    """A worker process; see `Worker`."""
+class _Process:
+    """A process that loads a bundle, and then is its worker, or forks its workers (forking.py)."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Starts it. It loads the only bundle of this configuration."""
-        self.connection, theirs = socket.socketpair()
-        descriptor = new_record(config.max_rows)
-        try:
-            self.record = FlightRecord(descriptor)
-            passed = theirs.fileno(), descriptor
-            command = [sys.executable, "-m", "attendant.server.process.worker_main", *map(str, passed)]
-            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
-        finally:
-            theirs.close()
-            os.close(descriptor)
-        # If it has ended already, the connection says so.
+        """Starts it. It loads the only bundle of this configuration, and forks if that has several workers."""
+        self.forks = config.workers > 1
+        self._states: dict[int, WorkerState] = {}
+        self._frames = Frames()
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "attendant.server.process.worker_main", str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        # If it has ended already, the workers' connections say so.
         with suppress(OSError):
-            self.connection.sendall(framed(config))
+            self._control.sendall(framed(config))
+        self._control.setblocking(False)
 
-    def kill(self) -> None:
-        self._process.kill()
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
-    def ending(self) -> str:
-        status = self._process.poll()
-        if status is None:
-            return ""
-        return f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+    def ask(self, number: int, connection: socket.socket, record: int) -> None:
+        """Asks for a worker that is given these."""
+        with suppress(OSError):
+            send_place(self._control, number, connection, record)
+
+    def kill(self, number: int) -> None:
+        """Ends a worker; before it has been forked, all of them."""
+        state = self._state(number)
+        if state is None:
+            self._process.kill()
+        elif state.status is None:
+            with suppress(ProcessLookupError):
+                os.kill(state.process, signal.SIGKILL)
+
+    def status(self, number: int) -> int | None:
+        """How a worker has ended; None: it runs. Without their parent, forked workers don't."""
+        state = self._state(number)
+        return self._process.poll() if state is None or state.status is None else state.status
 
     def hang_up(self) -> None:
-        # Closing alone would not reach the worker while an event loop still holds the socket.
+        """Asks for no more workers: it ends once they have."""
         with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
+            self._control.shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_seconds: float) -> None:
         """Waits for its end, which is forced when the time is over."""
@@ -64,6 +78,88 @@ class WorkerProcess:
             # A process that even the kernel can't end now must not keep the server from ending.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
+        self._control.close()
+
+    def _state(self, number: int) -> WorkerState | None:
+        """The last that was said of a forked worker."""
+        with suppress(OSError):  # nothing was, or it has gone
+            while data := self._control.recv(RECEIVED_BYTES):
+                self._states.update({state.number: state for state in self._frames.feed(data)})
+        return self._states.get(number)
+
+
+class WorkerProcess:
+    """A worker; see `Worker`."""
+
+    def __init__(self, process: _Process, number: int, max_requests: int) -> None:
+        """Asks for it. `number`: another one for each worker of a process."""
+        self.connection, theirs = socket.socketpair()
+        descriptor = new_record(max_requests)
+        self._process, self._number = process, number
+        try:
+            self.record = FlightRecord(descriptor)
+            process.ask(number, theirs, descriptor)
+        finally:
+            theirs.close()
+            os.close(descriptor)
+
+    def kill(self) -> None:
+        self._process.kill(self._number)
+
+    def ending(self) -> str:
+        status = self._process.status(self._number)
+        if status is None:
+            return ""
+        return f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+
+    def hang_up(self) -> None:
+        # Closing alone would not reach the worker while an event loop still holds the socket.
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+
+class WorkerGroup:
+    """The workers of one version of a model. Those with one thread each share the memory of what is loaded."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Starts none yet. The configuration is a worker's, but for the number of workers that share its memory."""
+        self._config = config
+        self._numbers = itertools.count()
+        self._processes: list[_Process] = []
+        self._workers: list[WorkerProcess] = []
+        self._is_closed = False
+
+    def start(self) -> WorkerProcess:
+        """Starts a worker, which loads the bundle, or is forked from a process that has loaded it."""
+        self._processes = [process for process in self._processes if process.is_running]
+        self._workers = [worker for worker in self._workers if not worker.ending()]
+        if not self._processes or not self._processes[-1].forks:
+            self._processes.append(_Process(self._config))
+        worker = WorkerProcess(self._processes[-1], next(self._numbers), self._config.max_rows)
+        self._workers.append(worker)
+        return worker
+
+    def close(self) -> None:
+        """No more workers will be started."""
+        self._is_closed = True
+        for process in self._processes:
+            process.hang_up()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_closed and not any(process.is_running for process in self._processes)
+
+    def hang_up(self) -> None:
+        """The workers are not wanted any more."""
+        for worker in self._workers:
+            worker.hang_up()
+        self.close()
+
+    def wait(self, give_up: float) -> None:
+        """Waits for their end, which is forced at that moment of time.monotonic()."""
+        for process in self._processes:
+            process.wait(max(0.0, give_up - time.monotonic()))
 
 
 class WorkerProcesses:
@@ -76,25 +172,27 @@ class WorkerProcesses:
     def __init__(self, config: ServerConfig) -> None:
         self.rows = SharedRows(config.workers * config.max_rows)
         self._config = config
-        self._workers: list[WorkerProcess] = []
+        self._groups: list[WorkerGroup] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for worker in self._workers:
-            worker.hang_up()
+        for group in self._groups:
+            group.hang_up()
         give_up = time.monotonic() + END_SECONDS
-        for worker in self._workers:
-            worker.wait(max(0.0, give_up - time.monotonic()))
+        for group in self._groups:
+            group.wait(give_up)
 
-    def start(self, bundle: Path, num_models: int) -> WorkerProcess:
-        """Starts a worker that loads a bundle; `num_models`: that share the threads."""
-        self._workers = [worker for worker in self._workers if not worker.ending()]
+    def group(self, bundle: Path, num_models: int) -> WorkerGroup:
+        """The workers of a bundle, none of them started; `num_models`: that share the threads."""
         threads = threads_each(self._config, num_models)
-        worker = WorkerProcess(replace(self._config, bundles=(bundle,), threads=threads, workers=1))
-        self._workers.append(worker)
-        return worker
+        shares = threads == 1 and self._config.provider == "cpu"
+        workers = self._config.workers if shares else 1
+        self._groups = [group for group in self._groups if not group.has_ended]
+        group = WorkerGroup(replace(self._config, bundles=(bundle,), threads=threads, workers=workers))
+        self._groups.append(group)
+        return group
 
 
 def threads_each(config: ServerConfig, num_models: int) -> int:

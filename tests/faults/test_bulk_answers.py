@@ -6,7 +6,7 @@ Requests that are refused must wait for room like others: who sends them and rea
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_most
 from tests.faults.witness import witness
-from tests.server_process import Running
+from tests.server_process import Running, eventually
 
 OF_STREAMS = {"grpc_method": "GenerateBatch", "grpc_service": SERVICE_NAME, "grpc_type": "bidi_stream"}
 RECEIVED = f"grpc_server_msg_received_total{json.dumps(OF_STREAMS)}"
@@ -48,13 +48,6 @@ def stands_still(running: Running, name: str, seconds: float = 1.0) -> float:
         before = now
         time.sleep(seconds)
     return now
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < give_up, "it never came to be"
-        time.sleep(0.05)
 
 
 def test_refused_requests_wait_for_memory(start: Start) -> None:

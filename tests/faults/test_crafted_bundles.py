@@ -230,7 +230,7 @@ def crafted(tiny_bundle_path: Path, tmp_path: Path) -> Path:
 
 def load(bundle: Path, *options: str) -> None:
     config = parse_config([str(bundle), "--threads", "1", *options], {})
-    load_engine(open_within_limits(bundle, config), config, lambda keys: None)
+    load_engine(open_within_limits(bundle, config), config)
 
 
 def export_command(name: str, bundle: Path) -> None:

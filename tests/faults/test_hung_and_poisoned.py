@@ -72,7 +72,8 @@ def watched(running: Running) -> Iterator[list[str]]:
 
 
 def workers_of(running: Running) -> list[psutil.Process]:
-    return psutil.Process(running.process.pid).children()
+    """Its processes, without those that forked them."""
+    return [one for one in psutil.Process(running.process.pid).children(recursive=True) if not one.children()]
 
 
 def check_nothing_is_stuck(running: Running) -> None:

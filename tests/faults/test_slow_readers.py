@@ -15,9 +15,9 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least
-from tests.faults.test_bulk_answers import eventually, never_reading
+from tests.faults.test_bulk_answers import never_reading
 from tests.paths import ROOT
-from tests.server_process import server
+from tests.server_process import eventually, server
 
 STALLED = 'attendant_bulk_streams_stalled{"model": ""}'
 HELD = 'attendant_bulk_answers_bytes{"model": ""}'

@@ -19,7 +19,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.process.spawning import WorkerProcesses
+from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.configuration import parse_config
@@ -53,7 +53,7 @@ async def app(
     monkeypatch.setattr("attendant.server.app.bind", bind)
     monkeypatch.setattr("attendant.server.app.open_bundles", lambda config: [bundle])
     monkeypatch.setattr(
-        WorkerProcesses, "start", lambda *given: ThreadWorker(stepper, BUDGET, load, bundle.manifest.version)
+        WorkerGroup, "start", lambda group: ThreadWorker(stepper, BUDGET, load, bundle.manifest.version)
     )
     config = parse_config(["bundle", "--port", "0", "--metrics-port", "0", *arguments], {})
     task = asyncio.create_task(serve(config))

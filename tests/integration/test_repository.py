@@ -4,9 +4,8 @@ import asyncio
 import json
 import shutil
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ import pytest
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.repositories import put_policy, put_version
-from tests.server_process import Running, server
+from tests.server_process import Running, eventually, server
 
-PATIENCE_SECONDS = 120
 MAX_ROWS = 8
 
 
@@ -37,13 +35,6 @@ def running(repository: Path, tiny_bundle_path: Path) -> Iterator[Running]:
 def stub(running: Running) -> Iterator[Any]:
     with grpc.insecure_channel(running.target) as channel:
         yield seq2seq_pb2_grpc.Seq2SeqStub(channel)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < give_up, "it never came to be"
-        time.sleep(0.05)
 
 
 def asking(model: str, **more: Any) -> messages.GenerateRequest:

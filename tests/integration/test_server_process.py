@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.bundles import tiny_bundle
 from tests.paths import ROOT
-from tests.server_process import Running, command, server
+from tests.server_process import Running, command, eventually, server
 
 START_SECONDS = 60
 
@@ -168,10 +167,16 @@ def test_random_arrivals_get_the_bits_of_offline_decoding(running: Running, bund
                 assert list(found.attention.weights) == wanted.attention.ravel().tolist()
 
 
-def children(process: "subprocess.Popen[str]") -> list[int]:
+def children(process_id: int) -> list[int]:
     # Each thread has a list of its own: of those that it has started, or taken over from a thread that has ended.
-    lists = Path(f"/proc/{process.pid}/task").glob("*/children")
+    lists = Path(f"/proc/{process_id}/task").glob("*/children")
     return [int(one) for path in lists for one in path.read_text().split()]
+
+
+def forking(process: "subprocess.Popen[str]") -> tuple[int, list[int]]:
+    """The only process that a server with one model has started, and the workers that this one has forked."""
+    (parent,) = children(process.pid)
+    return parent, children(parent)
 
 
 def is_running(process_id: int) -> bool:
@@ -189,7 +194,7 @@ def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
     requests = [as_request(text, random_options(rng)) for text in texts]
     alone = asyncio.run(ask_at_random_times(running.target, requests, random.Random(1)))
     with server(str(bundle_path), "--workers", "2", "--max-rows", "12") as started:
-        workers = children(started.process)
+        parent, workers = forking(started.process)
         assert len(workers) == 2
         responses = asyncio.run(ask_at_random_times(started.target, requests, random.Random(2)))
         for response, expected in zip(responses, alone, strict=True):
@@ -205,17 +210,57 @@ def test_workers_behind_one_front(running: Running, bundle_path: Path) -> None:
             assert sum(answer.WhichOneof("result") == "response" for answer in batch) == 60
         started.process.send_signal(signal.SIGTERM)
         assert started.process.wait(timeout=30) == 0
-        assert not any(map(is_running, workers))
+        assert not any(map(is_running, (parent, *workers)))
 
 
 def test_a_server_that_is_killed_leaves_no_workers(bundle_path: Path) -> None:
     with server(str(bundle_path), "--workers", "2") as started:
-        workers = children(started.process)
+        parent, workers = forking(started.process)
         started.process.kill()
-        give_up = time.monotonic() + 30
-        while any(is_running(one) for one in workers):
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
+        eventually(lambda: not any(map(is_running, (parent, *workers))))
+
+
+def test_workers_share_the_memory_of_what_is_loaded(bundle_path: Path) -> None:
+    with server(str(bundle_path), "--workers", "3") as started:
+        _, workers = forking(started.process)
+        assert len(workers) == 3
+        for one in workers:
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+            kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
+            assert kilobytes["Private_Dirty"] < kilobytes["Rss"] / 2
+
+
+def test_workers_of_several_threads_load_their_bundle_each(bundle_path: Path) -> None:
+    """A process with threads can't be forked."""
+    with server(str(bundle_path), "--workers", "2", num_threads=4) as started:
+        workers = children(started.process.pid)
+        assert len(workers) == 2
+        assert not any(map(children, workers))
+
+
+@pytest.mark.parametrize("whom", ["a worker", "their parent"])
+def test_forked_workers_that_die_are_forked_again(bundle_path: Path, whom: str) -> None:
+    with (
+        server(str(bundle_path), "--workers", "2", "--log-format", "json") as started,
+        grpc.insecure_channel(started.target) as channel,
+    ):
+        stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+        request = messages.GenerateRequest(text="badge")
+        expected = stub.Generate(request, timeout=60).hypotheses
+        parent, workers = forking(started.process)
+        died = workers[:1] if whom == "a worker" else [parent, *workers]
+        os.kill(died[0], signal.SIGKILL)
+
+        def are_replaced() -> bool:
+            new_parent, found = forking(started.process)
+            return len(found) == 2 and not {new_parent, *found} & set(died)
+
+        eventually(are_replaced)
+        responses = [stub.Generate.future(request, timeout=60) for _ in range(8)]
+        assert all(response.result().hypotheses == expected for response in responses)
+        restarts = 'attendant_engine_restarts_total{"model": "tiny"}'
+        eventually(lambda: started.metrics()[restarts] == (1 if whom == "a worker" else 2))
+        assert '"how": "signal SIGKILL"' in started.log()
 
 
 def test_metrics_over_http(running: Running) -> None:

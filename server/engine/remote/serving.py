@@ -7,6 +7,7 @@ import struct
 import time
 
 from attendant.server.engine.engine import Engine
+from attendant.server.engine.remote.flight_record import FlightRecord
 from attendant.server.engine.remote.frames import Frames, framed
 from attendant.server.engine.remote.messages import Report
 from attendant.server.engine.request import Priority, StepStats
@@ -53,14 +54,18 @@ def inherited(descriptor: int) -> socket.socket:
     return connection
 
 
-def serve_engine(connection: socket.socket, engine: Engine) -> None:
+def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord) -> None:
     """Obeys commands until the other end closes the connection.
 
     One thread does it all: commands are looked for between two steps, and waited for when there is nothing to do.
 
+    Args:
+        record: gets the keys of what is computed.
+
     Raises:
         Exception: whatever a step raised.
     """
+    engine.on_batch = record.note
     frames = Frames()
     poll = select.poll()
     poll.register(connection, select.POLLIN)

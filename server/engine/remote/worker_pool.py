@@ -64,6 +64,7 @@ class WorkerPool:
         on_step: Callable[[StepStats], None],
         shared_rows: SharedRows | None = None,
         on_restart: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts nothing yet.
@@ -77,12 +78,14 @@ class WorkerPool:
             on_step: called in the event loop with each step's stats.
             shared_rows: of all pools in the server; None: this one is alone.
             on_restart: called whenever a worker has died and another one is started.
+            on_stop: called when no more workers will be started.
         """
         self.num_engines, self.max_rows, self.throughput = num_workers, max_rows, ThroughputEstimate()
         self._spawn = spawn
         self._version = version
         self._on_step = on_step
         self._on_restart = on_restart
+        self._on_stop = on_stop
         self._clock = clock
         self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more, self._divide_bulk)
         self._bulk_rows = max_rows
@@ -175,6 +178,7 @@ class WorkerPool:
         self._stopping = True
         for slot in self._slots:
             slot.hang_up()
+        self._on_stop()
         self._dispatcher.clear()
         for task in self._tasks:
             if task is not asyncio.current_task():

@@ -43,7 +43,7 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
         scheduler=OtherScheduler,
     )
     bundle = open_bundle(tiny_bundle_path)
-    engine, ready = loading.load_engine(bundle, config, lambda keys: None)
+    engine, ready = loading.load_engine(bundle, config)
     assert (ready.version, ready.precision) == (bundle.manifest.version, "fp32") and ready.warm_up_seconds > 0
     assert isinstance(engine.scheduler, OtherScheduler)
     assert engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
@@ -64,5 +64,5 @@ def test_by_default_a_bulk_call_takes_half_of_what_a_request_takes(
 ) -> None:
     monkeypatch.setattr(loading, "_request_seconds", lambda *_: 0.5)
     config = parse_config(["b", "--threads", "1"], {})
-    engine, _ = loading.load_engine(open_bundle(tiny_bundle_path), config, lambda keys: None)
+    engine, _ = loading.load_engine(open_bundle(tiny_bundle_path), config)
     assert engine.scheduler.budget.bulk_seconds == 0.25
