@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 import psutil
 
+from attendant.server.bench import host
 from benchmarks import ROOT
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.job import READY
@@ -136,13 +137,13 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> float:
-    """Resident memory of all of them together; what they share counts for each."""
-    return _total(processes, lambda process: process.memory_info().rss)
+    """Resident memory of all of them together, as `attendant bench` counts it."""
+    return _total(processes, lambda process: host.resident_bytes(process.pid))
 
 
 def _total(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], float]) -> float:
     total = 0.0
     for process in processes:
-        with suppress(psutil.Error):  # who has ended counts for nothing
+        with suppress(psutil.Error, OSError):  # who has ended counts for nothing
             total += figure(process)
     return total

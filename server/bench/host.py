@@ -34,16 +34,33 @@ class Served:
     pid: int
 
     def resident_mib(self) -> float:
-        """Memory of the server's process and its workers; 0 where the system has no /proc. What they share counts for
-        each.
-        """
-        parents, pages = {}, {}
+        """Memory of the server's process and all that it has started; 0 where the system has no /proc."""
+        parents = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile
                 parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                pages[int(folder.name)] = int((folder / "statm").read_text().split()[1])
-        own = [pid for pid, parent in parents.items() if self.pid in (pid, parent)]
-        return sum(pages[pid] for pid in own) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        own, found = {self.pid}, 0
+        while len(own) > found:
+            found = len(own)
+            own |= {pid for pid, parent in parents.items() if parent in own}
+        taken = 0
+        for pid in own:
+            with suppress(OSError):
+                taken += resident_bytes(pid)
+        return taken / 2**20
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process. What it shares with processes forked from one counts once for them together; the
+    files that it maps, as ever, for each.
+
+    Raises:
+        OSError: it has ended, or the system has no /proc.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    anonymous = kilobytes.get("Anonymous", 0)
+    return 1024 * (kilobytes.get("Rss", 0) - anonymous + kilobytes.get("Pss_Anon", anonymous))
 
 
 def addresses(said: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ class _Process:
         state = self._state(number)
         if state is None:
             self._process.kill()
-        elif state.status is None:
+        elif state.status is None and self.is_running:
             with suppress(ProcessLookupError):
                 os.kill(state.process, signal.SIGKILL)
 
@@ -70,7 +70,7 @@ class _Process:
             self._control.shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits for its end, which is forced when the time is over."""
+        """Waits for its end, which is forced when the time is over; it can't be asked anything then."""
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -132,7 +132,9 @@ class WorkerGroup:
 
     def start(self) -> WorkerProcess:
         """Starts a worker, which loads the bundle, or is forked from a process that has loaded it."""
-        self._processes = [process for process in self._processes if process.is_running]
+        for process in [process for process in self._processes if not process.is_running]:
+            process.wait(0.0)
+            self._processes.remove(process)
         self._workers = [worker for worker in self._workers if not worker.ending()]
         if not self._processes or not self._processes[-1].forks:
             self._processes.append(_Process(self._config))
@@ -187,9 +189,12 @@ class WorkerProcesses:
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
         """The workers of a bundle, none of them started; `num_models`: that share the threads."""
         threads = threads_each(self._config, num_models)
+        # Graphs on several threads, or on a GPU, leave threads behind when they are loaded: no process to be forked.
         shares = threads == 1 and self._config.provider == "cpu"
         workers = self._config.workers if shares else 1
-        self._groups = [group for group in self._groups if not group.has_ended]
+        for group in [group for group in self._groups if group.has_ended]:
+            group.wait(0.0)
+            self._groups.remove(group)
         group = WorkerGroup(replace(self._config, bundles=(bundle,), threads=threads, workers=workers))
         self._groups.append(group)
         return group
