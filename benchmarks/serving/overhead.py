@@ -44,8 +44,8 @@ def overhead(context: Context) -> Part:
     as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
     service takes for the same requests. No server that stands on it takes less.
 
-    Bounds: how many requests per second these processors could answer if nothing cost processor time but the calls of
-    the graphs, with as many rows, the empty service and the load generator; and the mean latency of 64 clients then.
+    Bound, of unary calls: how many requests per second these processors could answer if nothing cost processor time but
+    the calls of the graphs, with as many rows, the empty service and the load generator.
     """
     loads = {
         "_unary": Load(kind="closed", num_clients=NUM_CLIENTS, seconds=context.visit_seconds),
@@ -57,14 +57,16 @@ def overhead(context: Context) -> Part:
     (rows_of,) = measure([under(server, loads)], num_rounds=1)
     num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
     jobs = {kind: job_of(context, batch_size=number) for kind, number in num_rows.items()}
-    works = {"unary": equal_work, "real": real_work}
+    real_lengths = attendant_server(context, requests=generate_requests(real_work(context)))
     systems = [
         under(server, loads),
         own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, context.visit_seconds),
         under(empty_service(server.requests), short),
-        *(engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=work) for work in works.values()),
+        under(real_lengths, {"_unary": loads["_unary"]}),
+        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"]),
+        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=real_work),
     ]
-    *found, equal, real = measure(systems, context.num_rounds)
+    *found, real_served, equal, real = measure(systems, context.num_rounds)
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
     part = Part(columns=[*columns, "empty service CPU ms"])
     names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
@@ -76,10 +78,10 @@ def overhead(context: Context) -> Part:
         part.rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
         figures = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": least}
         part.figures.update({f"{kind}_{figure}": value for figure, value in figures.items()})
-    around = found[0].median("generator_ms_unary") + part.figures["unary_empty_ms"]
-    for kind, graphs in zip(works, (equal, real), strict=True):
-        speed = 1e3 * available_cpus() / (graphs.median("graphs_ms") + around)
-        part.figures.update({f"{kind}_bound_speed": speed, f"{kind}_bound_ms": 1e3 * NUM_CLIENTS / speed})
+    part.figures["real_speed"] = real_served.median("speed_unary")
+    for kind, graphs, served in (("unary", equal, found[0]), ("real", real, real_served)):
+        cpu = graphs.median("graphs_ms") + part.figures["unary_empty_ms"] + served.median("generator_ms_unary")
+        part.figures[f"{kind}_bound_speed"] = 1e3 * available_cpus() / cpu
     return part
 
 
