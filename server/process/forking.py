@@ -1,8 +1,9 @@
 """One process loads a bundle, and forks the workers that decode it: they share what it has loaded.
 
 The weights stand in memory once, however many workers there are, and so they do in the processor's last cache: with
-weights of their own, two workers read them from memory where one would find them in the cache. Only a process without
-other threads can be forked, so this is for workers with one thread each.
+weights of their own, two workers read them from memory where one would find them in the cache. Only the thread that
+forks lives on in the new process, and ONNX Runtime would wait for its others for ever: so this is for workers with one
+thread each, for which it starts none.
 
 The server asks for each worker on the control socket, with the descriptors of what the worker is given; it is told of
 each worker's process, and how that has ended.

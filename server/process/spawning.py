@@ -189,7 +189,7 @@ class WorkerProcesses:
     def group(self, bundle: Path, num_models: int) -> WorkerGroup:
         """The workers of a bundle, none of them started; `num_models`: that share the threads."""
         threads = threads_each(self._config, num_models)
-        # Graphs on several threads, or on a GPU, leave threads behind when they are loaded: no process to be forked.
+        # Loading starts the threads of several, and those of a GPU; a forked process would not have them.
         shares = threads == 1 and self._config.provider == "cpu"
         workers = self._config.workers if shares else 1
         for group in [group for group in self._groups if group.has_ended]:
