@@ -84,7 +84,7 @@ def command(*arguments: str, program: str = "server") -> tuple[list[str], dict[s
     return [sys.executable, "-m", program, *arguments], environment
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
     """Waits until something holds."""
     give_up = time.monotonic() + seconds
     while not holds():

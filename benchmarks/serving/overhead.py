@@ -16,7 +16,6 @@ from benchmarks.serving.loops import MAX_ROUNDS
 from benchmarks.serving.payloads import equal_work, generate_requests, real_work
 from benchmarks.serving.servers import attendant_server, empty_service, load_generator, mean_of, running, under
 
-NUM_CLIENTS = 64
 BULK_IN_FLIGHT = 2048
 ECHO_PART = 4
 """Nothing is decoded: a visit to the empty service is shorter by this factor."""
@@ -48,7 +47,7 @@ def overhead(context: Context) -> Part:
     the calls of the graphs, with as many rows, the empty service and the load generator.
     """
     loads = {
-        "_unary": Load(kind="closed", num_clients=NUM_CLIENTS, seconds=context.visit_seconds),
+        "_unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
         "_list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
         "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
+from tests import server_process
 from tests.repositories import put_policy, put_version
-from tests.server_process import Running, eventually, server
+from tests.server_process import Running, server
 
+PATIENCE_SECONDS = 120
 MAX_ROWS = 8
+
+eventually = partial(server_process.eventually, seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
