@@ -96,5 +96,6 @@ def engine_requests(sources: Sources, num_steps: Iterable[int], beam_size: int =
 
 def fill(engine: Engine, requests: Iterator[EngineRequest], number: int) -> None:
     """Submits so many that this number runs or waits."""
-    while engine.scheduler.num_running + engine.scheduler.num_waiting(Priority.INTERACTIVE) < number:
+    scheduler, priority = engine.scheduler, Priority.INTERACTIVE
+    while scheduler.num_running(priority) + scheduler.num_waiting(priority) < number:
         engine.submit(next(requests))

@@ -20,7 +20,7 @@ class RequestLevelScheduler(Scheduler):
         super().__init__(replace(budget, bulk_seconds=None))
 
     def admit(self, priority: Priority) -> list[EngineRequest]:
-        return [] if self.num_running else super().admit(priority)
+        return [] if self.num_running(priority) else super().admit(priority)
 
 
 if __name__ == "__main__":

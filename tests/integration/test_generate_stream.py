@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from attendant.runtime.decoding.hypothesis import Progress
+from attendant.server.engine.remote.outbox import PROGRESS_SECONDS
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import Stalled
@@ -45,6 +46,7 @@ async def test_tokens_come_as_they_are_decoded_and_the_answer_last() -> None:
         events = aiter(server.stub.GenerateStream(request))
         tokens = []
         for _ in range(19):
+            await asyncio.sleep(2 * PROGRESS_SECONDS)  # steps so slow that their tokens are not held
             stepper.let_one_pass()
             delta = (await anext(events)).delta
             assert len(delta.tokens) == 1 and delta.text == (" " if tokens else "") + delta.tokens[0]

@@ -113,9 +113,8 @@ class Scheduler:
     def num_waiting(self, priority: Priority) -> int:
         return self._queues[priority].num_waiting
 
-    @property
-    def num_running(self) -> int:
-        return sum([queue.num_running for queue in self._queues.values()])
+    def num_running(self, priority: Priority) -> int:
+        return self._queues[priority].num_running
 
     @property
     def has_work(self) -> bool:

@@ -10,10 +10,11 @@ from attendant.server.engine.engine import Engine
 from attendant.server.engine.remote.flight_record import FlightRecord
 from attendant.server.engine.remote.frames import Frames, framed
 from attendant.server.engine.remote.messages import Report
+from attendant.server.engine.remote.outbox import Outbox
 from attendant.server.engine.request import Priority, StepStats
 
 REPORT_SECONDS = 0.05
-"""How old a step's stats may become before they are sent without an outcome."""
+"""How old a step's stats may become before they are sent."""
 
 RECEIVED_BYTES = 1 << 16
 
@@ -69,6 +70,7 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
     frames = Frames()
     poll = select.poll()
     poll.register(connection, select.POLLIN)
+    outbox = Outbox()
     stats: list[StepStats] = []
     reported = time.monotonic()
     while True:
@@ -85,11 +87,15 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
                     engine.scheduler.bulk_rows = commands.bulk_rows
         if not engine.has_work:
             continue
+        began = time.monotonic()
         result = engine.step()
         stats.append(result.stats)
         now = time.monotonic()
-        if result.outcomes or result.progress or not engine.has_work or now - reported > REPORT_SECONDS:
+        outbox.add(result, now)
+        # The next round will take about as long as this one.
+        is_due = outbox.is_due(engine.scheduler.num_running(result.stats.priority), now, now - began)
+        if is_due or not engine.has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
-            report = Report(result.outcomes, result.progress, stats, waiting, engine.num_rows)
+            report = Report(*outbox.take(), stats, waiting, engine.num_rows)
             connection.sendall(framed(report))
             stats, reported = [], now

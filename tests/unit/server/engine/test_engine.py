@@ -104,7 +104,7 @@ def test_another_admission_policy() -> None:
 
     class RequestLevel(Scheduler):
         def admit(self, priority: Priority) -> list[EngineRequest]:
-            return [] if self.num_running else super().admit(priority)
+            return [] if self.num_running(priority) else super().admit(priority)
 
     desk = Desk(max_rows=2, scheduler=RequestLevel)
     for key, length in enumerate((2, 1, 1)):
