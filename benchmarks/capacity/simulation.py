@@ -2,7 +2,7 @@
 
 The server's process goes before its workers, as it does in earnest (os.nice). What decides in the real server decides
 here: `Dispatcher` gives requests to workers, each worker's `Scheduler` admits them, `alike` parts those that are
-encoded together. Only time is simulated, by measured costs.
+encoded together, `Outbox` says when answers leave. Only time is simulated, by measured costs.
 """
 
 import itertools
@@ -19,7 +19,8 @@ from attendant.runtime.stepper import padded_width
 from attendant.server.bench.load import Load
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.remote.dispatch import Dispatcher, Given
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.remote.outbox import Outbox
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, RequestStats, Result
 from benchmarks.capacity.costs import Costs, between
 
 Events = Generator[simpy.Event, Any, None]
@@ -160,6 +161,8 @@ class SimulatedServer:
         setting = self._setting
         scheduler = Scheduler(Budget(max_rows=setting.max_rows, max_source_positions=MAX_SOURCE_POSITIONS))
         running: dict[int, EngineRequest] = {}
+        held: dict[int, EngineRequest] = {}
+        outbox = Outbox()
         while True:
             if not scheduler.has_work and not self._inboxes[number]:
                 self._wakers[number] = self._env.event()
@@ -171,13 +174,22 @@ class SimulatedServer:
             running |= {request.key: request for request in admitted}
             ended = self._advance(running)
             seconds = self._round_seconds(running, admitted, ended)
+            began = self._env.now
             yield from self._processors.work(seconds, is_worker=True)
             for request in ended:
-                del running[request.key]
+                held[request.key] = running.pop(request.key)
                 scheduler.remove(request.key)
-                self._answers.pop(request.key).succeed()
-            if ended:
-                self._send(self._dispatcher.ended(number, ended))
+            now = self._env.now
+            outbox.add(_outcomes(ended, now), [], now)
+            if outbox.is_due(len(running), now, now - began) or not scheduler.has_work:
+                self._tell(number, [held.pop(key) for key, _ in outbox.take()[0]])
+
+    def _tell(self, number: int, ended: list[EngineRequest]) -> None:
+        """A worker's report has come."""
+        for request in ended:
+            self._answers.pop(request.key).succeed()
+        if ended:
+            self._send(self._dispatcher.ended(number, ended))
 
     def _advance(self, running: dict[int, EngineRequest]) -> list[EngineRequest]:
         """Everybody has a step less to go; who has none ends with this round."""
@@ -202,6 +214,13 @@ class SimulatedServer:
         changes = bool(ended and len(ended) < len(running)) + bool(admitted and len(admitted) < len(running))
         seconds += changes * costs.change.at(num_rows, width)
         return self._beside_step + self._slowdown * seconds
+
+
+def _outcomes(ended: Sequence[EngineRequest], now: float) -> Outcomes:
+    """Of requests that have ended, with as much of them as an outbox looks at."""
+    totals = [now - request.submitted for request in ended]
+    results = [Result((), RequestStats(0.0, 0.0, total, total, total, 1, 1.0, 0.0)) for total in totals]
+    return [(request.key, result) for request, result in zip(ended, results, strict=True)]
 
 
 def simulate(costs: Costs, setting: Setting, lengths: Lengths, load: Load, *, warm_up: float = 0.0) -> Simulated:

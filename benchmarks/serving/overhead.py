@@ -115,8 +115,9 @@ def request_time(context: Context) -> Part:
     """Where a request's time goes.
 
     Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
-    above attendant_request_seconds. The server's process: what that is above the engine's parts. A request that has
-    rows waits for all that its engine does, so that time is parted as the engine's whole time is.
+    above attendant_request_seconds. The server's process: what that is above the engine's parts, among it the time for
+    which a worker holds an answer. A request that has rows waits for all that its engine does, so that time is parted
+    as the engine's whole time is.
     """
     loads = {
         "1 client": (equal_work, 1),

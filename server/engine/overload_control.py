@@ -225,9 +225,9 @@ class OverloadControl:
         request = accepted.request
         self._count(request.priority, request.client, -1, -request.max_rows)
         if isinstance(outcome, Result):
-            stats = outcome.stats
-            self._lengths.note(len(request.source_ids), request.options, stats.steps)
-            self._learn(accepted, stats.total, stats.steps, late=False)
+            self._lengths.note(len(request.source_ids), request.options, outcome.stats.steps)
+            # And not the engine's own time: outcomes are held for a moment, and many are not delivered at once.
+            self._learn(accepted, now - request.submitted, outcome.stats.steps, late=False)
         # Callers may notice their deadline before the engine does: they have gone then.
         elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
             outcome is None and request.deadline is not None and deadlines.has_passed(request.deadline - now)

@@ -5,9 +5,10 @@ And callers who are answered together ask again together: their next requests ar
 """
 
 import math
+from collections.abc import Iterable
 
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.server.engine.request import Outcomes, Result, StepResult
+from attendant.server.engine.request import Outcomes, Result
 
 HELD_PART = 0.2
 """Of the time that a request has taken: its outcome is held no longer, the round that is next included."""
@@ -27,14 +28,14 @@ class Outbox:
         self._progress: dict[int, Progress] = {}
         self._send_by = math.inf
 
-    def add(self, result: StepResult, now: float) -> None:
+    def add(self, outcomes: Outcomes, progress: Iterable[tuple[int, Progress]], now: float) -> None:
         """Takes what a step has ended, and how far it has come with those that stream."""
-        for key, progress in result.progress:
+        for key, more in progress:
             held = self._progress.get(key)
-            self._progress[key] = progress if held is None else _joined(held, progress)
-            self._send_by = min(self._send_by, now + (PROGRESS_SECONDS if progress.first else 0.0))
-        self._outcomes += result.outcomes
-        for _, outcome in result.outcomes:
+            self._progress[key] = more if held is None else _joined(held, more)
+            self._send_by = min(self._send_by, now + (PROGRESS_SECONDS if more.first else 0.0))
+        self._outcomes += outcomes
+        for _, outcome in outcomes:
             # Nothing of an error's kind follows that it could wait for.
             patience = HELD_PART * outcome.stats.total if isinstance(outcome, Result) else 0.0
             self._send_by = min(self._send_by, now + patience)

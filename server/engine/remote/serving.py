@@ -91,7 +91,7 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
         result = engine.step()
         stats.append(result.stats)
         now = time.monotonic()
-        outbox.add(result, now)
+        outbox.add(result.outcomes, result.progress, now)
         # The next round will take about as long as this one.
         is_due = outbox.is_due(engine.scheduler.num_running(result.stats.priority), now, now - began)
         if is_due or not engine.has_work or now - reported > REPORT_SECONDS:

@@ -202,7 +202,7 @@ def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
 def test_what_answers_take_corrects_what_is_expected() -> None:
     harness = Harness()
     for _ in range(1000):
-        harness.control.ended(harness.accept(), result(0.3), 1.0)
+        harness.control.ended(harness.accept(), result(0.25), 0.3)  # delivered later than it was ready
     assert harness.accept().expected_seconds == pytest.approx(0.3, rel=0.01)
     assert harness.predictions[-1] == Prediction(pytest.approx(0.3, rel=0.01), 0.3, 10, 10, False)
 
@@ -228,7 +228,7 @@ def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() ->
 def test_lengths_are_learned() -> None:
     harness, free = Harness(), DecodingOptions(max_length=100)
     assert harness.accept(options=free).request.expected_steps == 3
-    harness.control.ended(harness.accept(options=free), result(0.3, steps=20), 1.0)
+    harness.control.ended(harness.accept(options=free), result(0.3, steps=20), 0.3)
     assert harness.accept(options=free).request.expected_steps == 20
 
 

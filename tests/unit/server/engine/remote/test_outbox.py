@@ -8,22 +8,10 @@ from hypothesis import strategies as st
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.remote.outbox import HELD_PART, MIN_PART, PROGRESS_SECONDS, Outbox
-from attendant.server.engine.request import (
-    Outcome,
-    Priority,
-    RequestStats,
-    Result,
-    StepResult,
-    StepStats,
-)
+from attendant.server.engine.request import RequestStats, Result
 from attendant.server.errors import Cancelled
 
-STATS = StepStats(Priority.INTERACTIVE, 1, 0, 0, 1, 1, {})
 MANY = 1000
-
-
-def ended(*outcomes: tuple[int, Outcome]) -> StepResult:
-    return StepResult(STATS, list(outcomes), [])
 
 
 def result(total: float) -> Result:
@@ -37,13 +25,13 @@ def keys(outbox: Outbox) -> list[int]:
 def test_nothing_is_never_due() -> None:
     outbox = Outbox()
     assert not outbox.is_due(0, 1e9, 0.0)
-    outbox.add(ended(), now=0.0)
+    outbox.add([], [], now=0.0)
     assert not outbox.is_due(0, 1e9, 0.0)
 
 
 def test_one_of_few_leaves_at_once() -> None:
     outbox = Outbox()
-    outbox.add(ended((0, result(1.0))), now=10.0)
+    outbox.add([(0, result(1.0))], [], now=10.0)
     assert outbox.is_due(MIN_PART, 10.0, 0.0)
     assert not outbox.is_due(MIN_PART + 1, 10.0, 0.0)
 
@@ -51,7 +39,7 @@ def test_one_of_few_leaves_at_once() -> None:
 def test_held_until_others_have_ended() -> None:
     outbox = Outbox()
     for key in range(3):
-        outbox.add(ended((key, result(1.0))), now=10.0)
+        outbox.add([(key, result(1.0))], [], now=10.0)
         assert outbox.is_due(9, 10.0, 0.0) == (key == 2)
     assert keys(outbox) == [0, 1, 2], "in the order in which they ended"
     assert not outbox.is_due(0, 1e9, 0.0) and outbox.take() == ([], [])
@@ -59,19 +47,19 @@ def test_held_until_others_have_ended() -> None:
 
 def test_no_longer_than_a_part_of_the_time_that_the_quickest_has_taken() -> None:
     outbox = Outbox()
-    outbox.add(ended((0, result(4.0))), now=10.0)
-    outbox.add(ended((1, result(1.0))), now=10.0)
+    outbox.add([(0, result(4.0))], [], now=10.0)
+    outbox.add([(1, result(1.0))], [], now=10.0)
     assert not outbox.is_due(MANY, 10.0 + 0.99 * HELD_PART, 0.0)
     assert outbox.is_due(MANY, 10.0 + 1.01 * HELD_PART, 0.0)
     assert outbox.is_due(MANY, 10.0 + 0.5 * HELD_PART, 0.6 * HELD_PART), "the next round ends too late"
     outbox.take()
-    outbox.add(ended((2, result(4.0))), now=20.0)
+    outbox.add([(2, result(4.0))], [], now=20.0)
     assert not outbox.is_due(MANY, 20.0 + 1.01 * HELD_PART, 0.0), "what was sent hurries nobody"
 
 
 def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
     outbox = Outbox()
-    outbox.add(ended((0, result(1.0)), (1, Cancelled())), now=10.0)
+    outbox.add([(0, result(1.0)), (1, Cancelled())], [], now=10.0)
     assert outbox.is_due(MANY, 10.0, 0.0)
     assert keys(outbox) == [0, 1]
 
@@ -80,7 +68,7 @@ def test_progress_is_held_for_a_moment_and_told_once() -> None:
     outbox = Outbox()
     steps: Sequence[tuple[int, Progress]] = [(7, Progress(1, (5,))), (8, Progress(3, (6,))), (7, Progress(2, (4, 3)))]
     for key, progress in steps:
-        outbox.add(StepResult(STATS, [], [(key, progress)]), now=10.0)
+        outbox.add([], [(key, progress)], now=10.0)
     assert not outbox.is_due(1, 10.0, 0.0), "however few run: nobody waits for a place"
     assert not outbox.is_due(1, 10.0 + 0.99 * PROGRESS_SECONDS, 0.0)
     assert outbox.is_due(MANY, 10.0 + 1.01 * PROGRESS_SECONDS, 0.0)
@@ -91,15 +79,15 @@ def test_progress_is_held_for_a_moment_and_told_once() -> None:
 def test_progress_leaves_with_outcomes() -> None:
     """The engine tells of no progress in the step that ends a request: what is held came before its outcome."""
     outbox = Outbox()
-    outbox.add(StepResult(STATS, [], [(7, Progress(1, (5,)))]), now=10.0)
-    outbox.add(ended((7, result(1.0))), now=10.001)
+    outbox.add([], [(7, Progress(1, (5,)))], now=10.0)
+    outbox.add([(7, result(1.0))], [], now=10.001)
     assert outbox.is_due(1, 10.001, 0.0)
     assert outbox.take() == ([(7, result(1.0))], [(7, Progress(1, (5,)))])
 
 
 def test_a_first_token_is_not_held() -> None:
     outbox = Outbox()
-    outbox.add(StepResult(STATS, [], [(7, Progress(0, (5,)))]), now=10.0)
+    outbox.add([], [(7, Progress(0, (5,)))], now=10.0)
     assert outbox.is_due(MANY, 10.0, 0.0)
 
 
@@ -109,7 +97,7 @@ def test_everything_leaves_once_and_in_time(steps: list[list[float]], num_runnin
     sent: list[int] = []
     send_by: list[float] = []
     for now, totals in enumerate(steps):
-        outbox.add(ended(*((len(send_by) + place, result(total)) for place, total in enumerate(totals))), float(now))
+        outbox.add([(len(send_by) + place, result(total)) for place, total in enumerate(totals)], [], float(now))
         send_by += [now + HELD_PART * total for total in totals]
         if outbox.is_due(num_running, float(now), 0.0):
             sent += keys(outbox)
