@@ -20,7 +20,7 @@ from attendant.server.bench.load import Load
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.remote.dispatch import Dispatcher, Given
 from attendant.server.engine.remote.outbox import Outbox
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority, RequestStats, Result
+from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result
 from benchmarks.capacity.costs import Costs, between
 
 Events = Generator[simpy.Event, Any, None]
@@ -180,7 +180,7 @@ class SimulatedServer:
                 held[request.key] = running.pop(request.key)
                 scheduler.remove(request.key)
             now = self._env.now
-            outbox.add(_outcomes(ended, now), [], now)
+            outbox.add([(request.key, _result(now - request.submitted)) for request in ended], [], now)
             if outbox.is_due(len(running), now, now - began) or not scheduler.has_work:
                 self._tell(number, [held.pop(key) for key, _ in outbox.take()[0]])
 
@@ -216,11 +216,9 @@ class SimulatedServer:
         return self._beside_step + self._slowdown * seconds
 
 
-def _outcomes(ended: Sequence[EngineRequest], now: float) -> Outcomes:
-    """Of requests that have ended, with as much of them as an outbox looks at."""
-    totals = [now - request.submitted for request in ended]
-    results = [Result((), RequestStats(0.0, 0.0, total, total, total, 1, 1.0, 0.0)) for total in totals]
-    return [(request.key, result) for request, result in zip(ended, results, strict=True)]
+def _result(total: float) -> Result:
+    """Of a request that took so many seconds, with as much of it as an outbox looks at."""
+    return Result((), RequestStats(0.0, 0.0, total, total, total, 1, 1.0, 0.0))
 
 
 def simulate(costs: Costs, setting: Setting, lengths: Lengths, load: Load, *, warm_up: float = 0.0) -> Simulated:

@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine.remote.outbox import HELD_PART, MIN_PART, PROGRESS_SECONDS, Outbox
-from attendant.server.engine.request import RequestStats, Result
 from attendant.server.errors import Cancelled
+from tests.unit.server.engine.test_overload_control import result
 
 MANY = 1000
-
-
-def result(total: float) -> Result:
-    return Result((), RequestStats(0.0, 0.0, total, total, total, 1, 1.0, 0.0))
 
 
 def keys(outbox: Outbox) -> list[int]:
