@@ -113,6 +113,13 @@ def test_the_same_weights_give_the_same_bytes_and_name_no_place_on_this_machine(
         assert not one.model.graph.value_info
 
 
+def test_a_step_looks_rows_up_without_computing_sizes() -> None:
+    """Each node takes as long as a row of a small product: where rows query is one Gather, and needs no shape."""
+    nodes = trace_graphs(tiny_model()).decoder_step.model.graph.node
+    readers = {name: [node.op_type for node in nodes if name in node.input] for name in ("source_rows", "row_slots")}
+    assert readers == {"source_rows": ["Gather"], "row_slots": ["Gather", "Gather"]}
+
+
 def test_tracing_leaves_the_model_as_it_was() -> None:
     model = tiny_model().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attendant.training.kernels.cells import STATE_NAMES, CellState
 from attendant.training.kernels.mixture import Copies
@@ -308,13 +309,14 @@ class Decoder(nn.Module):
     ) -> _Attended:
         """What states [R, H] attend to; a source's rows query it together."""
         assert self.attention is not None and source_rows is not None and row_slots is not None
-        num_sources, width = source_rows.shape
+        width = source_rows.shape[1]
 
+        # Rows are looked up as embeddings are, which is one node of a graph, and needs no sizes of it.
         def grid(values: Tensor) -> Tensor:
-            return values.index_select(0, source_rows.flatten()).view(num_sources, width, values.shape[-1])
+            return F.embedding(source_rows, values)
 
         def ungrid(values: Tensor) -> Tensor:
-            return values.flatten(0, 1).index_select(0, row_slots)
+            return F.embedding(row_slots, values.reshape(-1, values.shape[-1]))
 
         query = grid(self.attention.query(hidden))
         contexts, weights, coverage = self.attention(query, source, None if coverage is None else grid(coverage))

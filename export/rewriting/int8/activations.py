@@ -130,7 +130,12 @@ class Activations:
     def side_by_side(self, parts: Sequence[Codes]) -> Codes:
         """Parts of fixed steps as one value, each in its own steps."""
         assert all(part.row_scale is None for part in parts), "what has a scale of its own stands alone"
-        joined = self._editor.add("Concat", [part.value for part in parts], axis=-1)
+        values: list[ir.Value] = []
+        for part in parts:
+            # Of what was joined before, the parts: a node less to run.
+            whole = made_by(part.value, "Concat")
+            values += [part.value] if whole is None or whole.attributes.get_int("axis", None) != -1 else given(whole)
+        joined = self._editor.add("Concat", values, axis=-1)
         return Codes(joined, np.concatenate([part.steps for part in parts]))
 
     def _moved(self, value: ir.Value) -> Codes | None:

@@ -71,6 +71,7 @@ def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
     assert operators(model).count("MatMulIntegerToFloat") == 1
     assert "Gemm" not in operators(model)
     assert "ReduceMax" not in operators(model)
+    assert operators(model).count("Concat") == 1, "embedding, tanh x and tanh h are joined at once"
     assert all("fixed steps" in said for said in arithmetic.values())
     assert len(arithmetic) == 2
     inputs = {
