@@ -382,3 +382,10 @@ async def test_grpc_metrics_of_a_stream_that_the_client_ends() -> None:
         await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="CANCELLED", **rpc) == 1)
         assert server.sample("grpc_server_started_total", **rpc) == 1
         assert server.sample("grpc_server_handling_seconds_count", **rpc) == 1
+
+
+async def test_a_call_costs_no_more_for_the_methods_that_there_are() -> None:
+    """gRPC waits for the next call of each registered method apart, and goes through all of them at each call."""
+    async with served(fake_stepper()):
+        coroutines = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+        assert len([name for name in coroutines if name.startswith("AioServer._request")]) == 1, coroutines
