@@ -10,7 +10,6 @@ of theirs is one call into the model, no longer than an interactive request may 
 import math
 from dataclasses import dataclass
 
-from attendant.server.engine.averaging import averaged
 from attendant.server.engine.queueing.batch_budget import BatchBudget
 from attendant.server.engine.queueing.fair_share import FairShare
 from attendant.server.engine.queueing.priority_queue import PriorityQueue
@@ -36,18 +35,12 @@ HEAVY_PATIENCE = 4
 MIN_FREE_PART = 4
 """Bulk requests join when 1/4 of their rows is free: encoding several together costs less than one by one."""
 
-MIN_NEWCOMERS_PART, MAX_STEPS_TO_FILL = 3, 12
-"""Other requests join at once if they are at least 1/3 of those that run. Otherwise they wait to fill a batch, for so
-many steps at most: encoding four together takes 2.4 times as long as encoding one, and holds up those that run once."""
+MIN_NEWCOMERS_PART = 8
+"""Other requests join at once if they are at least 1/8 of those that run. Otherwise they wait to fill a batch:
+encoding four together takes 2.4 times as long as encoding one."""
 
-MIN_HURRIED_PART, MAX_HURRIED_STEPS = 8, 4
-"""The same where one of them streams, so that its first token is awaited, or has little time until it must begin."""
-
-HURRY = 2
-"""Little time is less than so many times what waiting to fill a batch may take."""
-
-ROUND_WEIGHT = 0.1
-"""Of the newest round in the average of how long one takes."""
+MAX_STEPS_TO_FILL = 4
+"""Steps that they wait to fill a batch, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,36 +82,13 @@ class _LimitedQueue:
         self.limits = _CallLimits(call_seconds) if call_seconds < math.inf else None
         # Rounds for which its requests have waited to fill a batch.
         self.num_waited = 0
-        self._round_seconds: float | None = None
-        # Those that are in a hurry: all that wait, and some that did.
-        self._hurried: set[int] = set()
-
-    def add(self, request: EngineRequest) -> None:
-        """Puts a request at the end of its client's."""
-        self.queue.add(request)
-        if request.streams or self._has_little_time(request):
-            self._hurried.add(request.key)
-
-    def note_round(self, seconds: float) -> None:
-        """A round took so long."""
-        self._round_seconds = averaged(self._round_seconds, seconds, ROUND_WEIGHT)
 
     def waits_to_fill_a_batch(self) -> bool:
         """Whether waiting requests do so for one more step, so that more are encoded and join at once."""
-        if self._hurried:
-            self._hurried = {key for key in self._hurried if key in self.queue.waiting}
-        min_part, max_steps = MIN_NEWCOMERS_PART, MAX_STEPS_TO_FILL
-        if self._hurried:
-            min_part, max_steps = MIN_HURRIED_PART, MAX_HURRIED_STEPS
-        few = 0 < self.queue.num_waiting * min_part < self.queue.num_running
-        waits = few and self.num_waited < max_steps
+        few = 0 < self.queue.num_waiting * MIN_NEWCOMERS_PART < self.queue.num_running
+        waits = few and self.num_waited < MAX_STEPS_TO_FILL
         self.num_waited = self.num_waited + 1 if waits else 0
         return waits
-
-    def _has_little_time(self, request: EngineRequest) -> bool:
-        if request.start_by is None or self._round_seconds is None:
-            return False
-        return request.start_by - request.submitted < HURRY * MAX_STEPS_TO_FILL * self._round_seconds
 
 
 class Scheduler:
@@ -154,7 +124,7 @@ class Scheduler:
         """Puts a request at the end of its client's. Its key must be new, its rows no more than the budget has."""
         assert request.max_rows <= self.budget.max_rows, "a request that can never run was accepted"
         assert not self._has(request.key)
-        self._limited[request.priority].add(request)
+        self._queues[request.priority].add(request)
         if request.deadline is not None:
             num_requests = sum([queue.num_waiting + queue.num_running for queue in self._queues.values()])
             self._deadlines.add(request.deadline, request.key, num_requests)
@@ -185,7 +155,6 @@ class Scheduler:
         """A priority's round took so long; called before what ended in it is removed."""
         interactive, heavy, bulk = self._queues.values()
         is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
-        self._limited[priority].note_round(seconds)
         self._alone_seconds = self._alone_seconds + seconds if is_bulk and not others else 0.0
         self._bulk_share.note(seconds, first=not is_bulk, contended=bool(bulk) and others, share=BULK_SHARE)
         if not is_bulk:

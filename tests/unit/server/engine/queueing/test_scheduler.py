@@ -1,9 +1,7 @@
 """Priorities, deadlines, and the two queues together; admission itself is in test_priority_queue.py."""
 
-import itertools
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +11,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.queueing.scheduler import (
     BULK_SHARE,
     HEAVY_PART,
-    HURRY,
-    MAX_HURRIED_STEPS,
     MAX_STEPS_TO_FILL,
-    MIN_HURRIED_PART,
     MIN_NEWCOMERS_PART,
     Budget,
     Scheduler,
@@ -35,7 +30,6 @@ def request(
     deadline: float | None = None,
     client: str = "",
     start_by: float | None = None,
-    streams: bool = False,
 ) -> EngineRequest:
     return EngineRequest(
         key=key,
@@ -46,7 +40,6 @@ def request(
         priority=priority,
         client=client,
         start_by=start_by,
-        streams=streams,
     )
 
 
@@ -80,14 +73,6 @@ def running(num_running: int) -> Scheduler:
     return queue
 
 
-def steps_waited(**options: Any) -> int:
-    """For how many steps a newcomer with these options waits beside many. A round takes a second."""
-    queue = running(4 * MIN_HURRIED_PART)
-    queue.note_round(INTERACTIVE, 1.0)
-    queue.add(request(101, **options))
-    return next(number for number in itertools.count() if queue.admit(INTERACTIVE))
-
-
 def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
     queue = running(4 * MIN_NEWCOMERS_PART)
     for key in (101, 102, 103):
@@ -104,26 +89,6 @@ def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
         for _ in range(MAX_STEPS_TO_FILL):
             assert queue.admit(INTERACTIVE) == []
         assert keys(queue.admit(INTERACTIVE)) == [first]
-
-
-def test_one_that_streams_waits_less() -> None:
-    assert steps_waited(streams=False) == MAX_STEPS_TO_FILL
-    assert steps_waited(streams=True) == MAX_HURRIED_STEPS
-
-
-def test_one_that_must_begin_soon_waits_less() -> None:
-    assert steps_waited(start_by=HURRY * MAX_STEPS_TO_FILL + 0.5) == MAX_STEPS_TO_FILL
-    assert steps_waited(start_by=HURRY * MAX_STEPS_TO_FILL - 0.5) == MAX_HURRIED_STEPS
-
-
-def test_whoever_was_in_a_hurry_hurries_nobody_when_gone() -> None:
-    queue = running(4 * MIN_HURRIED_PART)
-    queue.add(request(101, streams=True))
-    assert queue.admit(INTERACTIVE) == []
-    queue.remove(101)
-    queue.add(request(102))
-    for _ in range(MAX_HURRIED_STEPS + 1):
-        assert queue.admit(INTERACTIVE) == []
 
 
 def test_a_newcomer_beside_few_joins_at_once() -> None:
