@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.observability.metrics import Metrics
@@ -98,7 +98,9 @@ def grpc_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, by_path)
     if has_reflection:
         services = SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME
-        reflection.enable_server_reflection(services, by_path)
+        # Not `enable_server_reflection`: it tells by the server's class that the servicer must be an asynchronous one.
+        servicer = reflection.aio.ReflectionServicer(services)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, by_path)  # type: ignore[no-untyped-call]
     return server
 
 
