@@ -242,9 +242,11 @@ class OverloadControl:
         priority = Priority.HEAVY if is_heavy else Priority.INTERACTIVE
         # Of a list too large for the rows that are free, a part waits: the last one for all others of that part.
         num_free = max(0, engines.num_engines * engines.max_rows - self._rows[priority])
-        waiting_share = max(0.0, 1.0 - num_free / work.num_rows)
-        num_before = max(0.0, len(work.steps) * waiting_share - 1)
-        work_before = max(0.0, work.total * waiting_share - work.of_last)
+        num_before = work_before = 0.0
+        if num_free < work.num_rows:
+            waiting_share = 1.0 - num_free / work.num_rows
+            num_before = max(0.0, len(work.steps) * waiting_share - 1)
+            work_before = max(0.0, work.total * waiting_share - work.of_last)
         ahead = engines.ahead(priority, client, work_before + work.of_last)
         waiting = engines.throughput.seconds(
             ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows

@@ -9,15 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 
 from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.bundle.tokenizer import UNK_ID
@@ -28,6 +20,7 @@ from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.overload_control import Prediction
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.runner import EngineRunner
+from attendant.server.observability.instruments import Counter, Histogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -103,8 +96,6 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        # `*_created`, a series more for each of ours, is not among the names that we promise. A switch of the process.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         histogram = partial(Histogram, namespace="attendant", registry=registry)

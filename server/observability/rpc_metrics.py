@@ -2,16 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Any
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from attendant.server import deadlines
 from attendant.server.interceptors import wrapped
+from attendant.server.observability.instruments import Counter, Histogram
 from attendant.server.observability.metrics import REQUEST_BUCKETS
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -30,7 +30,12 @@ class GrpcMetrics(grpc.aio.ServerInterceptor):
         self.received = counter("msg_received", "Messages received.", LABELS)
         self.sent = counter("msg_sent", "Messages sent.", LABELS)
         self.seconds = Histogram(
-            "grpc_server_handling_seconds", "Duration of RPCs.", LABELS, registry=registry, buckets=REQUEST_BUCKETS
+            "handling_seconds",
+            "Duration of RPCs.",
+            LABELS,
+            namespace="grpc_server",
+            registry=registry,
+            buckets=REQUEST_BUCKETS,
         )
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -58,7 +63,7 @@ class _MeasuredRpc:
 
     async def answer(self, request: Any, context: Any) -> Any:
         """Handles a call that has one request and one response."""
-        with self._watching(context):
+        with _Watching(self, context):
             self._received.inc()
             response = await self._behaviour(request, context)
             self._sent.inc()
@@ -66,7 +71,7 @@ class _MeasuredRpc:
 
     async def stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Handles a call that has any number of responses."""
-        with self._watching(context):
+        with _Watching(self, context):
             answer = self._behaviour(self._incoming(request), context)
             if hasattr(answer, "__aiter__"):
                 async for response in answer:
@@ -87,23 +92,35 @@ class _MeasuredRpc:
             self._received.inc()
             yield message
 
-    @contextmanager
-    def _watching(self, context: Any) -> Iterator[None]:
-        began = time.monotonic()
+    def begin(self) -> None:
+        """A call has come."""
         self._started.inc()
-        failed_as = "OK"
-        try:
-            yield
-        except (asyncio.CancelledError, GeneratorExit):
-            failed_as = deadlines.cancellation_code(context)
-            raise
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            failed_as = "UNKNOWN"
-            raise
-        finally:
-            # Set where the RPC was aborted; None where it was not.
-            code = context.code()
-            self._handled(code.name if code else failed_as).inc()
-            self._seconds.observe(time.monotonic() - began)
+
+    def end(self, code: str, seconds: float) -> None:
+        """It has ended so, after so long."""
+        self._handled(code).inc()
+        self._seconds.observe(seconds)
+
+
+class _Watching:
+    """Around the handling of a call."""
+
+    __slots__ = ("_began", "_context", "_rpc")
+
+    def __init__(self, rpc: _MeasuredRpc, context: Any) -> None:
+        self._rpc, self._context, self._began = rpc, context, time.monotonic()
+
+    def __enter__(self) -> None:
+        self._rpc.begin()
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        # Set where the RPC was aborted; None where it was not.
+        code = self._context.code()
+        self._rpc.end(code.name if code else self._ending(raised), time.monotonic() - self._began)
+
+    def _ending(self, raised: BaseException | None) -> str:
+        if raised is None or isinstance(raised, grpc.aio.AbortError):
+            return "OK"
+        if isinstance(raised, asyncio.CancelledError | GeneratorExit):
+            return deadlines.cancellation_code(self._context)
+        return "UNKNOWN"

@@ -28,7 +28,9 @@ def read_options(
     else:
         options, found = read_decoding(set_fields(given), model, length, attention=attention)
     violations.found += found
-    return options if options is None or given.sampling.HasField("seed") else drawn(options)
+    if options is None or options.sampling is None or given.sampling.HasField("seed"):
+        return options
+    return drawn(options)
 
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)

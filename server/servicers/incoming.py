@@ -113,7 +113,8 @@ class Incoming(grpc.aio.ServerInterceptor):
         """The only request of a call."""
         message = read(context)
         self._unread[message] = time.monotonic()
-        self._give_up_old()
+        if self._sweeper is None or self._has_too_many:
+            self._give_up_old()
         try:
             raw = await message
         except Unread as error:

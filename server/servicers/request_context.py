@@ -5,8 +5,6 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -174,29 +172,41 @@ def _log_end(facts: dict[str, object], error: AttendantError | None) -> None:
     log.log(_level, "request ended", extra=facts | ({} if error is None else {"error": loggable(error)}))
 
 
-@asynccontextmanager
-async def answering(
-    method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any
-) -> AsyncIterator[None]:
+class Answering:
     """Around the handling of a call that is one request: counts and logs it, and makes a status of what is raised.
 
-    Args:
-        call: gRPC's context.
-        request: of whatever protocol; it gets an id where its caller gave it none.
-
-    Raises:
-        grpc.aio.AbortError: in place of an exception; gRPC's own.
-        asyncio.CancelledError: the call was cancelled, and gRPC ends its task.
+    Entering it raises what is wrong with a request that can't be decoded. In place of an exception it raises
+    grpc.aio.AbortError, gRPC's own; asyncio.CancelledError stands: the call was cancelled, and gRPC ends its task.
     """
-    context = RequestContext.of(method, catalogue, metrics, call, request)
-    identify(request, context.request_id)
-    TRACE.set(context.trace)
-    try:
-        decoded(request)
-        yield
-    except BaseException as raised:
-        error = context.end(raised, cancellation_code(call))
+
+    __slots__ = ("_call", "_context", "_request")
+
+    def __init__(self, method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any) -> None:
+        """The request has come.
+
+        Args:
+            call: gRPC's context.
+            request: of whatever protocol; it gets an id where its caller gave it none.
+        """
+        self._call, self._request = call, request
+        self._context = RequestContext.of(method, catalogue, metrics, call, request)
+        identify(request, self._context.request_id)
+        TRACE.set(self._context.trace)
+
+    async def __aenter__(self) -> None:
+        try:
+            decoded(self._request)
+        except AttendantError as error:
+            await self._failed(error)
+            raise
+
+    async def __aexit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        if raised is None:
+            self._context.end(None)
+        else:
+            await self._failed(raised)
+
+    async def _failed(self, raised: BaseException) -> None:
+        error = self._context.end(raised, cancellation_code(self._call))
         if error is not None:
-            await abort(call, error, context.request_id)
-        raise
-    context.end(None)
+            await abort(self._call, error, self._context.request_id)

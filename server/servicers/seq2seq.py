@@ -1,7 +1,7 @@
 """The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.many import answers_to
-from attendant.server.servicers.request_context import RequestContext, answering
+from attendant.server.servicers.request_context import Answering, RequestContext
 from attendant.server.servicers.requests import parse, read_generate, read_score
 from attendant.server.servicers.streaming import streamed
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -94,5 +94,5 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
             model = routes.find(request.version) if request.version else routes.stable
             return model_message(model, routes.role_of(model))
 
-    def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
-        return answering(method, self._catalogue, self._metrics, context, request)
+    def _answering(self, method: str, request: Any, context: Context) -> Answering:
+        return Answering(method, self._catalogue, self._metrics, context, request)

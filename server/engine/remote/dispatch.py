@@ -55,8 +55,9 @@ class Dispatcher:
 
     def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
         """What waits before a request of so many expected rows x steps; `num_own` counts light and heavy ones."""
-        num_own = sum(queue.num_of(client) for kind, queue in self._waiting.items() if kind is not Priority.BULK)
-        return self._waiting[priority].ahead(client, work)._replace(num_own=num_own)
+        num_own = sum([self._waiting[kind].num_of(client) for kind in RESERVED])
+        ahead = self._waiting[priority].ahead(client, work)
+        return Ahead(ahead.work, ahead.num_requests, num_own)
 
     def missed(self, now: float) -> list[EngineRequest]:
         """Takes out those that wait and can't be answered before their deadlines any more."""

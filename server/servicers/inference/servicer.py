@@ -1,7 +1,6 @@
 """The service inference.GRPCInferenceService. What its methods mean here is written in the proto."""
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import grpc
@@ -16,7 +15,7 @@ from attendant.server.servicers.inference.infer import infer
 from attendant.server.servicers.inference.tensors import INPUT, OUTPUTS
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
-from attendant.server.servicers.request_context import answering
+from attendant.server.servicers.request_context import Answering
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
@@ -107,8 +106,8 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
             await self._reconciler.unload(request.model_name)
             return wire.RepositoryModelUnloadResponse()
 
-    def _answering(self, method: str, request: Any, context: Context) -> AbstractAsyncContextManager[None]:
-        return answering(method, self._catalogue, self._metrics, context, request)
+    def _answering(self, method: str, request: Any, context: Context) -> Answering:
+        return Answering(method, self._catalogue, self._metrics, context, request)
 
 
 def _refuse_parameters(names: Iterable[str]) -> None:

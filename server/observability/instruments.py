@@ -1,0 +1,150 @@
+"""Counters and histograms that are told of some twenty values for every request, and of more for every step.
+
+prometheus-client's own take a lock for each value, and look at one bucket after the other: with them a call took an
+eighth more instructions in the server's process. So values are gathered here, on the event loop, and become its metrics
+when they are scraped.
+"""
+
+import math
+import time
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+"""Its bound, how many values are no larger, and an example of its own."""
+
+Child = TypeVar("Child")
+
+
+class Count:
+    """What a counter has counted under one set of labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+
+class Distribution:
+    """The values that a histogram was told of under one set of labels.
+
+    Attributes:
+        sum: of the values.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the largest value of each bucket, but of the last one, which takes whatever is larger."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._exemplars: dict[int, Exemplar] = {}
+        self.sum = 0.0
+
+    def observe(self, value: float, exemplar: dict[str, str] | None = None) -> None:
+        """`exemplar`: labels of an example of the value's bucket, which replaces the one before."""
+        place = bisect_left(self._bounds, value)
+        self._counts[place] += 1
+        self.sum += value
+        if exemplar is not None:
+            self._exemplars[place] = Exemplar(exemplar, value, time.time())
+
+    def buckets(self) -> list[Bucket]:
+        found: list[Bucket] = []
+        total = 0.0
+        for place, bound in enumerate((*self._bounds, math.inf)):
+            total += self._counts[place]
+            name: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+            found.append((name, total, self._exemplars[place]) if place in self._exemplars else (name, total))
+        return found
+
+
+class _Labelled(Collector, Generic[Child]):
+    """A metric with labels; named, documented and registered as prometheus-client's are."""
+
+    def __init__(
+        self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._documentation, self._labelnames = f"{namespace}_{name}", documentation, tuple(labelnames)
+        self._children: dict[tuple[str, ...], Child] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Child:
+        """The child under these values, one for each label."""
+        if len(values) != len(self._labelnames):
+            raise ValueError(f"{values} are not the values of {self._labelnames}")
+        if values not in self._children:
+            self._children[values] = self._new()
+        return self._children[values]
+
+    @abstractmethod
+    def describe(self) -> list[Metric]:
+        """Its name, by which the registry sees that no other has it."""
+
+    @abstractmethod
+    def collect(self) -> list[Metric]:
+        """What is scraped."""
+
+    @abstractmethod
+    def _new(self) -> Child: ...
+
+
+class Counter(_Labelled[Count]):
+    """Counts by the values of their labels."""
+
+    def describe(self) -> list[Metric]:
+        return [self._family()]
+
+    def collect(self) -> list[Metric]:
+        family = self._family()
+        for values, count in self._children.items():
+            family.add_metric(values, count.value)
+        return [family]
+
+    def _new(self) -> Count:
+        return Count()
+
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+
+class Histogram(_Labelled[Distribution]):
+    """Distributions by the values of their labels."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labelnames: Iterable[str],
+        *,
+        namespace: str,
+        registry: CollectorRegistry,
+        buckets: Iterable[float],
+    ) -> None:
+        self._bounds = tuple(map(float, buckets))
+        super().__init__(name, documentation, labelnames, namespace=namespace, registry=registry)
+
+    def describe(self) -> list[Metric]:
+        return [self._family()]
+
+    def collect(self) -> list[Metric]:
+        family = self._family()
+        for values, distribution in self._children.items():
+            family.add_metric(values, distribution.buckets(), distribution.sum)
+        return [family]
+
+    def _new(self) -> Distribution:
+        return Distribution(self._bounds)
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
