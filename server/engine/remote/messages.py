@@ -1,7 +1,8 @@
 """What a server and its worker processes say to each other: commands one way, reports the other.
 
-They are pickled, which costs a call into Python for each object that is not a tuple of plain values. Decoding options
-are an object of many fields, which most requests share: each is pickled, and read, once.
+They are pickled, which looks up each class in its module and calls into Python for each object that is not a tuple of
+plain values. So they go as such tuples. Decoding options are an object of many fields, which most requests share: each
+is pickled, and read, once.
 """
 
 import pickle
@@ -11,13 +12,16 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.decoding.hypothesis import Progress
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.request import EngineRequest, Outcomes, StepStats
+from attendant.server.engine.request import EngineRequest, Outcomes, Priority, RequestStats, Result, StepStats
 
 MAX_OPTIONS_KEPT: Final = 256
 MAX_BYTES_KEPT: Final = 1024
 """Pickled options without a prefix take less."""
+
+FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
+PRIORITIES: Final = tuple(Priority)
 
 
 class Ready(NamedTuple):
@@ -44,7 +48,10 @@ class Commands:
     bulk_rows: int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
-        packed = [(key, ids, _pickled(options), *rest) for key, ids, options, *rest in self.requests]
+        packed = [
+            (key, ids, _pickled(options), submitted, deadline, int(priority), *rest)
+            for key, ids, options, submitted, deadline, priority, *rest in self.requests
+        ]
         return _commands, (packed, self.cancelled, self.bulk_rows)
 
 
@@ -62,10 +69,50 @@ class Report(NamedTuple):
     num_waiting: tuple[int, ...]
     num_rows: int
 
+    def __reduce__(self) -> tuple[Callable[..., "Report"], tuple[Any, ...]]:
+        outcomes = [
+            (key, _packed(outcome) if isinstance(outcome, Result) else outcome) for key, outcome in self.outcomes
+        ]
+        progress = [(key, tuple(more)) for key, more in self.progress]
+        stats = [(int(priority), *rest) for priority, *rest in self.stats]
+        return _report, (outcomes, progress, stats, self.num_waiting, self.num_rows)
+
 
 def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int], bulk_rows: int | None) -> Commands:
-    requests = [EngineRequest(key, ids, _options(options), *rest) for key, ids, options, *rest in packed]
+    requests = [
+        EngineRequest(key, ids, _options(options), submitted, deadline, PRIORITIES[priority], *rest)
+        for key, ids, options, submitted, deadline, priority, *rest in packed
+    ]
     return Commands(requests, cancelled, bulk_rows)
+
+
+def _report(
+    outcomes: Iterable[tuple[int, Any]],
+    progress: Iterable[tuple[int, tuple[Any, ...]]],
+    stats: Iterable[tuple[Any, ...]],
+    num_waiting: tuple[int, ...],
+    num_rows: int,
+) -> Report:
+    return Report(
+        [(key, _unpacked(*outcome) if isinstance(outcome, tuple) else outcome) for key, outcome in outcomes],
+        [(key, Progress(*more)) for key, more in progress],
+        [StepStats(PRIORITIES[priority], *rest) for priority, *rest in stats],
+        num_waiting,
+        num_rows,
+    )
+
+
+def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+    hypotheses, stats = result
+    return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats)
+
+
+def _unpacked(hypotheses: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> Result:
+    found = [
+        Hypothesis(ids, log_probs, log_prob, score, FINISH_REASONS[reason], attention)
+        for ids, log_probs, log_prob, score, reason, attention in hypotheses
+    ]
+    return Result(tuple(found), RequestStats(*stats))
 
 
 def _pickled(options: DecodingOptions) -> bytes:
