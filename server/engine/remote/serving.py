@@ -73,8 +73,9 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
     outbox = Outbox()
     stats: list[StepStats] = []
     reported = time.monotonic()
+    has_work = engine.has_work
     while True:
-        if poll.poll(0 if engine.has_work else None):
+        if poll.poll(0 if has_work else None):
             data = connection.recv(RECEIVED_BYTES)
             if not data:
                 return
@@ -85,16 +86,18 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
                     engine.cancel(key)
                 if commands.bulk_rows is not None:
                     engine.scheduler.bulk_rows = commands.bulk_rows
-        if not engine.has_work:
+            has_work = engine.has_work
+        if not has_work:
             continue
         began = time.monotonic()
         result = engine.step()
+        has_work = engine.has_work
         stats.append(result.stats)
         now = time.monotonic()
         outbox.add(result.outcomes, result.progress, now)
         # The next round will take about as long as this one.
         is_due = outbox.is_due(engine.scheduler.num_running(result.stats.priority), now, now - began)
-        if is_due or not engine.has_work or now - reported > REPORT_SECONDS:
+        if is_due or not has_work or now - reported > REPORT_SECONDS:
             waiting = tuple(engine.scheduler.num_waiting(priority) for priority in Priority)
             report = Report(*outbox.take(), stats, waiting, engine.num_rows)
             connection.sendall(framed(report))
