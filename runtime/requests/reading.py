@@ -42,7 +42,7 @@ class ReadRequest:
     @property
     def is_unknown(self) -> bool:
         """Whether the source consists of symbols that the vocabulary does not have."""
-        return set(self.source_ids[: self.num_source_tokens]) == {UNK_ID}
+        return self.source_ids.count(UNK_ID) == self.num_source_tokens
 
 
 def read_generate(

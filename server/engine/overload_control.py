@@ -104,19 +104,31 @@ class _Client:
     num_heavy: int = 0
 
 
+NOBODY = _Client()
+"""A client that has nothing in flight."""
+
+
 class _Work:
     """What is asked for at once.
 
     Attributes:
         steps, rows: of each request, as expected and as reserved.
-        total, of_last: rows x steps, of all and of the last one.
     """
 
+    __slots__ = ("num_rows", "rows", "steps")
+
     def __init__(self, steps: list[float], rows: list[int]) -> None:
-        self.steps, self.rows = steps, rows
-        self.num_rows = sum(rows)
-        self.total = sum(map(operator.mul, steps, rows))
-        self.of_last = steps[-1] * rows[-1]
+        self.steps, self.rows, self.num_rows = steps, rows, sum(rows)
+
+    @property
+    def total(self) -> float:
+        """Rows x steps of all."""
+        return sum(map(operator.mul, self.steps, self.rows))
+
+    @property
+    def of_last(self) -> float:
+        """Rows x steps of the last one."""
+        return self.steps[-1] * self.rows[-1]
 
 
 class _Decision(NamedTuple):
@@ -237,7 +249,7 @@ class OverloadControl:
     def _decide(self, work: _Work, client: str, timeout_seconds: float | None) -> _Decision:
         """Accepts interactive requests, or raises why not, by when the last of them would be answered."""
         limits, engines = self._limits, self._engines
-        mine = self._clients.get(client, _Client())
+        mine = self._clients.get(client, NOBODY)
         is_heavy = mine.num_rows + work.num_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows)
         priority = Priority.HEAVY if is_heavy else Priority.INTERACTIVE
         # Of a list too large for the rows that are free, a part waits: the last one for all others of that part.
@@ -248,10 +260,9 @@ class OverloadControl:
             num_before = max(0.0, len(work.steps) * waiting_share - 1)
             work_before = max(0.0, work.total * waiting_share - work.of_last)
         ahead = engines.ahead(priority, client, work_before + work.of_last)
-        waiting = engines.throughput.seconds(
-            ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows
-        )
-        waiting /= engines.num_engines
+        work_ahead, num_ahead, waiting = ahead.work + work_before, ahead.num_requests + num_before, 0.0
+        if work_ahead or num_ahead:
+            waiting = engines.throughput.seconds(work_ahead, num_ahead, engines.max_rows) / engines.num_engines
         decoding = self._decoding_seconds(priority, work)
         correction = self._corrections[priority].factor
         wait, service = waiting * correction, decoding * correction
@@ -273,9 +284,12 @@ class OverloadControl:
         raise DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
 
     def _check_client(self, mine: _Client, work: _Work, expected_seconds: float) -> None:
+        limits = self._limits
+        if limits.max_client_requests is None and limits.max_client_rows is None:
+            return
         checks = (
-            ("requests", mine.num_requests + len(work.steps), self._limits.max_client_requests),
-            ("rows", mine.num_rows + work.num_rows, self._limits.max_client_rows),
+            ("requests", mine.num_requests + len(work.steps), limits.max_client_requests),
+            ("rows", mine.num_rows + work.num_rows, limits.max_client_rows),
         )
         for what, num, limit in checks:
             if limit is not None and num > limit:

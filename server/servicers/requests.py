@@ -23,6 +23,8 @@ from attendant_client.v1 import seq2seq_pb2 as messages
 
 Request = messages.GenerateRequest | messages.ScoreRequest
 
+ID_LIMIT = f"at most {MAX_ID_CHARACTERS} characters, none of them control characters"
+
 REQUEST_BYTES = 2048
 TOKEN_BYTES = 96
 """An id, a log-probability and a symbol, as Python holds them."""
@@ -187,8 +189,5 @@ def _side(request: Request, side: str, violations: Violations) -> Side | None:
 def check_request_id(request_id: str, violations: Violations) -> None:
     """It is written to the log, and back to the caller: anything short will do, on one line."""
     violations.require(
-        len(request_id) <= MAX_ID_CHARACTERS and request_id.isprintable(),
-        "request_id",
-        request_id,
-        f"at most {MAX_ID_CHARACTERS} characters, none of them control characters",
+        len(request_id) <= MAX_ID_CHARACTERS and request_id.isprintable(), "request_id", request_id, ID_LIMIT
     )
