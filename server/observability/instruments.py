@@ -1,8 +1,9 @@
 """Counters and histograms that are told of some twenty values for every request, and of more for every step.
 
-prometheus-client's own take a lock for each value, and look at one bucket after the other: with them a call took an
-eighth more instructions in the server's process. So values are gathered here, on the event loop, and become its metrics
-when they are scraped.
+prometheus-client's own take a lock for each value, and look at one bucket after the other: with them a call took a
+sixth more instructions in the server's process. So values are gathered here, and become its metrics when they are
+scraped. No lock is needed: CPython switches threads at calls and loops, and there is neither between the reading of a
+value and its writing.
 """
 
 import math
@@ -60,6 +61,7 @@ class Distribution:
             self._exemplars[place] = Exemplar(exemplar, value, time.time())
 
     def buckets(self) -> list[Bucket]:
+        """As prometheus-client takes them."""
         found: list[Bucket] = []
         total = 0.0
         for place, bound in enumerate((*self._bounds, math.inf)):

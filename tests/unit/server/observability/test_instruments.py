@@ -1,5 +1,7 @@
 """Our counters and histograms beside prometheus-client's: the same page of the same values."""
 
+import sys
+import threading
 from random import Random
 from typing import Any
 
@@ -60,3 +62,27 @@ def test_a_value_for_each_label() -> None:
     assert counter.labels("m", "OK") is counter.labels("m", "OK")
     with pytest.raises(ValueError, match="code"):
         counter.labels("m")
+
+
+def test_threads_lose_no_value() -> None:
+    seen: dict[str, Any] = {"namespace": "n", "registry": CollectorRegistry()}
+    count = instruments.Counter("a", "A.", ("model",), **seen).labels("m")
+    distribution = instruments.Histogram("b", "B.", ("model",), buckets=(1,), **seen).labels("m")
+
+    def tell() -> None:
+        for _ in range(50_000):
+            count.inc()
+            distribution.observe(0.5)
+
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=tell) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch_seconds)
+    assert count.value == 200_000
+    assert distribution.buckets() == [("1.0", 200_000), ("+Inf", 200_000)] and distribution.sum == 100_000
