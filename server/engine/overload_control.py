@@ -123,7 +123,7 @@ class _Work:
     @property
     def total(self) -> float:
         """Rows x steps of all."""
-        return sum(map(operator.mul, self.steps, self.rows))
+        return float(sum(map(operator.mul, self.steps, self.rows)))
 
     @property
     def of_last(self) -> float:
