@@ -260,9 +260,10 @@ class OverloadControl:
             num_before = max(0.0, len(work.steps) * waiting_share - 1)
             work_before = max(0.0, work.total * waiting_share - work.of_last)
         ahead = engines.ahead(priority, client, work_before + work.of_last)
-        work_ahead, num_ahead, waiting = ahead.work + work_before, ahead.num_requests + num_before, 0.0
-        if work_ahead or num_ahead:
-            waiting = engines.throughput.seconds(work_ahead, num_ahead, engines.max_rows) / engines.num_engines
+        waiting = engines.throughput.seconds(
+            ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows
+        )
+        waiting /= engines.num_engines
         decoding = self._decoding_seconds(priority, work)
         correction = self._corrections[priority].factor
         wait, service = waiting * correction, decoding * correction
@@ -284,12 +285,9 @@ class OverloadControl:
         raise DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
 
     def _check_client(self, mine: _Client, work: _Work, expected_seconds: float) -> None:
-        limits = self._limits
-        if limits.max_client_requests is None and limits.max_client_rows is None:
-            return
         checks = (
-            ("requests", mine.num_requests + len(work.steps), limits.max_client_requests),
-            ("rows", mine.num_rows + work.num_rows, limits.max_client_rows),
+            ("requests", mine.num_requests + len(work.steps), self._limits.max_client_requests),
+            ("rows", mine.num_rows + work.num_rows, self._limits.max_client_rows),
         )
         for what, num, limit in checks:
             if limit is not None and num > limit:

@@ -59,6 +59,8 @@ class ThroughputEstimate:
         Args:
             max_rows: that may be stepped together.
         """
+        if not work and not num_requests:  # most requests find nobody who waits
+            return 0.0
         rows = min(max_rows, 2 * self.peak_rows)
         encoding = num_requests * self._encode_seconds / self._encoded if self._encoded else 0.0
         return work * self.step_seconds(rows) / rows + encoding

@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
@@ -89,35 +89,38 @@ class _Labelled(Collector, Generic[Child]):
             self._children[values] = self._new()
         return self._children[values]
 
-    @abstractmethod
     def describe(self) -> list[Metric]:
         """Its name, by which the registry sees that no other has it."""
+        return [self._family()]
 
-    @abstractmethod
     def collect(self) -> list[Metric]:
         """What is scraped."""
+        family = self._family()
+        for values, child in self._children.items():
+            self._add(family, values, child)
+        return [family]
 
     @abstractmethod
     def _new(self) -> Child: ...
 
+    @abstractmethod
+    def _family(self) -> Any: ...
+
+    @abstractmethod
+    def _add(self, family: Any, values: tuple[str, ...], child: Child) -> None: ...
+
 
 class Counter(_Labelled[Count]):
     """Counts by the values of their labels."""
-
-    def describe(self) -> list[Metric]:
-        return [self._family()]
-
-    def collect(self) -> list[Metric]:
-        family = self._family()
-        for values, count in self._children.items():
-            family.add_metric(values, count.value)
-        return [family]
 
     def _new(self) -> Count:
         return Count()
 
     def _family(self) -> CounterMetricFamily:
         return CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+    def _add(self, family: CounterMetricFamily, values: tuple[str, ...], child: Count) -> None:
+        family.add_metric(values, child.value)
 
 
 class Histogram(_Labelled[Distribution]):
@@ -136,17 +139,11 @@ class Histogram(_Labelled[Distribution]):
         self._bounds = tuple(map(float, buckets))
         super().__init__(name, documentation, labelnames, namespace=namespace, registry=registry)
 
-    def describe(self) -> list[Metric]:
-        return [self._family()]
-
-    def collect(self) -> list[Metric]:
-        family = self._family()
-        for values, distribution in self._children.items():
-            family.add_metric(values, distribution.buckets(), distribution.sum)
-        return [family]
-
     def _new(self) -> Distribution:
         return Distribution(self._bounds)
 
     def _family(self) -> HistogramMetricFamily:
         return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+    def _add(self, family: HistogramMetricFamily, values: tuple[str, ...], child: Distribution) -> None:
+        family.add_metric(values, child.buckets(), child.sum)

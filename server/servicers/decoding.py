@@ -28,9 +28,9 @@ def read_options(
     else:
         options, found = read_decoding(set_fields(given), model, length, attention=attention)
     violations.found += found
-    if options is None or options.sampling is None or given.sampling.HasField("seed"):
-        return options
-    return drawn(options)
+    # In this order: reading `sampling` where there is none makes an object.
+    is_seeded = given.HasField("sampling") and given.sampling.HasField("seed")
+    return options if options is None or is_seeded else drawn(options)
 
 
 @lru_cache(maxsize=MAX_OPTIONS_KEPT)

@@ -22,6 +22,7 @@ MAX_BYTES_KEPT: Final = 1024
 
 FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
 PRIORITIES: Final = tuple(Priority)
+"""By their values; looking a value up in its class is a call into Python, too."""
 
 
 class Ready(NamedTuple):

@@ -155,11 +155,9 @@ class WorkerPool:
     def num_waiting(self, priority: Priority) -> int:
         """Requests of that priority that have no rows yet."""
         waiting = self._dispatcher.num_waiting(priority)
-        for slot in self._slots:
-            waiting += slot.report.num_waiting[priority]
-            if slot.quarantine:
-                waiting += slot.quarantine.num_waiting(priority)
-        return waiting
+        return waiting + sum(
+            slot.report.num_waiting[priority] + slot.quarantine.num_waiting(priority) for slot in self._slots
+        )
 
     @property
     def num_running(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import prometheus_client
 import pytest
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from attendant.server.observability import instruments
@@ -18,8 +18,7 @@ FORMS = ("text/plain", "application/openmetrics-text; version=1.0.0")
 
 @pytest.fixture(autouse=True)
 def _no_created_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus_client.metrics, "_use_created", True)
-    disable_created_metrics()  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(prometheus_client.metrics, "_use_created", False)
 
 
 def page(library: Any, form: str) -> bytes:
