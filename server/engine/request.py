@@ -69,6 +69,18 @@ def out_of_time(request: EngineRequest, now: float) -> OutOfTime:
     return OutOfTime(max(MIN_RETRY_SECONDS, now - request.submitted))
 
 
+class BulkRoom(NamedTuple):
+    """What an engine may do for bulk work.
+
+    Attributes:
+        max_rows: its live hypotheses.
+        is_alone: nobody has asked the server for anything else for a while: its calls into the model may take longer.
+    """
+
+    max_rows: int
+    is_alone: bool
+
+
 class RequestStats(NamedTuple):
     """Where a request's time went, in seconds.
 

@@ -14,7 +14,7 @@ from attendant.server.engine.queueing.batch_budget import BatchBudget
 from attendant.server.engine.queueing.fair_share import FairShare
 from attendant.server.engine.queueing.priority_queue import PriorityQueue
 from attendant.server.engine.queueing.timer_queue import TimerQueue
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
 
 BULK_SHARE = 0.1
 """Of the engine's time, for bulk work while other work never ends."""
@@ -24,10 +24,7 @@ INITIAL_POSITIONS = 128
 
 HEAVY_PART = 8.0
 """A call for heavy requests may take this many times as long as one for bulk work: somebody waits for them. So may one
-for bulk work that has long been alone."""
-
-ALONE_SECONDS = 1.0
-"""Of rounds for bulk work without a request of anybody else, after which it counts as alone."""
+for bulk work that is alone."""
 
 HEAVY_PATIENCE = 4
 """Heavy requests take their share once it comes to this many calls: small requests of others are not interrupted."""
@@ -95,17 +92,16 @@ class Scheduler:
     """A queue per priority, and what decides between them.
 
     Attributes:
-        bulk_rows: that bulk requests may have now: the budget's, or what those of other models leave of them.
+        bulk: what bulk requests may have now: the budget's rows, or what those of other models leave of them.
     """
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.bulk_rows = budget.max_rows
+        self.bulk = BulkRoom(budget.max_rows, is_alone=False)
         self._limited = {priority: _LimitedQueue(budget.call_seconds(priority)) for priority in Priority}
         self._queues = {priority: one.queue for priority, one in self._limited.items()}
         seconds = budget.call_seconds(Priority.HEAVY)
         self._alone_limits = _CallLimits(seconds) if seconds < math.inf else None
-        self._alone_seconds = 0.0
         self._bulk_share = FairShare()
         self._heavy_share = FairShare(HEAVY_PATIENCE * seconds if seconds < math.inf else 0.0)
         self._deadlines = TimerQueue(self._has)
@@ -141,7 +137,7 @@ class Scheduler:
     def admit(self, priority: Priority) -> list[EngineRequest]:
         """Moves the requests of a priority that may join now to running, and returns them."""
         limited, budget = self._limited[priority], self.budget
-        max_rows, max_joining = self.bulk_rows if priority is Priority.BULK else budget.max_rows, math.inf
+        max_rows, max_joining = self.bulk.max_rows if priority is Priority.BULK else budget.max_rows, math.inf
         if (limits := self._limits(priority)) is not None:
             max_rows, max_joining = min(max_rows, limits.rows.units), limits.positions.units
         if priority is Priority.BULK:
@@ -155,7 +151,6 @@ class Scheduler:
         """A priority's round took so long; called before what ended in it is removed."""
         interactive, heavy, bulk = self._queues.values()
         is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
-        self._alone_seconds = self._alone_seconds + seconds if is_bulk and not others else 0.0
         self._bulk_share.note(seconds, first=not is_bulk, contended=bool(bulk) and others, share=BULK_SHARE)
         if not is_bulk:
             contended, share = bool(heavy and interactive), 0.5
@@ -191,7 +186,7 @@ class Scheduler:
 
     def _limits(self, priority: Priority) -> _CallLimits | None:
         """Of a call for that priority, as things are."""
-        is_alone = priority is Priority.BULK and self._alone_seconds > ALONE_SECONDS
+        is_alone = priority is Priority.BULK and self.bulk.is_alone
         return self._alone_limits if is_alone else self._limited[priority].limits
 
     def _has(self, key: int) -> bool:

@@ -26,7 +26,7 @@ class Dispatcher:
         max_rows: int,
         shared: SharedRows | None = None,
         on_room: Callable[[], None] = lambda: None,
-        on_bulk: Callable[[int], None] = lambda num_dispatchers: None,
+        on_bulk: Callable[[int, bool], None] = lambda num_dispatchers, is_alone: None,
     ) -> None:
         """No worker is open yet.
 
@@ -34,7 +34,8 @@ class Dispatcher:
             max_rows: of each priority but bulk, of each worker.
             shared: the rows of all dispatchers in the server; None: this one is alone.
             on_room: called when others have given back rows that were waited for here; `next` says what can be sent.
-            on_bulk: called with the number of dispatchers whose workers have bulk requests, where this is one of them.
+            on_bulk: called with the number of dispatchers whose workers have bulk requests, where this is one of them,
+                and whether these are alone; whenever either changes.
         """
         self._shared = shared or SharedRows(num_workers * max_rows)
         self._shares = {priority: self._shared.share(priority, on_room) for priority in RESERVED}
@@ -68,6 +69,10 @@ class Dispatcher:
             if (request := queue.remove(key)) is not None
         ]
 
+    def look(self, now: float) -> None:
+        """Time has passed: see SharedRows."""
+        self._shared.look(now)
+
     def open(self, worker: int) -> Given:
         """A worker takes requests from now on; returns what is to be sent now."""
         self._open.append(worker)
@@ -83,6 +88,8 @@ class Dispatcher:
 
     def add(self, request: EngineRequest) -> Given:
         """Takes a request in; returns what is to be sent now."""
+        if request.priority is not Priority.BULK:
+            self._shared.asked(request.submitted)
         queue = self._waiting[request.priority]
         # Where nobody waits it is this one's turn: the queue would give it back, and forget its client.
         if not queue and self._open and self._takes(request.priority, request.max_rows):

@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority, RequestStats, Result, StepStats
+from attendant.server.engine.request import (
+    BulkRoom,
+    EngineRequest,
+    Outcomes,
+    Priority,
+    RequestStats,
+    Result,
+    StepStats,
+)
 
 MAX_OPTIONS_KEPT: Final = 256
 MAX_BYTES_KEPT: Final = 1024
@@ -42,18 +50,18 @@ class Ready(NamedTuple):
 
 @dataclass(slots=True)
 class Commands:
-    """What the server wants of a worker; `bulk_rows`: that bulk requests may have from now on, None: as before."""
+    """What the server wants of a worker; `bulk`: what its engine may do for bulk work from now on, None: as before."""
 
     requests: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
-    bulk_rows: int | None = None
+    bulk: BulkRoom | None = None
 
     def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
         packed = [
             (key, ids, _pickled(options), submitted, deadline, int(priority), *rest)
             for key, ids, options, submitted, deadline, priority, *rest in self.requests
         ]
-        return _commands, (packed, self.cancelled, self.bulk_rows)
+        return _commands, (packed, self.cancelled, self.bulk and tuple(self.bulk))
 
 
 class Report(NamedTuple):
@@ -79,12 +87,12 @@ class Report(NamedTuple):
         return _report, (outcomes, progress, stats, self.num_waiting, self.num_rows)
 
 
-def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int], bulk_rows: int | None) -> Commands:
+def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int], bulk: tuple[int, bool] | None) -> Commands:
     requests = [
         EngineRequest(key, ids, _options(options), submitted, deadline, PRIORITIES[priority], *rest)
         for key, ids, options, submitted, deadline, priority, *rest in packed
     ]
-    return Commands(requests, cancelled, bulk_rows)
+    return Commands(requests, cancelled, bulk and BulkRoom(*bulk))
 
 
 def _report(

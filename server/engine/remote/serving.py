@@ -84,8 +84,8 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
                     engine.submit(request)
                 for key in commands.cancelled:
                     engine.cancel(key)
-                if commands.bulk_rows is not None:
-                    engine.scheduler.bulk_rows = commands.bulk_rows
+                if commands.bulk is not None:
+                    engine.scheduler.bulk = commands.bulk
             has_work = engine.has_work
         if not has_work:
             continue

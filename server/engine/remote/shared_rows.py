@@ -6,7 +6,8 @@ want more than there are come to have equally many. Rows count until their reque
 version.
 
 Bulk requests go to the workers at once, which choose among them. So the rows that they may run there are divided evenly
-among the versions that have any.
+among the versions that have any. While they are alone, their calls into the model may take longer. Whether they are is
+the server's to know: a worker does not see what others are asked, and every worker slows down all of them.
 """
 
 import itertools
@@ -18,30 +19,54 @@ from attendant.server.engine.request import Priority
 RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
 """The priorities whose requests are sent to a worker only once the server has rows for them."""
 
+ALONE_SECONDS = 1.0
+"""After which bulk work counts as alone, when nobody has asked for anything else, and nobody waits for an answer."""
+
 
 class SharedRows:
     """The rows of a server. Each priority has a budget of its own, as it has in every engine."""
 
     def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
         self._budgets = {priority: _Budget(max_rows) for priority in RESERVED}
-        self._with_bulk: dict[Callable[[int], None], None] = {}
+        self._with_bulk: dict[Callable[[int, bool], None], None] = {}
+        self._bulk_is_alone = False
+        self._last_asked = -math.inf
 
     def share(self, priority: Priority, ask: Callable[[], None]) -> "RowShare":
         """A version's part of them; `ask`: called when it has waited for rows and may ask again."""
         return RowShare(self._budgets[priority], ask)
 
-    def divide_bulk(self, tell: Callable[[int], None], *, has_bulk: bool) -> None:
+    def divide_bulk(self, tell: Callable[[int, bool], None], *, has_bulk: bool) -> None:
         """The workers of a version have bulk requests from now on, or have none any more.
 
         Args:
-            tell: called, while they have some, with the number of versions of which that is true.
+            tell: called, while they have some, with the number of versions of which that is true, and whether they are
+                alone.
         """
         if has_bulk:
             self._with_bulk[tell] = None
         else:
             self._with_bulk.pop(tell, None)
+        self._tell()
+
+    def asked(self, now: float) -> None:
+        """Somebody asks for something else than bulk work."""
+        self._last_asked = now
+        if self._bulk_is_alone:
+            self._bulk_is_alone = False
+            self._tell()
+
+    def look(self, now: float) -> None:
+        """Time has passed: bulk work may have come to be alone."""
+        is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
+        if not self._bulk_is_alone and is_idle and now - self._last_asked >= ALONE_SECONDS:
+            self._bulk_is_alone = True
+            self._tell()
+
+    def _tell(self) -> None:
         for one in self._with_bulk:
-            one(len(self._with_bulk))
+            one(len(self._with_bulk), self._bulk_is_alone)
 
 
 class _Budget:

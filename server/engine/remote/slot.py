@@ -10,7 +10,7 @@ from attendant.server.engine.remote.messages import Ready, Report
 from attendant.server.engine.remote.quarantine import Quarantine
 from attendant.server.engine.remote.watchdog import RoundBound, Silence
 from attendant.server.engine.remote.worker import Worker
-from attendant.server.engine.request import EngineRequest, Outcomes, Priority
+from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority
 from attendant.server.polling import until
 
 NOTHING = Report([], [], [], (0,) * len(Priority), 0)
@@ -86,10 +86,10 @@ class Slot:
         self._size += size_of(request)
         self._link.next_commands().requests.append(request)
 
-    def limit_bulk(self, max_rows: int) -> None:
-        """Tells the worker how many rows of bulk requests it may run from now on; one request it always may."""
+    def limit_bulk(self, room: BulkRoom) -> None:
+        """Tells the worker what it may do for bulk requests from now on; one request it always may run."""
         if self._link is not None:
-            self._link.next_commands().bulk_rows = max_rows
+            self._link.next_commands().bulk = room
 
     def cancel(self, key: int) -> bool:
         """Tells the worker that nobody waits for a request any more; False: it has no such request."""

@@ -23,7 +23,7 @@ from attendant.server.engine.remote.shared_rows import SharedRows
 from attendant.server.engine.remote.slot import Slot, WorkerLost
 from attendant.server.engine.remote.watchdog import RoundBound
 from attendant.server.engine.remote.worker import Worker
-from attendant.server.engine.request import EngineRequest, Priority, StepStats, Updates, out_of_time
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, StepStats, Updates, out_of_time
 from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import PoisonedRequest
 
@@ -87,8 +87,8 @@ class WorkerPool:
         self._on_restart = on_restart
         self._on_stop = on_stop
         self._clock = clock
-        self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more, self._divide_bulk)
-        self._bulk_rows = max_rows
+        self._dispatcher = Dispatcher(num_workers, max_rows, shared_rows, self._send_more, self._limit_bulk)
+        self._bulk_room = BulkRoom(max_rows, is_alone=False)
         self._restarts = Restarts(max_restarts)
         self._poisoned = Poisoned()
         bound = RoundBound(hang_seconds)
@@ -191,13 +191,13 @@ class WorkerPool:
     def _send_more(self) -> None:
         self._send(self._dispatcher.next())
 
-    def _divide_bulk(self, num_pools: int) -> None:
-        """So many pools of the server have bulk requests, of which this is one."""
-        bulk_rows = max(1, self.max_rows // num_pools)
-        if bulk_rows != self._bulk_rows:
-            self._bulk_rows = bulk_rows
+    def _limit_bulk(self, num_pools: int, is_alone: bool) -> None:
+        """So many pools of the server have bulk requests, of which this is one; and whether these are alone."""
+        room = BulkRoom(max(1, self.max_rows // num_pools), is_alone)
+        if room != self._bulk_room:
+            self._bulk_room = room
             for slot in self._slots:
-                slot.limit_bulk(bulk_rows)
+                slot.limit_bulk(room)
 
     def _on_report(self, slot: Slot, report: Report) -> None:
         ended = slot.ended(report.outcomes)
@@ -278,15 +278,19 @@ class WorkerPool:
         ready = await slot.fill(self._spawn())
         if ready.version != self._version:
             raise UserError(f"the bundle has changed: it is version {ready.version}, was {self._version}")
-        slot.limit_bulk(self._bulk_rows)
+        slot.limit_bulk(self._bulk_room)
         return ready
 
     async def _watch(self) -> None:
-        """Looks at every worker's silence, and at what waits: while no worker says anything, nobody else does."""
+        """Looks at every worker's silence, at whether bulk work is alone, and at what waits.
+
+        While no worker says anything, nobody else looks at what waits.
+        """
         then = self._clock()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
+            self._dispatcher.look(now)
             if missed := self._missed():
                 self._on_updates(missed)
             for slot in self._slots:

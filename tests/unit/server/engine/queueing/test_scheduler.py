@@ -16,7 +16,7 @@ from attendant.server.engine.queueing.scheduler import (
     Budget,
     Scheduler,
 )
-from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
 
 OPTIONS = DecodingOptions(max_length=5)
 INTERACTIVE, HEAVY, BULK = Priority
@@ -164,13 +164,14 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
     assert limits.positions.units == pytest.approx(100, abs=5)
 
 
-def test_bulk_calls_grow_while_nobody_else_asks() -> None:
+def test_bulk_calls_grow_while_they_are_alone() -> None:
     queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
 
-    def rows_after(seconds: float) -> int:
-        """Of a step, where each row takes two milliseconds, and everything has ended before the next one."""
+    def rows(*, is_alone: bool) -> int:
+        """Of the fiftieth step, where each row takes two milliseconds, and everything has ended before the next one."""
+        queue.bulk = BulkRoom(256, is_alone)
         admitted = []
-        for number in range(round(seconds / 0.01)):
+        for number in range(50):
             for key in range(100):
                 queue.add(request(1000 + 100 * number + key, BULK))
             admitted = queue.admit(BULK)
@@ -181,13 +182,9 @@ def test_bulk_calls_grow_while_nobody_else_asks() -> None:
                 queue.remove(1000 + 100 * number + key)
         return len(admitted)
 
-    assert rows_after(0.5) == 5
-    assert rows_after(2.0) == 40, "eight times as long"
-    queue.add(request(0))
-    queue.admit(INTERACTIVE)
-    queue.note_round(INTERACTIVE, 0.01)
-    queue.remove(0)
-    assert rows_after(0.5) == 5
+    assert rows(is_alone=False) == 5
+    assert rows(is_alone=True) == 40, "eight times as long"
+    assert rows(is_alone=False) == 5
 
 
 def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:

@@ -8,7 +8,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
 from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Commands, Report
-from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result, StepStats
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
 STATS = RequestStats(
@@ -42,9 +42,12 @@ def test_commands_arrive_as_they_were() -> None:
     forced = scoring_options((4, 5), 3)
     drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
     commands = Commands(
-        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)], [7, 8], 5
+        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)],
+        [7, 8],
+        BulkRoom(5, is_alone=True),
     )
     assert arrived(commands) == commands
+    assert isinstance(arrived(commands).bulk, BulkRoom)  # type: ignore[attr-defined]
 
 
 def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:

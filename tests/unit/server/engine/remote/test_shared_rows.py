@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendant.server.engine.remote.dispatch import Dispatcher
-from attendant.server.engine.remote.shared_rows import SharedRows
+from attendant.server.engine.remote.shared_rows import ALONE_SECONDS, SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 from tests.unit.server.engine.queueing.test_scheduler import BULK, INTERACTIVE, request
 
@@ -17,16 +17,15 @@ class Versions:
 
     Attributes:
         running: of each version, what its worker has, by key.
-        with_bulk: of each version, what it was told of how many have bulk requests.
+        with_bulk: of each version, what it was told of how many have bulk requests, and whether these are alone.
     """
 
     def __init__(self, number: int, max_rows: int) -> None:
         self.shared = SharedRows(max_rows)
         self.running: list[dict[int, EngineRequest]] = [{} for _ in range(number)]
-        self.with_bulk: list[list[int]] = [[] for _ in range(number)]
+        self.with_bulk: list[list[tuple[int, bool]]] = [[] for _ in range(number)]
         self.desks = [
-            Dispatcher(1, max_rows, self.shared, self._asked(version), self.with_bulk[version].append)
-            for version in range(number)
+            Dispatcher(1, max_rows, self.shared, self._asked(version), self._told(version)) for version in range(number)
         ]
         for desk in self.desks:
             assert desk.open(0) == []
@@ -34,12 +33,18 @@ class Versions:
     def _asked(self, version: int) -> Callable[[], None]:
         return lambda: self._note(version, self.desks[version].next())
 
+    def _told(self, version: int) -> Callable[[int, bool], None]:
+        return lambda number, is_alone: self.with_bulk[version].append((number, is_alone))
+
     def _note(self, version: int, sent: list[tuple[int, EngineRequest]]) -> None:
         self.running[version] |= {one.key: one for _, one in sent}
 
-    def ask(self, version: int, *keys: int, rows: int = 1, priority: Priority = INTERACTIVE) -> None:
+    def ask(
+        self, version: int, *keys: int, rows: int = 1, priority: Priority = INTERACTIVE, submitted: float = 0.0
+    ) -> None:
         for key in keys:
-            self._note(version, self.desks[version].add(request(key, priority, rows=rows)))
+            one = request(key, priority, rows=rows)._replace(submitted=submitted)
+            self._note(version, self.desks[version].add(one))
 
     def end(self, version: int, key: int) -> None:
         self._note(version, self.desks[version].ended(0, [self.running[version].pop(key)]))
@@ -106,15 +111,44 @@ def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
     versions.ask(0, *range(20), priority=BULK)
     versions.ask(0, *range(20, 30))
     assert (versions.held(0, BULK), versions.held(0)) == (20, 4), "workers choose among them"
-    assert versions.with_bulk == [[1], []]
+    assert versions.with_bulk == [[(1, False)], []]
     versions.ask(1, 40, 41, priority=BULK)
     versions.end(1, 40)
-    assert versions.with_bulk == [[1, 2], [2]]
+    assert versions.with_bulk == [[(1, False), (2, False)], [(2, False)]]
     versions.end(1, 41)
-    assert versions.with_bulk == [[1, 2, 1], [2]]
+    assert [number for number, _ in versions.with_bulk[0]] == [1, 2, 1]
     versions.ask(1, 42, priority=BULK)
     versions.desks[0].clear()
-    assert versions.with_bulk == [[1, 2, 1, 2], [2, 2, 1]]
+    assert [[number for number, _ in told] for told in versions.with_bulk] == [[1, 2, 1, 2], [2, 2, 1]]
+
+
+def test_bulk_work_is_alone_a_while_after_others_have_asked_any_version_and_been_answered() -> None:
+    versions = Versions(2, max_rows=4)
+    shared, told = versions.shared, versions.with_bulk[0]
+    versions.ask(0, 0, 1, priority=BULK)
+    versions.ask(1, 10, submitted=5.0)
+    shared.look(5.0 + 2 * ALONE_SECONDS)
+    assert told == [(1, False)], "somebody waits for an answer"
+    versions.end(1, 10)
+    shared.look(5.0 + ALONE_SECONDS / 2)
+    assert told == [(1, False)], "it may be asked again"
+    shared.look(5.0 + ALONE_SECONDS)
+    assert told == [(1, False), (1, True)]
+    shared.look(9.0)
+    assert len(told) == 2, "that is known"
+    versions.ask(1, 11, submitted=9.0)
+    assert told == [(1, False), (1, True), (1, False)], "at once, wherever it was asked"
+    versions.ask(1, 12, 13, submitted=9.1)
+    assert len(told) == 3
+    versions.ask(1, 14, priority=BULK, submitted=9.2)
+    assert told[-1] == versions.with_bulk[1][-1] == (2, False)
+
+
+def test_bulk_work_that_comes_to_an_idle_server_is_alone() -> None:
+    versions = Versions(1, max_rows=4)
+    versions.shared.look(0.0)
+    versions.ask(0, 0, priority=BULK)
+    assert versions.with_bulk == [[(1, True)]]
 
 
 @settings(max_examples=100, deadline=None)

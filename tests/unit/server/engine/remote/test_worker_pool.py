@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +15,11 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import DecoderState
 from attendant.server.engine.overload_control import OverloadLimits
-from attendant.server.engine.remote import worker_pool
+from attendant.server.engine.remote import shared_rows, worker_pool
 from attendant.server.engine.remote.frames import Frames, framed, receive_one
 from attendant.server.engine.remote.shared_rows import SharedRows
-from attendant.server.engine.request import Priority, Result, StepStats
+from attendant.server.engine.remote.slot import Slot
+from attendant.server.engine.request import BulkRoom, Priority, Result, StepStats
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import EngineDead, OutOfTime, PoisonedRequest
 from tests.fakes import SPECIAL_IDS, FakeStepper
@@ -274,6 +276,32 @@ async def test_models_divide_the_rows_for_bulk_work() -> None:
         gated.open()
         await eventually(lambda: bool(told))
         assert await most_rows() == 4
+
+
+async def test_every_worker_is_told_whether_bulk_work_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(shared_rows, "ALONE_SECONDS", 0.05)
+    rooms: dict[int, list[BulkRoom]] = defaultdict(list)
+    limit_bulk = Slot.limit_bulk
+
+    def note(slot: Slot, room: BulkRoom) -> None:
+        rooms[slot.number].append(room)
+        limit_bulk(slot, room)
+
+    monkeypatch.setattr(Slot, "limit_bulk", note)
+    steppers = GatedStepper(7), GatedStepper(7)
+    async with running(*steppers) as (runner, _):
+        told: list[object] = []
+        for stepper in steppers:
+            ask_bulk(runner, (4, 5, 3), LONG, told)
+            await stepper.arrival()
+        await eventually(lambda: rooms[0][-1].is_alone and rooms[1][-1].is_alone)
+        waiting = ask(runner)
+        await asyncio.sleep(0)
+        assert rooms[0][-1] == rooms[1][-1] == BulkRoom(4, is_alone=False), "only one of them has the request"
+        for stepper in steppers:
+            stepper.open()
+        assert isinstance((await ended(waiting))[0], Result)
 
 
 def test_messages_arrive_whole_however_they_are_cut() -> None:
