@@ -1,6 +1,10 @@
 """What the Makefile, GitHub's workflow and the hooks of pre-commit name is there, and pinned."""
 
 import re
+import tomllib
+from importlib.metadata import distributions
+
+from packaging.specifiers import SpecifierSet
 
 from tests.paths import ROOT
 
@@ -34,3 +38,12 @@ def test_the_workflow_tests_the_versions_that_are_declared() -> None:
     for project in ("pyproject.toml", "client/pyproject.toml"):
         declared = re.findall(r'"Programming Language :: Python :: ([\d.]+)"', (ROOT / project).read_text())
         assert declared == matrix.replace('"', "").split(", ")
+
+
+def test_the_oldest_python_that_is_declared_can_install_everything() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest = declared.removeprefix(">=") + ".0"
+    constrained = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    asked = {one.name: one.metadata["Requires-Python"] for one in distributions() if one.name.lower() in constrained}
+    assert len(asked) > 50
+    assert [name for name, versions in asked.items() if not SpecifierSet(versions or "").contains(oldest)] == []
