@@ -5,16 +5,50 @@ the worker with the fewest rows reserved by its like, as soon as one has room: s
 answer sooner than a large one on one. Bulk requests, whose number is limited, go at once to the worker with the fewest
 of their rows: it can choose among them, and need not ask for more. Rows are the server's (shared_rows.py). While no
 worker is open, everything waits.
+
+A step takes longer, the more rows take part, and newcomers hold it up while they are encoded. Requests of many steps,
+which are answered last, suffer most from both. So short requests keep away from them: where a worker is chosen for one,
+the rows of long requests count several times. Where all are equally long, none is.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 
+from attendant.server.engine.averaging import averaged
 from attendant.server.engine.queueing.fair_queue import Ahead, FairQueue
 from attendant.server.engine.remote.shared_rows import RESERVED, SharedRows
 from attendant.server.engine.request import EngineRequest, Priority
 
 Given = list[tuple[int, EngineRequest]]
 """What is to be sent, and to which worker."""
+
+LONG_FACTOR: Final = 1.5
+"""A request is long if it is expected to take more than so many times the mean steps."""
+
+LONG_ROW_WEIGHT: Final = 3
+"""So many rows does one of a long request count as, where a worker is chosen for a short one."""
+
+MEAN_WEIGHT: Final = 0.02
+"""Of a request, in the moving average of the steps that requests are expected to take."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """What a worker has of a priority.
+
+    Attributes:
+        rows: of its requests.
+        long: of those that are long, by key.
+    """
+
+    rows: int = 0
+    long: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> int:
+        """What counts where a worker is chosen for a short request."""
+        return self.rows + (LONG_ROW_WEIGHT - 1) * sum(self.long.values())
 
 
 class Dispatcher:
@@ -43,7 +77,8 @@ class Dispatcher:
         self._num_workers, self._max_rows = num_workers, max_rows
         self._open: list[int] = []
         self._waiting = {priority: FairQueue() for priority in Priority}
-        self._rows = {priority: [0] * num_workers for priority in Priority}
+        self._loads = {priority: [_Load() for _ in range(num_workers)] for priority in Priority}
+        self._mean_steps: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -82,8 +117,9 @@ class Dispatcher:
         """A worker is given nothing more, and what it had counts no longer."""
         if worker in self._open:
             self._open.remove(worker)
-        for priority, rows in self._rows.items():
-            self._free(priority, worker, rows[worker])
+        for priority, loads in self._loads.items():
+            self._free(priority, loads[worker].rows)
+            loads[worker] = _Load()
         self._offer()
 
     def add(self, request: EngineRequest) -> Given:
@@ -112,7 +148,10 @@ class Dispatcher:
     def ended(self, worker: int, requests: Iterable[EngineRequest]) -> Given:
         """Requests that the worker had have ended; returns what is to be sent in their place."""
         for request in requests:
-            self._free(request.priority, worker, request.max_rows)
+            load = self._loads[request.priority][worker]
+            load.rows -= request.max_rows
+            load.long.pop(request.key, None)
+            self._free(request.priority, request.max_rows)
         given = self.next()
         self._offer()
         return given
@@ -138,19 +177,27 @@ class Dispatcher:
         """Whether a worker has room for so many rows, and the server had them, which are taken now."""
         if priority is Priority.BULK:
             return True
-        rows = self._rows[priority]
-        fits = min([rows[worker] for worker in self._open]) + num_rows <= self._max_rows
+        loads = self._loads[priority]
+        fits = min([loads[worker].rows for worker in self._open]) + num_rows <= self._max_rows
         return fits and self._shares[priority].take(num_rows)
 
-    def _free(self, priority: Priority, worker: int, num_rows: int) -> None:
-        self._rows[priority][worker] -= num_rows
+    def _free(self, priority: Priority, num_rows: int) -> None:
         if priority is not Priority.BULK:
             self._shares[priority].give_back(num_rows)
 
     def _give(self, request: EngineRequest) -> int:
-        rows = self._rows[request.priority]
-        worker = min(self._open, key=rows.__getitem__)
-        rows[worker] += request.max_rows
+        loads, num_rows = self._loads[request.priority], request.max_rows
+        if request.priority is Priority.BULK:
+            worker = min(self._open, key=lambda one: loads[one].rows)
+        else:
+            self._mean_steps = averaged(self._mean_steps, request.expected_steps, MEAN_WEIGHT)
+            with_room = [one for one in self._open if loads[one].rows + num_rows <= self._max_rows]
+            if request.expected_steps > LONG_FACTOR * self._mean_steps:
+                worker = min(with_room, key=lambda one: loads[one].rows)
+                loads[worker].long[request.key] = num_rows
+            else:
+                worker = min(with_room, key=lambda one: loads[one].weight)
+        loads[worker].rows += num_rows
         return worker
 
     def _offer(self) -> None:
@@ -159,7 +206,7 @@ class Dispatcher:
         self._note_bulk()
 
     def _note_bulk(self) -> None:
-        has_bulk = any(self._rows[Priority.BULK])
+        has_bulk = any(load.rows for load in self._loads[Priority.BULK])
         if has_bulk != self._has_bulk:
             self._has_bulk = has_bulk
             self._shared.divide_bulk(self._on_bulk, has_bulk=has_bulk)

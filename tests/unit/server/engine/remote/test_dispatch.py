@@ -33,6 +33,59 @@ def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
     assert given_to(desk.add(request(4, BULK))) == [(1, 4)]
 
 
+def ask(desk: Dispatcher, *keys: int, steps: float, rows: int = 1) -> list[int]:
+    """Who gets requests that are expected to take so many steps."""
+    sent = [desk.add(request(key, rows=rows)._replace(expected_steps=steps)) for key in keys]
+    return [worker for given in sent for worker, _ in given]
+
+
+def test_short_requests_keep_away_from_long_ones() -> None:
+    desk = desk_of(2, max_rows=100)
+    assert ask(desk, *range(20), steps=10) == [0, 1] * 10, "equally long ones are divided evenly"
+    assert ask(desk, 20, steps=100) == [0]
+    assert ask(desk, 21, 22, 23, 24, steps=10) == [1, 1, 1, 0], "until the other one has three rows more"
+    assert ask(desk, 25, steps=100) == [0], "it has the fewest rows"
+    desk.ended(0, [request(20), request(25)])
+    assert ask(desk, 26, 27, 28, steps=10) == [0, 0, 0], "and has none to keep away from"
+
+
+def test_long_requests_come_to_be_together() -> None:
+    desk, rng = desk_of(2, max_rows=200), random.Random(5)
+    workers: dict[int, int] = {}
+    long_ones = set()
+    for key in range(2000):
+        is_long = rng.random() < 0.2
+        (workers[key],) = ask(desk, key, steps=80 if is_long else 10)
+        if is_long:
+            long_ones.add(key)
+        if len(workers) > 64:
+            gone = rng.choice(list(workers))
+            desk.ended(workers.pop(gone), [request(gone)])
+    with_long = [sum(key in long_ones for key, worker in workers.items() if worker == one) for one in (0, 1)]
+    rows = [list(workers.values()).count(one) for one in (0, 1)]
+    assert min(with_long) <= max(with_long) / 4
+    quiet = with_long.index(max(with_long))
+    assert rows[quiet] < rows[1 - quiet]
+
+
+def test_short_requests_go_to_long_ones_where_there_is_no_other_room() -> None:
+    desk = desk_of(2, max_rows=4)
+    ask(desk, *range(6), steps=10)
+    assert ask(desk, 6, steps=100) == [0]
+    assert ask(desk, 7, steps=10) == [1]
+    assert ask(desk, 8, steps=10) == [], "both are full"
+    assert given_to(desk.ended(0, [request(0)])) == [(0, 8)]
+
+
+def test_what_a_closed_worker_had_counts_no_longer() -> None:
+    desk = desk_of(2, max_rows=100)
+    ask(desk, *range(20), steps=10)
+    assert ask(desk, 20, steps=100) == [0]
+    desk.close(0)
+    desk.open(0)
+    assert ask(desk, *range(21, 31), steps=10) == [0] * 10
+
+
 def test_one_queue_for_all_and_whoever_has_room_takes_the_next() -> None:
     desk = desk_of(2, max_rows=1)
     for key in range(5):
