@@ -177,9 +177,12 @@ class Dispatcher:
         """Whether a worker has room for so many rows, and the server had them, which are taken now."""
         if priority is Priority.BULK:
             return True
+        return bool(self._with_room(priority, num_rows)) and self._shares[priority].take(num_rows)
+
+    def _with_room(self, priority: Priority, num_rows: int) -> list[int]:
+        """The open workers that may be given so many rows more."""
         loads = self._loads[priority]
-        fits = min([loads[worker].rows for worker in self._open]) + num_rows <= self._max_rows
-        return fits and self._shares[priority].take(num_rows)
+        return [worker for worker in self._open if loads[worker].rows + num_rows <= self._max_rows]
 
     def _free(self, priority: Priority, num_rows: int) -> None:
         if priority is not Priority.BULK:
@@ -191,7 +194,7 @@ class Dispatcher:
             worker = min(self._open, key=lambda one: loads[one].rows)
         else:
             self._mean_steps = averaged(self._mean_steps, request.expected_steps, MEAN_WEIGHT)
-            with_room = [one for one in self._open if loads[one].rows + num_rows <= self._max_rows]
+            with_room = self._with_room(request.priority, num_rows)
             if request.expected_steps > LONG_FACTOR * self._mean_steps:
                 worker = min(with_room, key=lambda one: loads[one].rows)
                 loads[worker].long[request.key] = num_rows

@@ -116,10 +116,11 @@ def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
     versions.end(1, 40)
     assert versions.with_bulk == [[(1, False), (2, False)], [(2, False)]]
     versions.end(1, 41)
-    assert [number for number, _ in versions.with_bulk[0]] == [1, 2, 1]
+    assert versions.with_bulk == [[(1, False), (2, False), (1, False)], [(2, False)]]
     versions.ask(1, 42, priority=BULK)
     versions.desks[0].clear()
     assert [[number for number, _ in told] for told in versions.with_bulk] == [[1, 2, 1, 2], [2, 2, 1]]
+    assert not any(is_alone for told in versions.with_bulk for _, is_alone in told)
 
 
 def test_bulk_work_is_alone_a_while_after_others_have_asked_any_version_and_been_answered() -> None:
