@@ -144,16 +144,18 @@ def common_width(lengths: Ids) -> int:
     return padded_width(int(lengths.max(initial=0)))
 
 
-def padded_width(max_length: int) -> int:
+def padded_width(max_length: int, multiple: int = SOURCE_WIDTH_MULTIPLE) -> int:
     """The width that sources of at most `max_length` positions are padded to."""
-    return -(-max_length // SOURCE_WIDTH_MULTIPLE) * SOURCE_WIDTH_MULTIPLE
+    return -(-max_length // multiple) * multiple
 
 
-def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
+def pad_sources(
+    sources: Sequence[Sequence[int]], pad_id: int, multiple: int = SOURCE_WIDTH_MULTIPLE
+) -> tuple[Ids, Ids]:
     """Lays B sources into one array.
 
     Returns:
-        source_ids [B, S] and source_lengths [B].
+        source_ids [B, S] and source_lengths [B]; S is the longest, or more, to be a multiple of this.
 
     Raises:
         ValueError: a source is empty: attention over nothing is undefined.
@@ -161,7 +163,8 @@ def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids
     lengths = np.array([len(source) for source in sources], np.int64)
     if not len(lengths) or lengths.min() == 0:
         raise ValueError("every source needs at least one symbol")
-    ids = np.full((len(sources), common_width(lengths)), pad_id, np.int64)
+    width = padded_width(int(lengths.max()), multiple)
+    ids = np.full((len(sources), width), pad_id, np.int64)
     for row, source in zip(ids, sources, strict=True):
         row[: len(source)] = source
     return ids, lengths

@@ -19,6 +19,9 @@ from pydantic import TypeAdapter
 SIZE_INCHES = (7.5, 4.2)
 Cell = str | float | None
 
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+"""Those that products of matrices are much faster with, as /proc/cpuinfo names them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
@@ -61,7 +64,7 @@ class Machine:
     """A machine as it is now.
 
     Attributes:
-        cpu: the model, and those of its instructions that training can use.
+        cpu: the model, and those of its instructions that speed depends on.
         num_cores: that this process may use.
         load: processes that wanted a core in the minute before; a quiet machine's is near 0.
         date: of the measurement, in UTC.
@@ -75,16 +78,27 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    facts = dict(re.findall(r"^(model name|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
-    flags = facts.get("flags", "").split()
-    instructions = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
     return Machine(
-        cpu=f"{facts.get('model name', platform.machine())} ({', '.join(instructions)})",
+        cpu=processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
         num_cores=len(os.sched_getaffinity(0)),
         load=os.getloadavg()[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         python=platform.python_version(),
     )
+
+
+def processor(cpuinfo: str) -> str:
+    """What /proc/cpuinfo says of the processor.
+
+    Virtual machines give processors of several generations one name, while their integer products differ by a factor of
+    two: family and model tell them apart.
+    """
+    facts = dict(re.findall(r"^(model name|cpu family|model|flags)\s*: (.*)$", cpuinfo, re.MULTILINE))
+    name = facts.get("model name", platform.machine())
+    if "model" in facts:
+        name += f", family {facts['cpu family']} model {facts['model']}"
+    flags = facts.get("flags", "").split()
+    return f"{name} ({', '.join(one for one in INSTRUCTIONS if one in flags)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,11 @@
-"""Which sources are encoded together: a recurrent layer computes every source to the end of the longest."""
+"""Which sources are encoded together, and how wide: a recurrent layer computes every source to the end of the longest,
+and multiplies the inputs of all positions.
+"""
 
 from collections.abc import Sequence
 from typing import Final
+
+from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE, padded_width
 
 CALL_CELLS: Final = 64
 """What another group costs, in cells (sources x positions). The encoder's call alone, which reads its weights anew,
@@ -12,7 +16,7 @@ def alike(lengths: Sequence[int]) -> list[list[int]]:
     """Parts B sources into groups of similar length, whose encodings one after the other cost the least.
 
     Returns:
-        The places of each group's sources. Those of one length are in one group, in order; shorter ones come first.
+        The places of each group's sources, in order. Those of one length are in one group; shorter ones come first.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]
@@ -25,6 +29,17 @@ def alike(lengths: Sequence[int]) -> list[list[int]]:
     end = len(order)
     while end:
         begin = best[end][1]
-        groups.insert(0, order[begin:end])
+        groups.insert(0, sorted(order[begin:end]))
         end = begin
     return groups
+
+
+def width_multiple(lengths: Sequence[int]) -> int:
+    """Of what the width is to be a multiple in which sources of these lengths are encoded.
+
+    An encoder's results at the valid positions have the same bits at any width (tests/parity). Widening them to what
+    the steps need (SOURCE_WIDTH_MULTIPLE) takes time, so a narrower width has to save many cells.
+    """
+    longest = max(lengths)
+    saved = len(lengths) * (padded_width(longest) - longest)
+    return 1 if saved >= CALL_CELLS else SOURCE_WIDTH_MULTIPLE

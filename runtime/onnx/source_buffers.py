@@ -99,12 +99,27 @@ def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
     """The rows of all tensors [N, ...], at `width` source positions; new ones are zero, for a mask invalid."""
     if axis is None:
         return np.concatenate(tensors)
-    shape = list(tensors[0].shape)
-    shape[0], shape[axis] = sum(map(len, tensors)), width
-    rows = np.zeros(shape, tensors[0].dtype)
-    begin = 0
-    for tensor in tensors:
-        place = narrowed(rows[begin : begin + len(tensor)], axis, tensor.shape[axis])
-        place[...] = narrowed(tensor, axis, width)
-        begin += len(tensor)
+    ends = np.cumsum([len(tensor) for tensor in tensors]).tolist()
+    return in_places(tensors, [slice(end - len(one), end) for one, end in zip(tensors, ends, strict=True)], axis, width)
+
+
+def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
+    """One tensor, in which each of these [N, ...] has its rows in these places; likewise in width.
+
+    Args:
+        places: that together are all rows, each once; of a single tensor in order.
+    """
+    first, num_rows = tensors[0], sum(map(len, tensors))
+    if len(tensors) == 1 and (axis is None or first.shape[axis] == width):
+        return first
+    shape = [num_rows, *first.shape[1:]]
+    if axis is not None:
+        shape[axis] = width
+    rows = np.zeros(shape, first.dtype)
+    for tensor, where in zip(tensors, places, strict=True):
+        if axis is None:
+            rows[where] = tensor
+            continue
+        kept = narrowed(tensor, axis, width)
+        rows[(where, *(slice(None),) * (axis - 1), slice(kept.shape[axis]))] = kept
     return rows

@@ -7,7 +7,7 @@ what, stands in the manifest. Joined states have room for newcomers (runtime/onn
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
-from attendant.runtime.onnx.encoding import alike
+from attendant.runtime.onnx.encoding import alike, width_multiple
 from attendant.runtime.onnx.session import OnnxSession, as_input
-from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, joined, narrowed, used_part
+from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, in_places, joined, narrowed, used_part
 from attendant.runtime.stepper import (
     NO_ID,
     Array,
@@ -105,32 +105,29 @@ class OnnxStepper:
         return self._manifest.target.vocabulary_size
 
     def encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
-        groups = alike([len(source) for source in sources])
-        if len(groups) == 1:
-            return self._encode(sources)
-        states = [self._encode([sources[place] for place in group]) for group in groups]
-        joined, order = self.concat(states), np.argsort(np.concatenate(groups))
-        return replace(
-            states[0],  # not the joined state, whose arrays have room for newcomers
-            row_tensors={name: tensor[order] for name, tensor in joined.row_tensors.items()},
-            source_tensors={name: tensor[order] for name, tensor in joined.source_tensors.items()},
-            source_lengths=joined.source_lengths[order],
-            row_sources=np.arange(len(sources), dtype=np.int64),
-        )
+        lengths = np.array([len(source) for source in sources], np.int64)
+        groups = alike(lengths.tolist())
+        parts = [self._encode([sources[place] for place in group]) for group in groups]
 
-    def _encode(self, sources: Sequence[Sequence[int]]) -> DecoderState:
-        """Encodes sources in one call, in the order given, whatever their lengths."""
-        source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad)
-        names = [*self._row_names, *self._source_names]
-        values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})
-        tensors = dict(zip(names, values, strict=True))
+        def every(name: str) -> Array:
+            of_groups = [part[name] for part in parts]
+            return in_places(of_groups, groups, self._position_axes[name], common_width(lengths))
+
         return DecoderState(
-            row_tensors={name: tensors[name] for name in self._row_names},
-            source_tensors={name: tensors[name] for name in self._source_names},
-            source_lengths=source_lengths,
+            row_tensors={name: every(name) for name in self._row_names},
+            source_tensors={name: every(name) for name in self._source_names},
+            source_lengths=lengths,
             row_sources=np.arange(len(sources), dtype=np.int64),
             min_queries=self._min_queries,
         )
+
+    def _encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
+        """The state's tensors of sources that are encoded in one call."""
+        multiple = width_multiple([len(source) for source in sources])
+        source_ids, source_lengths = pad_sources(sources, self._manifest.special_ids.pad, multiple)
+        names = [*self._row_names, *self._source_names]
+        values = self._encoder.run(names, {graph_io.SOURCE_IDS: source_ids, graph_io.SOURCE_LENGTHS: source_lengths})
+        return dict(zip(names, values, strict=True))
 
     def step(
         self,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.encoding import CALL_CELLS, alike
+from attendant.runtime.onnx.encoding import CALL_CELLS, alike, width_multiple
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.stepper import Taken
+from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE, Taken
 
 SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 14), *range(4, 14), *range(4, 12), 3]
 
@@ -37,8 +37,33 @@ def test_no_other_groups_cost_less(seed: int) -> None:
 
 def test_what_is_alike_stays_together() -> None:
     assert alike([20] * 5) == [[0, 1, 2, 3, 4]]
-    assert alike([20, 22, 21]) == [[0, 2, 1]]
-    assert alike([7, 75, 7, 7, 70]) == [[0, 2, 3], [4, 1]]
+    assert alike([20, 22, 21]) == [[0, 1, 2]]
+    assert alike([7, 75, 7, 7, 70]) == [[0, 2, 3], [1, 4]]
+
+
+def test_sources_are_encoded_narrower_where_that_saves_much() -> None:
+    assert width_multiple([9] * 10) == width_multiple([2] * 9 + [9]) == 1
+    assert width_multiple([9] * 9) == width_multiple([16] * 100) == width_multiple([20]) == SOURCE_WIDTH_MULTIPLE
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 13, 17])
+def test_the_width_of_an_encoding_changes_no_bit(
+    length: int, tiny_stepper: OnnxStepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [[4] * length, [5, *[6] * (length - 1)], [7]]
+    found = []
+    for multiple in (1, SOURCE_WIDTH_MULTIPLE, 3 * SOURCE_WIDTH_MULTIPLE):
+        monkeypatch.setattr("attendant.runtime.onnx.stepper.width_multiple", lambda lengths, width=multiple: width)
+        found.append(tiny_stepper.encode(sources))
+    expected, *others = found
+    assert expected.source_tensors["memory"].shape[1] == expected.source_width
+    for other in others:
+        for name, tensor in expected.row_tensors.items():
+            assert other.row_tensors[name].tobytes() == tensor.tobytes(), name
+        mask = expected.source_tensors["source_mask"][:, :length, None]
+        for name in ("memory", "keys"):
+            valid = [state.source_tensors[name][:, :length] * mask for state in (expected, other)]
+            assert valid[0].tobytes() == valid[1].tobytes(), name
 
 
 def test_an_encoding_in_groups_is_that_of_each_source_alone(tiny_stepper: OnnxStepper) -> None:
