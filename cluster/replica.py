@@ -5,7 +5,7 @@ a message. What a replica loads, checks and answers is the server's.
 """
 
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -131,13 +131,24 @@ class Replica:
             yield message
 
     async def GenerateBatch(self, requests: AsyncIterator[Any], grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        async def of_held_models() -> AsyncIterator[Any]:
-            async for request in requests:
-                await self._provide(request)
-                yield request
-
         call = await self._let_in("GenerateBatch", grpc_context)
-        async for message in self._servicer.GenerateBatch(of_held_models(), call):
+        async for message in self._servicer.GenerateBatch(self._provided(requests, lambda one: [one]), call):
+            yield message
+
+    async def GenerateBatches(  # noqa: N802
+        self, requests: AsyncIterator[Any], grpc_context: Any
+    ) -> AsyncIterator[Any]:
+        call = await self._let_in("GenerateBatches", grpc_context)
+        async for message in self._servicer.GenerateBatches(self._provided(requests, lambda one: one.requests), call):
+            yield message
+
+    async def _provided(
+        self, messages: AsyncIterator[Any], naming: Callable[[Any], Iterable[Any]]
+    ) -> AsyncIterator[Any]:
+        """The messages of a stream, each once all models are held that what is in it names."""
+        async for message in messages:
+            for one in naming(message):
+                await self._provide(one)
             yield message
 
     async def _answer(

@@ -20,7 +20,7 @@ The server ends with status 0 after SIGTERM or SIGINT, with 1 when an engine has
 option, a port in use or a refused bundle ([what to do then](operations.md)).
 
 In the table, a row is a live hypothesis: a request has `beam_size` rows. An engine decodes one model, in a process of
-its own. The requests of `GenerateBatch` streams are bulk work; all others are interactive.
+its own. The requests of bulk streams are bulk work; all others are interactive.
 
 `python docs/write_serving.py` writes this page from the options themselves.
 

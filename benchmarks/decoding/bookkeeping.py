@@ -4,6 +4,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
@@ -48,18 +49,22 @@ def engine_system(
     *,
     num_rows: int = NUM_ROWS,
     work: Callable[[Context], Work] = equal_work,
+    path: Path | None = None,
 ) -> System:
     """An engine that always has as many requests as it has room for.
 
     Its figures: the milliseconds of a round, the share of them outside the graphs, and the milliseconds that the graphs
     take for each request.
+
+    Args:
+        path: of the bundle; None: the context's.
     """
     num_tokens = context.workload.num_tokens
     num_rounds = 4 * num_tokens if context.quick else 20 * num_tokens
     num_requests = num_rows // SEARCHES[search]
 
     def start() -> Iterator[Visits]:
-        bundle, graphs = open_bundle(context.bundle), GraphCalls()
+        bundle, graphs = open_bundle(path or context.bundle), GraphCalls()
         stepper = OnnxStepper(bundle, precision, "cpu", 1, open_session=graphs.open)
         budget = Budget(max_rows=num_rows, max_source_positions=MAX_POSITIONS)
         engine = Engine(stepper, budget, bundle.manifest.special_ids)

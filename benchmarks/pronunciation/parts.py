@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.cpu import available_cpus
 from attendant.server.bench.load import LIST_SIZE, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks import ROOT
 from benchmarks.command import Context
+from benchmarks.decoding.bookkeeping import engine_system
 from benchmarks.decoding.in_process import NUM_WORKERS, Decoder, layout
 from benchmarks.harness.environment import ENVIRONMENTS, TORCH
 from benchmarks.harness.measurement import Columns, Unavailable, measure, part_of, remarks, spread_of
@@ -14,8 +17,8 @@ from benchmarks.harness.results import Part
 from benchmarks.job import Job
 from benchmarks.program import program
 from benchmarks.pronunciation.words import BUNDLE, RUN, words
-from benchmarks.serving.payloads import NUM_REQUESTS
-from benchmarks.serving.servers import Server, attendant_server, under
+from benchmarks.serving.payloads import NUM_REQUESTS, Work
+from benchmarks.serving.servers import Server, attendant_server, empty_service, under
 
 NUM_CLIENTS = 64
 ASKED = {"": f"{NUM_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
@@ -34,7 +37,8 @@ def pronunciation(context: Context) -> Part:
         "": Load(kind="closed", num_clients=NUM_CLIENTS, seconds=context.visit_seconds),
         "_lists": Load(kind="list", seconds=context.visit_seconds),
     }
-    systems += [under(_server(context, num_workers), loads) for num_workers in (1, NUM_WORKERS)]
+    servers = [_server(context, num_workers) for num_workers in (1, NUM_WORKERS)]
+    systems += [under(server, loads) for server in servers]
     columns: Columns = {
         "asked": lambda one: ASKED.get(one.point, "") if "p50" in one.samples else "",
         "words/s": "speed",
@@ -45,7 +49,26 @@ def pronunciation(context: Context) -> Part:
         "remarks": remarks,
     }
     found = measure(systems, context.num_rounds)
-    return part_of(found, columns, points=loads, best_by="speed")
+    part = part_of(found, columns, points=loads, best_by="speed")
+    fastest = max(found[-len(servers) :], key=lambda one: one.median("speed"))
+    bounds = [
+        under(empty_service(servers[0].requests), {"": loads[""]}),
+        engine_system(
+            context, "int8", "greedy", num_rows=round(fastest.median("step_rows")), work=word_work, path=BUNDLE
+        ),
+    ]
+    empty, graphs = measure(bounds, context.num_rounds)
+    cpu = graphs.median("graphs_ms") + empty.median("cpu_ms") + fastest.median("generator_ms")
+    part.figures["served_bound_speed"] = 1e3 * available_cpus() / cpu
+    return part
+
+
+def word_work(context: Context) -> Work:
+    """The words that servers are asked, as ids; each ends where the model ends it."""
+    bundle = open_bundle(BUNDLE)
+    limit = bundle.manifest.limits.max_target_tokens
+    encode = bundle.source_tokenizer.encode
+    return [(bundle.source_ids(encode(word)), limit) for word in words(Job(NUM_REQUESTS))]
 
 
 def _decoders(context: Context) -> Iterator[Decoder]:

@@ -45,6 +45,7 @@ def echo() -> None:
         "Generate": grpc.unary_unary_rpc_method_handler(_unary),
         "GenerateMany": grpc.unary_unary_rpc_method_handler(_unary),
         "GenerateBatch": grpc.stream_stream_rpc_method_handler(_stream),
+        "GenerateBatches": grpc.stream_stream_rpc_method_handler(_stream),
     }
     _serve_as_ours(handlers)
 

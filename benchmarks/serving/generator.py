@@ -12,6 +12,7 @@ from benchmarks.job import answer_questions
 
 METHODS = {
     "bulk": "/attendant.v1.Seq2Seq/GenerateBatch",
+    "bulk-lists": "/attendant.v1.Seq2Seq/GenerateBatches",
     "list": "/attendant.v1.Seq2Seq/GenerateMany",
     "stream": "/attendant.v1.Seq2Seq/GenerateStream",
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from attendant.runtime.cpu import available_cpus
-from attendant.server.bench.load import Answered, Load
+from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.bookkeeping import engine_system
 from benchmarks.decoding.in_process import NUM_ALONE, NUM_WORKERS, job_of, own_decoder
@@ -50,6 +50,7 @@ def overhead(context: Context) -> Part:
         "_unary": Load(kind="closed", num_clients=64, seconds=context.visit_seconds),
         "_list": Load(kind="list", num_clients=1, seconds=context.visit_seconds),
         "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
+        "_bulk_lists": Load(kind="bulk-lists", num_clients=BULK_IN_FLIGHT, seconds=context.visit_seconds),
     }
     short = {kind: replace(load, seconds=max(0.1, load.seconds / ECHO_PART)) for kind, load in loads.items()}
     server = attendant_server(context)
@@ -68,7 +69,12 @@ def overhead(context: Context) -> Part:
     *found, real_served, equal, real = measure(systems, context.num_rounds)
     columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
     part = Part(columns=[*columns, "empty service CPU ms"])
-    names = {"unary": "unary calls, 64 clients", "list": "lists of 256, one client", "bulk": "one bulk stream"}
+    names = {
+        "unary": "unary calls, 64 clients",
+        "list": "lists of 256, one client",
+        "bulk": "one bulk stream",
+        "bulk_lists": f"one bulk stream, {MESSAGE_SIZE} requests in a message",
+    }
     for kind, name in names.items():
         served, inside, empty = (one.at(f"_{kind}") for one in found)
         pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)

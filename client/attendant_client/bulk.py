@@ -12,12 +12,17 @@ import grpc
 
 from attendant_client.answers import Generation, Source
 from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
-from attendant_client.messages import generate_request, generation_of
+from attendant_client.messages import generate_request, generation_of, sized
 from attendant_client.options import RequestOptions
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 STATUS_SECONDS = 0.5
 """A stream that is refused says so within this time, if nothing is written to it meanwhile."""
+
+MESSAGE_REQUESTS = 64
+MESSAGE_BYTES = 64 << 10
+"""A message takes as many waiting requests as this, and no more bytes unless one alone has more: a server takes 256 of
+them and 256 KiB."""
 
 Answer = asyncio.Future[Generation]
 
@@ -26,12 +31,16 @@ class Bulk:
     """A stream of requests, each answered on completion. Made by `AttendantClient.bulk`, used with `async with`.
 
     gRPC's flow control holds the sender back where the server has enough to do; who calls `generate` bounds how many
-    requests wait here. A stream that breaks after it has brought an answer is opened anew, and what is unanswered asked
-    again: requests have no side effects. gRPC itself retries one that has brought none.
+    requests wait here. Those that wait at the same time go in one message. A stream that breaks after it has brought an
+    answer is opened anew, and what is unanswered asked again: requests have no side effects. gRPC itself retries one
+    that has brought none.
     """
 
-    def __init__(self, open_stream: Callable[[], Any], timeout: float | None) -> None:
+    def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None) -> None:
+        """`open_stream`: makes a call of GenerateBatches; of GenerateBatch, where it is given False."""
         self._open_stream = open_stream
+        # Servers before version 0.2.0 take one request in a message.
+        self._takes_several = True
         self._timeout = timeout
         self._numbers = itertools.count(1)
         # By the request's number, in the order of asking.
@@ -71,6 +80,8 @@ class Bulk:
             raise TypeError("timeout: concerns the whole stream; AttendantClient.bulk takes it")
         number = str(next(self._numbers))
         request = generate_request(source, number, options)
+        if request.ByteSize() > MESSAGE_BYTES:  # it goes alone, and the list around it has some bytes too
+            sized(pb.GenerateManyRequest(requests=[request]))
         answer: Answer = asyncio.get_running_loop().create_future()
         if not self._asked:
             self._last_progress = time.monotonic()
@@ -87,13 +98,13 @@ class Bulk:
         """Opens streams, one after the other, for as long as there is something to ask.
 
         Where a write fails before the server's status is read, grpc reports INTERNAL in its place. The next stream then
-        writes nothing for STATUS_SECONDS, and then one request and no other before an answer, so that no write gets in
+        writes nothing for STATUS_SECONDS, and then one message and no other before an answer, so that no write gets in
         the way of what the server has to say.
         """
         careful = False
         while await self._is_wanted():
             self._unsent = deque(request for request, _ in self._asked.values())
-            stream = self._open_stream()
+            stream = self._open_stream(self._takes_several)
             go_on = asyncio.Event()
             if not careful:
                 go_on.set()
@@ -104,7 +115,8 @@ class Bulk:
                 while (answer := await stream.read()) is not grpc.aio.EOF:
                     answered = True
                     go_on.set()
-                    self._answer(answer)
+                    for result in answer.results if self._takes_several else (answer,):
+                        self._answer(result)
             except grpc.aio.AioRpcError as error:
                 raised = error
             finally:
@@ -118,6 +130,9 @@ class Bulk:
                 careful = True
                 continue
             careful = False
+            if self._takes_several and raised is not None and raised.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._takes_several = False
+                continue
             why = partial(_why_it_ended, raised, hidden)
             if not (answered and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
@@ -132,12 +147,21 @@ class Bulk:
         await asyncio.sleep(wait_seconds)
         while True:
             while self._unsent:
-                await stream.write(self._unsent.popleft())
+                await stream.write(self._next_message() if self._takes_several else self._unsent.popleft())
                 await go_on.wait()
             if self._closing:
                 await stream.done_writing()
                 return
             await self._stir()
+
+    def _next_message(self) -> pb.GenerateManyRequest:
+        requests, num_bytes = [self._unsent.popleft()], 0
+        while self._unsent and len(requests) < MESSAGE_REQUESTS:
+            num_bytes += requests[-1].ByteSize()
+            if num_bytes + self._unsent[0].ByteSize() > MESSAGE_BYTES:
+                break
+            requests.append(self._unsent.popleft())
+        return pb.GenerateManyRequest(requests=requests)
 
     async def _stir(self) -> None:
         """Waits until there is something new to send, or no more to come."""

@@ -236,7 +236,12 @@ class AttendantClient:
             deadline: `timeout`, the seconds that may pass without an answer while some are awaited.
         """
         self._check_open()
-        return Bulk(lambda: self._seq2seq.GenerateBatch(metadata=self._metadata), self._timeout_of(deadline))
+
+        def open_stream(several: bool) -> Any:
+            method = self._seq2seq.GenerateBatches if several else self._seq2seq.GenerateBatch
+            return method(metadata=self._metadata)
+
+        return Bulk(open_stream, self._timeout_of(deadline))
 
     async def score(
         self,

@@ -7,15 +7,19 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 LIST_SIZE = 256
+MESSAGE_SIZE = 64
+"""Requests in a message of a bulk stream, where it takes several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,8 @@ class Load:
     Attributes:
         kind: "closed": so many clients, each asks again when it was answered; "list": likewise, LIST_SIZE requests in a
             call; "stream": likewise, each answer streamed; "open": Poisson arrivals at `rate`, whatever the answers do;
-            "bulk": one stream with so many requests in flight.
+            "bulk": one stream with so many requests in flight; "bulk-lists": likewise, MESSAGE_SIZE of them in each
+            message.
         num_clients: of a closed load; requests in flight of bulk work.
         rate: arrivals per second of an open load.
         seconds: after which nothing new is asked; what is in flight is waited for.
@@ -98,31 +103,42 @@ async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.
             asked.append(asyncio.create_task(ask(due)))
         await asyncio.gather(*asked)
 
-    async def bulk() -> None:
-        room, sent = asyncio.Semaphore(load.num_clients), []
-
-        async def requests() -> AsyncIterator[bytes]:
-            while is_open():
-                await room.acquire()
-                sent.append(time.perf_counter())
-                yield next(payloads)
-
-        # Answers come in the order of completion: the latencies are only right in their sum.
-        async for _ in stream(requests()):
-            found.latencies.append(time.perf_counter() - sent[len(found.latencies)])
-            room.release()
-
     unary: Any = channel.unary_unary(method)
     answers: Any = channel.unary_stream(method)
-    stream: Any = channel.stream_stream(method)
     if load.kind == "open":
         await arrivals()
-    elif load.kind == "bulk":
-        await bulk()
+    elif load.kind in ("bulk", "bulk-lists"):
+        await ask_in_bulk(channel.stream_stream(method), payloads, load, is_open, found)
     else:
         await asyncio.gather(*(client() for _ in range(load.num_clients)))
     found.seconds = time.perf_counter() - began
     return found
+
+
+async def ask_in_bulk(
+    stream: Any, payloads: "itertools.cycle[bytes]", load: Load, is_open: Callable[[], bool], found: Answered
+) -> None:
+    """Asks on one stream, and notes its answers. They come in the order of completion: the latencies are only right in
+    their sum.
+    """
+    is_listed = load.kind == "bulk-lists"
+    num_in_message = MESSAGE_SIZE if is_listed else 1
+    max_in_flight = max(load.num_clients, num_in_message)
+    sent, answered = list[float](), asyncio.Event()
+
+    async def requests() -> AsyncIterator[bytes]:
+        while is_open():
+            while len(sent) + num_in_message > len(found.latencies) + max_in_flight:
+                answered.clear()
+                await answered.wait()
+            sent.extend([time.perf_counter()] * num_in_message)
+            yield list_of(itertools.islice(payloads, num_in_message)) if is_listed else next(payloads)
+
+    async for answer in stream(requests()):
+        now, first = time.perf_counter(), len(found.latencies)
+        num_results = num_of(answer) if is_listed else 1
+        found.latencies += [now - moment for moment in sent[first : first + num_results]]
+        answered.set()
 
 
 async def first_event(call: Any) -> float:
@@ -138,6 +154,11 @@ async def first_event(call: Any) -> float:
 def list_of(requests: Iterable[bytes]) -> bytes:
     """A GenerateManyRequest of them, in bytes."""
     return messages.GenerateManyRequest(requests=map(messages.GenerateRequest.FromString, requests)).SerializeToString()
+
+
+def num_of(answer: bytes) -> int:
+    """How many results a GenerateManyResponse has: its fields are counted, not read."""
+    return len(UnknownFieldSet(Empty.FromString(answer)))
 
 
 async def asked(target: str, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:

@@ -82,16 +82,21 @@ class AnswerShare:
     def is_stalled(self) -> bool:
         return self.writing_since is not None and self.writing_since < self._budget.now() - STALLED_SECONDS
 
+    def has_room(self, num_bytes: int) -> bool:
+        """Whether so much may be held, and the client takes answers: `take` would not wait."""
+        if not self.held_bytes:
+            return True
+        return not self.is_stalled and self.held_bytes + num_bytes <= self._budget.free_bytes - num_bytes
+
     async def take(self, num_bytes: int) -> None:
-        """Waits until so much may be held, and the client takes answers. A stream that holds nothing need not wait."""
+        """Waits until there is room for so much. A stream that holds nothing need not wait."""
         # What others free wakes nobody up here, which would gain little: a stream that waits holds something itself.
         # It gives that back soon, or its client does not read.
-        budget = self._budget
-        while self.held_bytes and (self.is_stalled or self.held_bytes + num_bytes > budget.free_bytes - num_bytes):
+        while not self.has_room(num_bytes):
             self._freed.clear()
             await self._freed.wait()
         self.held_bytes += num_bytes
-        budget.held_bytes += num_bytes
+        self._budget.held_bytes += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
         self.held_bytes -= num_bytes

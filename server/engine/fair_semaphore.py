@@ -18,13 +18,18 @@ class FairSemaphore:
         # By client; the client whose turn is next comes first. None of the queues is empty.
         self._waiters: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether `acquire` would not wait."""
+        return self.num_held < self.num_permits and not self._waiters
+
     async def acquire(self, client: str = "") -> None:
         """Waits for a permit.
 
         Args:
             client: who asks. Clients of different names share the permits evenly.
         """
-        if self.num_held < self.num_permits and not self._waiters:
+        if self.is_free:
             self.num_held += 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

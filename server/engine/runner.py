@@ -16,9 +16,11 @@ from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.request import Outcome, Priority, Updates
 from attendant.server.errors import AttendantError, Draining, EngineDead
 
-DELIVERED_AT_ONCE = 2
-"""Heavy and bulk outcomes that are delivered in one turn of the event loop: each makes an answer to be written, and the
-calls of others should not wait for hundreds of them."""
+DELIVERED_AT_ONCE = 8
+"""Bulk outcomes that are delivered in one turn of the event loop. The calls of others should not wait for hundreds."""
+
+HEAVY_WEIGHT = 4
+"""A heavy outcome counts as so many: each wakes a call that makes its answer then, while those of a stream queue up."""
 
 
 class _Waiting(NamedTuple):
@@ -176,8 +178,13 @@ class EngineRunner:
             self._deliver_some()
 
     def _deliver_some(self) -> None:
-        for _ in range(min(DELIVERED_AT_ONCE, len(self._undelivered))):
-            self._deliver_one(*self._undelivered.popleft())
+        room = DELIVERED_AT_ONCE
+        while self._undelivered and room > 0:
+            key, update = self._undelivered.popleft()
+            waiting = self._in.get(key)
+            is_bulk = waiting is None or waiting.accepted.request.priority is Priority.BULK
+            room -= 1 if is_bulk else HEAVY_WEIGHT
+            self._deliver_one(key, update)
         self._is_delivering = bool(self._undelivered)
         if self._is_delivering:
             asyncio.get_running_loop().call_soon(self._deliver_some)

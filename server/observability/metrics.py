@@ -84,7 +84,7 @@ GAUGES = {
 }
 # Of all bulk streams, which may name several models.
 STREAM_GAUGES = {
-    "bulk_streams": "GenerateBatch streams that are open.",
+    "bulk_streams": "Bulk streams that are open.",
     "bulk_streams_stalled": "Those whose client has not taken an answer for a second.",
     "bulk_answers_bytes": "Memory that streams have reserved for answers, until they are written.",
     "bulk_answers_limit_bytes": "Memory that they may reserve.",

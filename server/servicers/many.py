@@ -12,9 +12,9 @@ from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
-from attendant.server.models import Catalogue, ServedModel
+from attendant.server.models import Catalogue
 from attendant.server.servicers.request_context import RequestContext, id_of, identify
-from attendant.server.servicers.requests import ParsedRequest, off_the_loop, read_generate, submit_all
+from attendant.server.servicers.requests import ParsedRequest, of_each_model, off_the_loop, read_generate, submit_all
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
@@ -61,7 +61,7 @@ async def answers_to(
             InternalError: what concerns every request alike.
     """
     try:
-        requests = _listed(asked)
+        requests = requests_of(asked)
     except AttendantError as error:
         unlisted = begin(id_of(call), "")
         unlisted.end(error)
@@ -86,7 +86,12 @@ async def answers_to(
         raise
 
 
-def _listed(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequence[messages.GenerateRequest]:
+def requests_of(asked: messages.GenerateManyRequest | UndecodableRequest) -> Sequence[messages.GenerateRequest]:
+    """The requests of a list.
+
+    Raises:
+        AttendantError: it can't be decoded, or has too few or too many.
+    """
     requests = decoded(asked).requests
     if not 1 <= len(requests) <= MAX_REQUESTS:
         raise InvalidArgument(Violation("requests", f"{len(requests)} items long", f"1 to {MAX_REQUESTS} items long"))
@@ -111,11 +116,7 @@ def _check_answers(items: Iterable[_Item]) -> None:
 
 def _submit(items: Iterable[_Item], timeout_seconds: float | None) -> None:
     """Hands what has been read to the engines, the requests of each model together."""
-    of_model: dict[ServedModel, list[tuple[_Item, ParsedRequest]]] = {}
-    for item in items:
-        if item.parsed is not None:
-            of_model.setdefault(item.parsed.model, []).append((item, item.parsed))
-    for mine in of_model.values():
+    for mine in of_each_model(items):
         submitted = submit_all([parsed for _, parsed in mine], timeout_seconds)
         for (item, _), outcome in zip(mine, submitted, strict=True):
             item.submitted = outcome

@@ -1,11 +1,11 @@
 """Requests as the engine takes them, or everything that is wrong with them, told together."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.requests import reading
@@ -107,10 +107,30 @@ class ParsedRequest:
         return result
 
 
-def submit_all(requests: Sequence[ParsedRequest], timeout_seconds: float | None) -> list[asyncio.Future[Outcome]]:
+class OfSeveral(Protocol):
+    """One of several requests; `parsed`: None where something is wrong with it."""
+
+    parsed: ParsedRequest | None
+
+
+AnyItem = TypeVar("AnyItem", bound=OfSeveral)
+
+
+def of_each_model(items: Iterable[AnyItem]) -> Iterable[list[tuple[AnyItem, ParsedRequest]]]:
+    """The items that have a request to submit, with it, those of each model together."""
+    found: dict[ServedModel, list[tuple[AnyItem, ParsedRequest]]] = {}
+    for item in items:
+        if item.parsed is not None:
+            found.setdefault(item.parsed.model, []).append((item, item.parsed))
+    return found.values()
+
+
+def submit_all(
+    requests: Sequence[ParsedRequest], timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
+) -> list[asyncio.Future[Outcome]]:
     """Submits requests of one model, at least one; all of them or none. See EngineRunner.submit_all."""
     asked = [(one.asked.source_ids, one.asked.options) for one in requests]
-    return requests[0].model.runner.submit_all(asked, timeout_seconds, client=CLIENT.get())
+    return requests[0].model.runner.submit_all(asked, timeout_seconds, priority, CLIENT.get())
 
 
 async def parse(

@@ -1,6 +1,6 @@
 """The service attendant.v1.Seq2Seq. What its methods mean is written in the proto."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import grpc
 from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
-from attendant.server.servicers.batch import BatchStream
+from attendant.server.servicers.batch import ONE, SEVERAL, BatchStream, Packing
 from attendant.server.servicers.conversion import generate_fields, model_message, score_response
 from attendant.server.servicers.many import answers_to
 from attendant.server.servicers.request_context import Answering, RequestContext
@@ -58,9 +58,14 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     async def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        begin = partial(RequestContext, "GenerateBatch", self._catalogue, self._metrics)
-        stream = BatchStream(requests, context, self._catalogue, begin, self._answer_budget)
-        async with aclosing(stream.answers()) as answers:
+        async with aclosing(self._bulk("GenerateBatch", requests, context, ONE)) as answers:
+            async for answer in answers:
+                yield answer
+
+    async def GenerateBatches(  # noqa: N802
+        self, requests: AsyncIterator[messages.GenerateManyRequest], context: Context
+    ) -> AsyncIterator[messages.GenerateManyResponse]:
+        async with aclosing(self._bulk("GenerateBatches", requests, context, SEVERAL)) as answers:
             async for answer in answers:
                 yield answer
 
@@ -96,3 +101,9 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
 
     def _answering(self, method: str, request: Any, context: Context) -> Answering:
         return Answering(method, self._catalogue, self._metrics, context, request)
+
+    def _bulk(
+        self, method: str, asked: AsyncIterator[Any], context: Context, packing: Packing
+    ) -> AsyncGenerator[Any, None]:
+        begin = partial(RequestContext, method, self._catalogue, self._metrics)
+        return BatchStream(asked, context, self._catalogue, begin, self._answer_budget, packing).answers()

@@ -69,6 +69,7 @@ REQUESTS = (
     ("attendant.v1.Seq2Seq/Generate", OTHER),
     ("attendant.v1.Seq2Seq/GenerateStream", OTHER),
     ("attendant.v1.Seq2Seq/GenerateBatch", ONE),
+    ("attendant.v1.Seq2Seq/GenerateBatches", messages.GenerateManyRequest(requests=[OTHER, ONE])),
     ("attendant.v1.Seq2Seq/GenerateMany", messages.GenerateManyRequest(requests=[ONE, OTHER])),
     ("attendant.v1.Seq2Seq/Score", messages.ScoreRequest(source_text="jab", target_text="G AE B")),
     ("attendant.v1.Seq2Seq/GetModel", messages.GetModelRequest(model="tiny")),

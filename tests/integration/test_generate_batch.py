@@ -1,4 +1,4 @@
-"""GenerateBatch over a real socket and a fake model: per-item answers, flow control, endings."""
+"""GenerateBatch and GenerateBatches over a real socket and a fake model: per-item answers, flow control, endings."""
 
 import asyncio
 import itertools
@@ -11,6 +11,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
 
+from attendant.server.servicers import batch
 from attendant.server.servicers.batch import BatchStream
 from attendant.server.servicers.seq2seq import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -203,6 +204,8 @@ async def test_one_that_does_not_read_is_ended() -> None:
             )
             assert answers
         await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **RPC) == 1)
+        counted = [server.sample("attendant_requests_total", code=code, **ITEMS) for code in ("OK", "UNAVAILABLE")]
+        assert sum(counted) == server.sample("grpc_server_msg_received_total", **RPC), "each that was read, once"
 
 
 async def test_a_client_that_goes_during_a_write_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,3 +311,126 @@ async def test_before_the_bundles_are_checked() -> None:
         await call.write(Generate(text="a", request_id="mine"))
         assert await asyncio.wait_for(call.code(), PATIENCE_SECONDS) is grpc.StatusCode.UNAVAILABLE
         assert dict(await call.trailing_metadata())["attendant-request-id"] == "mine", "whose end ends the stream"
+
+
+LISTED = {"model": "fake", "method": "GenerateBatches"}
+Many = messages.GenerateManyRequest
+
+
+async def ask_in_lists(server: Served, lists: Sequence[Many]) -> list[list[messages.GenerateBatchResponse]]:
+    """The results of each answer."""
+    return [list(answer.results) for answer in await read(server.stub.GenerateBatches(iter(lists)))]
+
+
+def in_lists(requests: Sequence[messages.GenerateRequest], size: int) -> list[Many]:
+    return [Many(requests=requests[first : first + size]) for first in range(0, len(requests), size)]
+
+
+async def test_requests_in_lists_are_answered_as_alone_and_several_in_an_answer() -> None:
+    async with served(fake_stepper()) as server:
+        requests = numbered(100, decoding=messages.DecodingOptions(beam_size=3, num_hypotheses=2))
+        answers = await ask_in_lists(server, in_lists(requests, 33))
+        assert max(map(len, answers)) > 1
+        results = {int(one.request_id): one for answer in answers for one in answer}
+        assert sorted(results) == list(range(100)) and sum(map(len, answers)) == 100
+        for number in (0, 33, 99):
+            alone = await server.stub.Generate(requests[number])
+            assert results[number].response.hypotheses == alone.hypotheses
+        assert server.sample("attendant_requests_total", code="OK", **LISTED) == 100
+        assert server.sample("grpc_server_msg_received_total", **RPC | {"grpc_method": "GenerateBatches"}) == 4
+        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_bulk": 5, "max_rows": 2}, {"max_answer_bytes": 30_000}], ids=["places", "memory"]
+)
+async def test_a_list_may_have_more_requests_than_there_is_room_for(limits: dict[str, int]) -> None:
+    async with served(fake_stepper(), **limits) as server:
+        answers = await ask_in_lists(server, in_lists(numbered(120, decoding=LONG), 60))
+        assert sorted(int(one.request_id) for answer in answers for one in answer) == list(range(120))
+        assert server.sample("attendant_bulk_requests", model="fake") == 0
+
+
+async def test_what_is_wrong_in_a_list_is_told_and_the_stream_goes_on() -> None:
+    async with served(fake_stepper()) as server:
+        wrong = [Generate(request_id="0", text=""), Generate(request_id="1", text="a", model="other")]
+        lists = [Many(requests=[*wrong, Generate(request_id="2", text="a")]), Many(), *in_lists(numbered(257)[3:], 254)]
+        lists.append(Many(requests=numbered(257)))
+        results = [one for answer in await ask_in_lists(server, lists) for one in answer]
+        codes = {one.request_id: one.error.code for one in results if one.WhichOneof("result") == "error"}
+        assert codes == {"0": code_pb2.INVALID_ARGUMENT, "1": code_pb2.NOT_FOUND, "": code_pb2.INVALID_ARGUMENT}
+        unlisted = sorted(one.error.message for one in results if not one.request_id)
+        assert unlisted == [f"requests is {num} items long, must be 1 to 256 items long" for num in (0, 257)]
+        assert sum(one.WhichOneof("result") == "response" for one in results) == 255
+
+
+async def test_lists_of_several_models_and_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_generate = batch.read_generate
+
+    def broken(request: messages.GenerateRequest, *rest: Any) -> Any:
+        if request.text == "bad":
+            raise KeyError("secret words")
+        return read_generate(request, *rest)
+
+    monkeypatch.setattr(batch, "read_generate", broken)
+    async with served(fake_stepper(), fake_bundle("one"), fake_bundle("two")) as server:
+        requests = [Generate(request_id=name + text, model=name, text=text)
+                    for name, text in (("one", "a"), ("two", "bad"), ("two", "a"), ("one", "b"))]  # fmt: skip
+        (results,) = [[one for answer in await ask_in_lists(server, [Many(requests=requests)]) for one in answer]]
+        found = {one.request_id: one.response.model or one.error.code for one in results}
+        assert found == {"onea": "one", "twobad": code_pb2.INTERNAL, "twoa": "two", "oneb": "one"}
+
+
+async def test_lists_of_one_that_does_not_read_are_given_up_and_each_request_is_counted_once() -> None:
+    async with served(fake_stepper(), max_bulk=5, max_answer_bytes=100_000, unread_seconds=0.5) as server:
+        # Without its probing a connection buffers 64 KiB, whatever its speed.
+        async with grpc.aio.insecure_channel(server.target, options=[("grpc.http2.bdp_probe", 0)]) as channel:
+            lists = in_lists(numbered(3000, **RIGHT), 30)
+            call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatches(iter(lists))
+            await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
+            assert await asyncio.wait_for(status_of(call), PATIENCE_SECONDS) is grpc.StatusCode.UNAVAILABLE
+        counted = [server.sample("attendant_requests_total", code=code, **LISTED) for code in ("OK", "UNAVAILABLE")]
+        num_messages = server.sample("grpc_server_msg_received_total", **RPC | {"grpc_method": "GenerateBatches"})
+        assert sum(counted) == 30 * num_messages < 3000
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
+        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
+
+
+@pytest.mark.parametrize("how", ["cancel", "drain"])
+async def test_a_stream_of_lists_that_ends_gives_up_what_waits_for_room(how: str) -> None:
+    stepper = gated_stepper()
+    async with served(stepper, max_rows=4, max_bulk=6) as server:
+        call = server.stub.GenerateBatches()
+        await call.write(Many(requests=numbered(10, decoding=LONG)))
+        await stepper.arrival()
+        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 6)
+        if how == "cancel":
+            call.cancel()
+            await eventually(lambda: server.sample("attendant_requests_total", code="CANCELLED", **LISTED) == 10)
+            stepper.let_one_pass()
+        else:
+            server.catalogue.closing.set()
+            await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="draining") > 0)
+            stepper.open()
+            answered = []
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for answer in call:
+                    answered += answer.results
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert sorted(int(one.request_id) for one in answered) == list(range(6))
+            assert server.sample("attendant_requests_total", code="UNAVAILABLE", **LISTED) == 5, "and the stream itself"
+        await eventually(lambda: server.sample("attendant_bulk_requests", model="fake") == 0)
+        await eventually(lambda: server.model.runner.num_running + server.model.runner.num_waiting == 0)
+        assert server.sample("attendant_bulk_answers_bytes", model="") == 0
+
+
+async def test_a_list_that_cannot_be_decoded_is_told_and_the_stream_goes_on() -> None:
+    async with served(fake_stepper()) as server, grpc.aio.insecure_channel(server.target) as channel:
+        stream = channel.stream_stream(f"/{SERVICE_NAME}/GenerateBatches")
+        asked = [b"\x0a\xff", Many(requests=numbered(2)).SerializeToString()]
+        answers = [messages.GenerateManyResponse.FromString(one) async for one in stream(iter(asked))]
+        results = [one for answer in answers for one in answer.results]
+        assert sorted((one.request_id, one.error.code) for one in results) == [
+            ("", code_pb2.INVALID_ARGUMENT), ("0", 0), ("1", 0)
+        ]  # fmt: skip

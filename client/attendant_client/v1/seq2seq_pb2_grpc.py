@@ -49,6 +49,11 @@ class Seq2SeqStub:
                 request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.FromString,
                 _registered_method=True)
+        self.GenerateBatches = channel.stream_stream(
+                '/attendant.v1.Seq2Seq/GenerateBatches',
+                request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.SerializeToString,
+                response_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.FromString,
+                _registered_method=True)
         self.GenerateMany = channel.unary_unary(
                 '/attendant.v1.Seq2Seq/GenerateMany',
                 request_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.SerializeToString,
@@ -92,6 +97,14 @@ class Seq2SeqServicer:
     def GenerateBatch(self, request_iterator, context):
         """Bulk decoding: any number of requests on one stream, each answered on completion, in completion
         order. A request that fails is answered with its error; the stream goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GenerateBatches(self, request_iterator, context):
+        """As GenerateBatch, with several requests in a message and several results in an answer, which takes less work of both
+        sides. An answer holds the results of requests that have ended since the one before, in completion order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,6 +155,11 @@ def add_Seq2SeqServicer_to_server(servicer, server):
                     servicer.GenerateBatch,
                     request_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.FromString,
                     response_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.SerializeToString,
+            ),
+            'GenerateBatches': grpc.stream_stream_rpc_method_handler(
+                    servicer.GenerateBatches,
+                    request_deserializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.FromString,
+                    response_serializer=attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.SerializeToString,
             ),
             'GenerateMany': grpc.unary_unary_rpc_method_handler(
                     servicer.GenerateMany,
@@ -245,6 +263,33 @@ class Seq2Seq:
             '/attendant.v1.Seq2Seq/GenerateBatch',
             attendant__client_dot_v1_dot_seq2seq__pb2.GenerateRequest.SerializeToString,
             attendant__client_dot_v1_dot_seq2seq__pb2.GenerateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateBatches(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/attendant.v1.Seq2Seq/GenerateBatches',
+            attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyRequest.SerializeToString,
+            attendant__client_dot_v1_dot_seq2seq__pb2.GenerateManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,8 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         failures: what the next calls end with.
         item_failures: what the next requests of a stream end with.
         break_after: a stream ends as one of a server that shuts down, after so many answers; 0: it does not.
+        is_old: it does not have GenerateBatches.
+        list_sizes: of the messages of GenerateBatches.
         seconds_left: of the deadline, per call.
         max_in_flight: the most calls that were in progress at once.
     """
@@ -74,6 +76,8 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
         self.failures: deque[Failure] = deque()
         self.item_failures: deque[Failure] = deque()
         self.break_after = 0
+        self.is_old = False
+        self.list_sizes: list[int] = []
         self.max_in_flight = self._in_flight = 0
         self._lock = threading.Lock()
 
@@ -109,6 +113,22 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
                 yield self._result(request)
                 if number == self.break_after:
                     Failure(grpc.StatusCode.UNAVAILABLE, "shutting down").end(context)
+
+    def GenerateBatches(  # noqa: N802
+        self, requests: Iterator[pb.GenerateManyRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.GenerateManyResponse]:
+        with self._received(None, context):
+            if self.is_old:
+                Failure(grpc.StatusCode.UNIMPLEMENTED, "Method not found!").end(context)
+            number = 0
+            for message in requests:
+                self.list_sizes.append(len(message.requests))
+                for request in message.requests:
+                    number += 1
+                    self.requests.append(request)
+                    yield pb.GenerateManyResponse(results=[self._result(request)])
+                    if number == self.break_after:
+                        Failure(grpc.StatusCode.UNAVAILABLE, "shutting down").end(context)
 
     def _result(self, request: pb.GenerateRequest) -> pb.GenerateBatchResponse:
         failure = self.item_failures.popleft() if self.item_failures else self._failure_of(request)

@@ -15,6 +15,7 @@ from attendant_client import (
     Unavailable,
 )
 from attendant_client.bulk import Bulk
+from attendant_client.messages import MAX_REQUEST_BYTES
 from tests.unit.client.fake_server import Failure, Served, retry_info
 
 
@@ -24,8 +25,36 @@ async def test_answers_find_their_requests(client: AttendantClient, server: Serv
         answers = await asyncio.gather(*(bulk.generate(source, beam_size=2) for source in sources))
     assert [answer.best.text for answer in answers] == [source.upper() for source in sources]
     assert [request.text for request in server.seq2seq.requests] == sources
+    assert server.seq2seq.list_sizes == [64, 64, 64, 64, 44], "those that wait go together"
     assert len(server.seq2seq.metadata) == 1, "one stream"
     assert all(request.decoding.beam_size == 2 for request in server.seq2seq.requests)
+
+
+async def test_a_message_has_no_more_bytes_than_a_server_takes(client: AttendantClient, server: Served) -> None:
+    sources = [letter * 30_000 for letter in "abcde"]
+    async with client.bulk() as bulk:
+        answers = await asyncio.gather(*(bulk.generate(source) for source in sources))
+        assert [answer.best.text for answer in answers] == [source.upper() for source in sources]
+        assert server.seq2seq.list_sizes == [2, 2, 1]
+        room = MAX_REQUEST_BYTES - 20
+        assert (await bulk.generate("f" * room)).best.text == "F" * room
+        with pytest.raises(InvalidArgument, match=f"at most {MAX_REQUEST_BYTES:,}"):
+            await bulk.generate("f" * (MAX_REQUEST_BYTES - 8))
+
+
+@pytest.mark.parametrize("num", [1, 100])
+async def test_an_older_server_takes_one_request_in_a_message(
+    num: int, client: AttendantClient, server: Served
+) -> None:
+    server.seq2seq.is_old = True
+    sources = [f"w{number}" for number in range(num)]
+    async with client.bulk() as bulk:
+        answers = await asyncio.gather(*(bulk.generate(source) for source in sources))
+        assert [answer.best.text for answer in answers] == [source.upper() for source in sources]
+        num_calls = len(server.seq2seq.metadata)
+        assert (await bulk.generate("z")).best.text == "Z"
+    assert len(server.seq2seq.metadata) == num_calls, "on the same stream"
+    assert not server.seq2seq.list_sizes
 
 
 async def test_one_after_the_other(client: AttendantClient) -> None:
@@ -78,7 +107,7 @@ async def test_what_fails_the_stream_fails_all_and_another_may_follow(client: At
 class RefusedStream:
     """As one of grpc.aio that the server has refused: a write before the status arrives fails, and hides it."""
 
-    def __init__(self) -> None:
+    def __init__(self, several: bool) -> None:
         self._code = grpc.StatusCode.UNAUTHENTICATED
 
     async def write(self, request: object) -> None:
