@@ -170,6 +170,9 @@ def _figures(curves: Mapping[str, Curve], capacities: Mapping[str, float]) -> di
 def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
     """The highest load at which a latency is kept, between two measured loads by a straight line.
 
+    Whatever else the machine did during one visit does not decide it: latencies that fall where the load rises are
+    averaged first (see `rising`).
+
     Args:
         points: (load, latency), by load.
 
@@ -177,10 +180,26 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
         None where not even the lowest load keeps it; the highest load where all do: it is a lower bound then.
     """
     found = None
-    for index, (load, measured) in enumerate(points):
-        if measured <= latency:
-            found = load
-        elif found is not None:
-            before_load, before = points[index - 1]
+    before_load = before = 0.0
+    for (load, _), measured in zip(points, rising([measured for _, measured in points]), strict=True):
+        if measured > latency:
+            if found is None:
+                return None
             return before_load + (load - before_load) * (latency - before) / (measured - before)
+        found = before_load = load
+        before = measured
     return found
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nondecreasing sequence nearest to these values by least squares (pool adjacent violators, Ayer et al. 1955)."""
+    # Means of neighbours, each with the number of them.
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, number = value, 1
+        while pools and pools[-1][0] > mean:
+            last_mean, last_number = pools.pop()
+            mean = (mean * number + last_mean * last_number) / (number + last_number)
+            number += last_number
+        pools.append((mean, number))
+    return [mean for mean, number in pools for _ in range(number)]

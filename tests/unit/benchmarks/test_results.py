@@ -31,7 +31,7 @@ from benchmarks.harness.results import (
     shown,
     write_page,
 )
-from benchmarks.serving.loops import rate_at
+from benchmarks.serving.loops import rate_at, rising
 from benchmarks.yardsticks import NOT_MEASURED, YARDSTICKS, write_yardsticks, yardstick_rows
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -252,3 +252,18 @@ def test_a_command_runs_the_parts_it_is_asked_for_and_records_itself(tmp_path: P
 def test_the_load_at_which_a_latency_is_kept(latency: float, rate: float | None) -> None:
     found = rate_at([(100.0, 10.0), (200.0, 20.0), (300.0, 70.0)], latency)
     assert found == (None if rate is None else pytest.approx(rate))
+
+
+def test_one_disturbed_visit_does_not_decide_the_load_at_which_a_latency_is_kept() -> None:
+    quiet = [(100.0, 50.0), (150.0, 60.0), (200.0, 80.0), (250.0, 100.0), (300.0, 300.0)]
+    disturbed = [(load, 260.0 if load == 150.0 else measured) for load, measured in quiet]
+    assert rate_at(quiet, 250.0) == pytest.approx(287.5)
+    assert rate_at(disturbed, 250.0) == pytest.approx(250 + 50 * (250 - 440 / 3) / (300 - 440 / 3))
+    assert rate_at([(100.0, 300.0), (200.0, 100.0), (300.0, 400.0)], 250.0) == pytest.approx(225.0)
+
+
+def test_a_sequence_that_rises_stays_and_one_that_falls_is_its_mean() -> None:
+    assert rising([1.0, 2.0, 2.0, 5.0]) == [1.0, 2.0, 2.0, 5.0]
+    assert rising([3.0, 2.0, 1.0]) == [2.0, 2.0, 2.0]
+    assert rising([1.0, 4.0, 2.0, 3.0, 9.0, 8.0]) == [1.0, 3.0, 3.0, 3.0, 8.5, 8.5]
+    assert rising([]) == []
