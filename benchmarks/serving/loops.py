@@ -192,7 +192,7 @@ def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | No
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """The nondecreasing sequence nearest to these values by least squares (pool adjacent violators, Ayer et al. 1955)."""
+    """The nondecreasing sequence nearest to these by least squares (pool adjacent violators, Ayer et al. 1955)."""
     # Means of neighbours, each with the number of them.
     pools: list[tuple[float, int]] = []
     for value in values:
