@@ -12,7 +12,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.engine.overload_control import LIGHT_ROWS, OverloadLimits
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.request import Outcome, Outcomes, Priority, Result, StepStats
-from attendant.server.engine.runner import DELIVERED_AT_ONCE, EngineRunner
+from attendant.server.engine.runner import DELIVERED_AT_ONCE, HEAVY_WEIGHT, EngineRunner
 from attendant.server.engine.throughput import ThroughputEstimate
 from attendant.server.errors import Cancelled, DeadlineExceeded, DeadlineTooShort, Draining, EngineDead, QueueFull
 from tests.fakes import FakeStepper
@@ -86,7 +86,14 @@ async def test_outcomes_of_one_step_are_told_together(monkeypatch: pytest.Monkey
         assert [one for one in told if one] == [1, 3], "the first is a step ahead of the others"
 
 
-async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is() -> None:
+@pytest.mark.parametrize(
+    ("priority", "in_a_turn"),
+    [(Priority.INTERACTIVE, DELIVERED_AT_ONCE // HEAVY_WEIGHT), (Priority.BULK, DELIVERED_AT_ONCE)],
+    ids=["heavy", "bulk"],
+)
+async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is(
+    priority: Priority, in_a_turn: int
+) -> None:
     pool: Any = SimpleNamespace(
         num_engines=1,
         max_rows=256,
@@ -99,12 +106,12 @@ async def test_outcomes_of_a_flood_are_told_in_turns_with_whatever_else_there_is
     limits = OverloadLimits(max_waiting=10, max_wait_seconds=60.0)
     runner = EngineRunner(pool, limits=limits, max_bulk=4, on_death=lambda: None)
     wide = DecodingOptions(max_length=5, beam_size=LIGHT_ROWS + 1)
-    flood = [runner.submit((4,), wide, None, client="flood") for _ in range(3 * DELIVERED_AT_ONCE + 1)]
+    flood = [runner.submit((4,), wide, None, priority, "flood") for _ in range(3 * in_a_turn + 1)]
     small = runner.submit((4,), LONG, None, client="other")
     runner._deliver([(key, Cancelled()) for key in range(len(flood) + 1)])
     assert small.done()
     for turn in range(1, 4):
-        assert sum(one.done() for one in flood) == turn * DELIVERED_AT_ONCE
+        assert sum(one.done() for one in flood) == turn * in_a_turn
         await asyncio.sleep(0)
     assert all(isinstance(one.result(), Cancelled) for one in flood)
 
