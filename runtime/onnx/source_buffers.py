@@ -104,7 +104,7 @@ def joined(tensors: Sequence[Array], axis: int | None, width: int) -> Array:
 
 
 def in_places(tensors: Sequence[Array], places: Sequence[slice | Sequence[int]], axis: int | None, width: int) -> Array:
-    """One tensor, in which each of these [N, ...] has its rows in these places; likewise in width.
+    """One tensor, in which each of these [N, ...] has its rows in these places; in width as `joined`.
 
     Args:
         places: that together are all rows, each once; of a single tensor in order.

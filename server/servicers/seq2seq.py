@@ -55,19 +55,15 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
                 async for event in events:
                     yield event
 
-    async def GenerateBatch(  # noqa: N802
+    def GenerateBatch(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateRequest], context: Context
     ) -> AsyncIterator[messages.GenerateBatchResponse]:
-        async with aclosing(self._bulk("GenerateBatch", requests, context, ONE)) as answers:
-            async for answer in answers:
-                yield answer
+        return self._bulk("GenerateBatch", requests, context, ONE)
 
-    async def GenerateBatches(  # noqa: N802
+    def GenerateBatches(  # noqa: N802
         self, requests: AsyncIterator[messages.GenerateManyRequest], context: Context
     ) -> AsyncIterator[messages.GenerateManyResponse]:
-        async with aclosing(self._bulk("GenerateBatches", requests, context, SEVERAL)) as answers:
-            async for answer in answers:
-                yield answer
+        return self._bulk("GenerateBatches", requests, context, SEVERAL)
 
     async def GenerateMany(  # noqa: N802
         self, request: messages.GenerateManyRequest, context: Context

@@ -117,18 +117,16 @@ class FakeSeq2Seq(stubs.Seq2SeqServicer):
     def GenerateBatches(  # noqa: N802
         self, requests: Iterator[pb.GenerateManyRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.GenerateManyResponse]:
-        with self._received(None, context):
-            if self.is_old:
-                Failure(grpc.StatusCode.UNIMPLEMENTED, "Method not found!").end(context)
-            number = 0
+        if self.is_old:
+            Failure(grpc.StatusCode.UNIMPLEMENTED, "Method not found!").end(context)
+
+        def each() -> Iterator[pb.GenerateRequest]:
             for message in requests:
                 self.list_sizes.append(len(message.requests))
-                for request in message.requests:
-                    number += 1
-                    self.requests.append(request)
-                    yield pb.GenerateManyResponse(results=[self._result(request)])
-                    if number == self.break_after:
-                        Failure(grpc.StatusCode.UNAVAILABLE, "shutting down").end(context)
+                yield from message.requests
+
+        for result in self.GenerateBatch(each(), context):
+            yield pb.GenerateManyResponse(results=[result])
 
     def _result(self, request: pb.GenerateRequest) -> pb.GenerateBatchResponse:
         failure = self.item_failures.popleft() if self.item_failures else self._failure_of(request)
