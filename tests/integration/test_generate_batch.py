@@ -389,7 +389,7 @@ async def test_lists_of_one_that_does_not_read_are_given_up_and_each_request_is_
             lists = in_lists(numbered(3000, **RIGHT), 30)
             call = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateBatches(iter(lists))
             await eventually(lambda: server.sample("attendant_rejected_total", model="fake", reason="stalled") > 0)
-            # It reads on. grpc.aio may call a write that meets the end INTERNAL (grpc/grpc#36066): the server knows better.
+            # It reads on. Its status may be INTERNAL, of a write that meets the end (grpc/grpc#36066): ask the server.
             await asyncio.wait_for(status_of(call), PATIENCE_SECONDS)
         of_lists = RPC | {"grpc_method": "GenerateBatches"}
         await eventually(lambda: server.sample("grpc_server_handled_total", grpc_code="UNAVAILABLE", **of_lists) == 1)
