@@ -10,7 +10,7 @@ or `source` (one per request: memory, keys, mask). The rows of a beam share thei
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,7 @@ class DecoderState:
         return common_width(self.source_lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """A state that its holder gives away to a stepper, which may write to its arrays from then on.
 
     Neither the state nor any that shares its arrays (what it was made from by `step` and `select`) is used again. A
@@ -75,8 +74,7 @@ class Taken:
     state: DecoderState
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(NamedTuple):
     """What a step leaves on the host: never [R, V].
 
     The arrays of a step whose state was given away hold until the state that the step returned is given away too.
@@ -137,6 +135,11 @@ class Stepper(Protocol):
 def state_of(given: DecoderState | Taken) -> DecoderState:
     """The state, whether it was given away or not."""
     return given.state if isinstance(given, Taken) else given
+
+
+def same_ids(one: Ids, other: Ids) -> bool:
+    """Whether two arrays [R] are equal. Of few ids, comparing bytes takes a tenth of what `np.array_equal` does."""
+    return one is other or one.tobytes() == other.tobytes()
 
 
 def common_width(lengths: Ids) -> int:

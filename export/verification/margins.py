@@ -5,7 +5,6 @@ to the end of the search.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -59,7 +58,7 @@ class NoisyStepper:
         order = np.argsort(-noisy, axis=1, kind="stable")[:, :num_candidates]
         ids = np.take_along_axis(output.candidate_ids, order, axis=1)
         log_probs = np.take_along_axis(noisy, order, axis=1)
-        return replace(output, candidate_ids=ids, candidate_log_probs=log_probs), stepped
+        return output._replace(candidate_ids=ids, candidate_log_probs=log_probs), stepped
 
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         return self._stepper.select(given, rows)

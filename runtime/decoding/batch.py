@@ -26,6 +26,7 @@ from attendant.runtime.stepper import (
     Stepper,
     Taken,
     attention_cells,
+    same_ids,
 )
 
 Key = TypeVar("Key", bound=Hashable)
@@ -217,6 +218,4 @@ def _of_rows(output: StepOutput, rows: Ids) -> StepOutput:
 
 def _same_cells(before: DecoderState, after: DecoderState) -> bool:
     """Whether the same rows stand over the same sources, which is so while a beam only reorders its own."""
-    return after.source_lengths is before.source_lengths and (
-        after.row_sources is before.row_sources or np.array_equal(after.row_sources, before.row_sources)
-    )
+    return after.source_lengths is before.source_lengths and same_ids(after.row_sources, before.row_sources)

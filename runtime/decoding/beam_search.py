@@ -17,7 +17,7 @@ k each), K candidates of each.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress, groupby
 from typing import Generic, NamedTuple, TypeVar
 
@@ -164,12 +164,13 @@ class BeamSearch(Generic[Key]):
             # PAD comes first only where every symbol is banned: all are equally improbable then, and it has the
             # lowest id.
             nothing = np.where(stuck[:, None], -math.inf, output.candidate_log_probs).astype(np.float32)
-            output = replace(output, candidate_log_probs=nothing)
+            output = output._replace(candidate_log_probs=nothing)
         if self._num_changing:
             step = self._changed(output)
         else:
-            num = self._num_ordered
-            ids, log_probs = output.candidate_ids[:, :num], output.candidate_log_probs[:, :num]
+            ids, log_probs, num = output.candidate_ids, output.candidate_log_probs, self._num_ordered
+            if ids.shape[1] > num:
+                ids, log_probs = ids[:, :num], log_probs[:, :num]
             step = _Step(ids, log_probs, log_probs, output.attention)
         reached = self._limits.reached(self._step)
         finished = (self._extend_greedily if self._beam_size == 1 else self._extend)(step, reached)
@@ -256,10 +257,13 @@ class BeamSearch(Generic[Key]):
         Args:
             reached: [B] beams at their length limit.
         """
-        tokens, negated, log_probs = step.ids[:, 0], self._negated - step.scores[:, 0], step.log_probs[:, 0]
+        tokens, log_probs = step.ids[:, 0], step.log_probs[:, 0]
+        negated = self._negated - (log_probs if step.scores is step.log_probs else step.scores[:, 0])
         finished: list[Ending[Key]] = []
         going_on = None
-        if reached is not None or self._special_ids.eos in tokens or negated.max(initial=-math.inf) > -LEAST_POSSIBLE:
+        # Lists: searching an array takes several calls.
+        is_impossible = max(negated.tolist(), default=-math.inf) > -LEAST_POSSIBLE
+        if is_impossible or reached is not None or self._special_ids.eos in tokens.tolist():
             ends = (tokens == self._special_ids.eos) | (negated > -LEAST_POSSIBLE)
             if reached is not None:
                 ends |= reached
@@ -294,8 +298,10 @@ class BeamSearch(Generic[Key]):
             self._keep(stay)
         tokens = step.ids.take(chosen, mode="clip")
         lives = going_on = None
-        # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either.
-        if negated[:, :k].max(initial=-math.inf) < -LEAST_POSSIBLE and self._special_ids.eos not in tokens[:, :k]:
+        # One banned symbol makes a whole hypothesis impossible: sums of others don't come near either. The last of each
+        # beam's is its greatest, and lists are searched with fewer calls than arrays.
+        are_possible = max(negated[:, k - 1].tolist(), default=-math.inf) < -LEAST_POSSIBLE
+        if are_possible and self._special_ids.eos not in tokens[:, :k].ravel().tolist():
             chosen, tokens, negated = chosen[:, :k], tokens[:, :k], negated[:, :k]
             if stay is not None or len(self._negated) != chosen.size:
                 self._counts = np.full(len(chosen), k)

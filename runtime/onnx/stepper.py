@@ -17,6 +17,7 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
 from attendant.runtime.onnx.encoding import alike, width_multiple
+from attendant.runtime.onnx.reordered_rows import ReorderedRows
 from attendant.runtime.onnx.session import OnnxSession, as_input
 from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, in_places, joined, narrowed, used_part
 from attendant.runtime.stepper import (
@@ -29,6 +30,7 @@ from attendant.runtime.stepper import (
     attention_layout,
     common_width,
     pad_sources,
+    same_ids,
     sources_with_rows,
     state_of,
 )
@@ -98,6 +100,7 @@ class OnnxStepper:
         # until somebody joins or leaves.
         nothing = np.empty(0, np.int64)
         self._laid_out: tuple[Ids, int] = nothing, 0
+        self._reordered = ReorderedRows()
         self._layout: tuple[Ids, Ids] = nothing, nothing
 
     @property
@@ -165,10 +168,10 @@ class OnnxStepper:
         """
         state = state_of(given)
         num_rows = state.num_rows
-        if len(rows) == num_rows and rows[-1] == num_rows - 1 and np.array_equal(rows, np.arange(num_rows)):
+        if len(rows) == num_rows and rows[-1] == num_rows - 1 and same_ids(rows, np.arange(num_rows)):
             return state
         row_sources = state.row_sources[rows]
-        if np.array_equal(row_sources, state.row_sources):
+        if same_ids(row_sources, state.row_sources):
             # Beams that reorder their own rows: whoever compares row_sources finds the same array.
             row_sources = state.row_sources
         else:
@@ -178,7 +181,13 @@ class OnnxStepper:
                 compacted = self._compacted(state, rows)
                 self._release(given)
                 return compacted
-        row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
+        if isinstance(given, Taken) and len(rows) == num_rows:
+            # What a step does not write anew, the states after it have in common.
+            kept = {n: tensor.take(rows, axis=0) for n, tensor in state.row_tensors.items() if n not in self._next}
+            changed = self._reordered.take({name: state.row_tensors[name] for name in self._next}, rows)
+            row_tensors = {**kept, **changed}
+        else:
+            row_tensors = {name: tensor.take(rows, axis=0) for name, tensor in state.row_tensors.items()}
         self._release(given)
         return _with_rows(state, row_tensors, row_sources)
 
@@ -231,8 +240,10 @@ class OnnxStepper:
     def _release(self, given: DecoderState | Taken) -> None:
         """Lets the next steps write to the row tensors of a state that was given away."""
         if isinstance(given, Taken):
-            # All that a run has written came with the first of the tensors that each step writes anew.
-            self._step.release(given.state.row_tensors[next(iter(self._next))])
+            # All that a run or a reordering has written came with the first of the tensors that each step writes anew.
+            written = given.state.row_tensors[next(iter(self._next))]
+            self._step.release(written)
+            self._reordered.release(written)
 
     def _new_buffers(self, like: DecoderState, num_sources: int, width: int) -> SourceBuffers:
         return SourceBuffers(like.source_tensors, self._position_axes, num_sources, width)
@@ -250,9 +261,7 @@ class OnnxStepper:
 
     def _layout_of(self, state: DecoderState) -> tuple[Ids, Ids]:
         row_sources, num_sources = self._laid_out
-        if num_sources != state.num_sources or not (
-            row_sources is state.row_sources or np.array_equal(row_sources, state.row_sources)
-        ):
+        if num_sources != state.num_sources or not same_ids(row_sources, state.row_sources):
             self._layout = attention_layout(state.row_sources, state.num_sources, self._min_queries)
         self._laid_out = state.row_sources, state.num_sources
         return self._layout
@@ -291,4 +300,7 @@ def _number(value: int) -> Ids:
 
 @functools.lru_cache(maxsize=16)
 def _no_ids(*shape: int) -> Ids:
-    return np.full(shape, NO_ID, np.int64)
+    ids = np.full(shape, NO_ID, np.int64)
+    # An input that nobody can write to need not be copied.
+    ids.flags.writeable = False
+    return ids

@@ -1,5 +1,6 @@
 """One round of the engine: drop, admit, encode and join, step, answer. Owned by one thread; has no thread itself."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Engine:
         self._cancelled: set[int] = set()
         self.on_batch: Callable[[Iterable[int]], None] = lambda keys: None
         self._stepped = Priority.INTERACTIVE
+        # Rounds that begin before this time need nothing of the scheduler: see Scheduler.settled_until.
+        self._settled_until = -math.inf
 
     @property
     def has_work(self) -> bool:
@@ -86,24 +89,32 @@ class Engine:
 
     def submit(self, request: EngineRequest) -> None:
         self.scheduler.add(request)
+        self._settled_until = -math.inf
 
     def cancel(self, key: int) -> None:
         """The client has gone: the next step frees what the request holds. A key that is not here is ignored."""
         self._cancelled.add(key)
+        self._settled_until = -math.inf
 
     def step(self) -> StepResult:
         """Does one round; every request that ends in it is among the outcomes exactly once."""
         began = self._clock()
         outcomes: Outcomes = []
-        cancelled_rows = self._drop(began, outcomes)
-        priority = self.scheduler.next_priority()
+        phases: dict[str, float] = {}
+        admitted: list[EngineRequest] = []
+        priority, cancelled_rows = Priority.INTERACTIVE, 0
+        is_settled = began < self._settled_until
+        if not is_settled:
+            cancelled_rows = self._drop(began, outcomes)
+            priority = self.scheduler.next_priority()
+            admitted = self.scheduler.admit(priority)
         running = self._batches[priority]
-        admitted = self.scheduler.admit(priority)
         if admitted or priority is not self._stepped:
             self._stepped = priority
             keys = [key for key, one in self._running.items() if one.request.priority is priority]
             self.on_batch(keys + [request.key for request in admitted])
-        phases = {"admit": self._clock() - began}
+        if not is_settled:
+            phases["admit"] = self._clock() - began
         if admitted:
             phases["encode"] = self._join(admitted, priority)
         num_rows = useful = computed = 0
@@ -117,9 +128,12 @@ class Engine:
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
-            self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
-        self.scheduler.note_round(priority, self._clock() - began)
-        if num_rows:
+        if not is_settled:
+            if num_rows:
+                self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
+            self.scheduler.note_round(priority, self._clock() - began)
+            self._settled_until = self.scheduler.settled_until()
+        if num_rows and (finished or running.newcomers):
             self._answer(running, finished, outcomes)
         stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
         return StepResult(stats, outcomes, progress)

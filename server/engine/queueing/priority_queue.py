@@ -57,7 +57,7 @@ class PriorityQueue:
         return key in self.waiting or key in self._running
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self._running)
+        return bool(self._running or self.waiting)
 
     def add(self, request: EngineRequest) -> None:
         self.waiting.add(request)

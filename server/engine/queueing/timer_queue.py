@@ -1,6 +1,7 @@
 """Requests by a time of theirs: the deadline, or the time by which they must have begun. Pure."""
 
 import heapq
+import math
 from collections.abc import Callable
 
 MAX_OLD = 64
@@ -21,6 +22,11 @@ class TimerQueue:
         if len(self._heap) > 2 * num_present + MAX_OLD:
             self._heap = [one for one in self._heap if self._has(one[1])]
             heapq.heapify(self._heap)
+
+    @property
+    def next_time(self) -> float:
+        """Before it, nothing is due."""
+        return self._heap[0][0] if self._heap else math.inf
 
     def due(self, now: float) -> list[int]:
         """The keys whose time has come, each returned once."""

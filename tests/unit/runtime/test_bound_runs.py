@@ -37,10 +37,15 @@ class DoublingBinding:
     def __init__(self, session: DoublingSession) -> None:
         self._session = session
         self._at: dict[str, tuple[Any, tuple[int, ...], int]] = {}
+        self._held: dict[str, Array] = {}
 
     def bind_input(self, name: str, device: str, number: int, dtype: Any, shape: tuple[int, ...], address: int) -> None:
         self._session.bound.append(name)
         self._at[name] = dtype, shape, address
+
+    def bind_cpu_input(self, name: str, array: Array) -> None:
+        self._held[name] = array
+        self.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def bind_output(
         self, name: str, device: str, number: int, dtype: Any, shape: tuple[int, ...], address: int
@@ -151,3 +156,36 @@ def test_a_state_that_is_kept_stays_as_it_is(tiny_stepper: OnnxStepper) -> None:
         for name, tensor in copies[place + 1].items():
             assert np.array_equal(after.row_tensors[name], tensor)
             assert np.array_equal(states[place + 1].row_tensors[name], tensor)
+
+
+def test_an_input_that_nobody_can_write_to_is_read_where_it_lies(runs: BoundRuns, session: DoublingSession) -> None:
+    x, fixed = np.ones(3, np.float32), np.array([5])
+    fixed.flags.writeable = False
+    double(runs, x, 0)
+    session.bound.clear()
+    for number in (1, 2, 3):
+        y, z = runs.run({"y": (3,), "z": (1,)}, {"x": x, "n": fixed})
+        assert z.tolist() == [10]
+        runs.release(y)
+        y, z = runs.run({"y": (3,), "z": (1,)}, {"x": x, "n": fixed})
+        runs.release(y)
+        # Another one in between is copied, and does not stay in its place.
+        runs.release(double(runs, x, number))
+    assert session.bound.count("n") == 6, "twice for each change, and not for what stays"
+
+
+def test_a_beam_that_reorders_goes_to_and_fro_to_the_same_bits(tiny_stepper: OnnxStepper) -> None:
+    sources, ids, rows = [[4, 5, 3]], np.array([2, 2, 2]), np.array([2, 0, 0])
+    state = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
+    given = tiny_stepper.select(tiny_stepper.encode(sources), np.zeros(3, np.int64))
+    places = set()
+    for _ in range(8):
+        expected, state = tiny_stepper.step(state, ids, num_candidates=2)
+        output, given = tiny_stepper.step(Taken(given), ids, num_candidates=2)
+        assert np.array_equal(output.candidate_log_probs, expected.candidate_log_probs)
+        ids = expected.candidate_ids[:, 0] + np.arange(3) % 2
+        state, given = tiny_stepper.select(state, rows), tiny_stepper.select(Taken(given), rows)
+        for name, tensor in state.row_tensors.items():
+            assert np.array_equal(given.row_tensors[name], tensor)
+        places.add(given.row_tensors["hidden"].ctypes.data)
+    assert len(places) == 1, "reordered rows are written to the same arrays each time"

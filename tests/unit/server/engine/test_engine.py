@@ -230,6 +230,37 @@ def test_a_deadline_frees_the_rows_within_one_step() -> None:
     assert (result.stats.cancelled_rows, desk.stepper.num_steps) == (1, steps)
 
 
+def test_rounds_that_go_on_alike_ask_nothing_of_the_scheduler() -> None:
+    asked: list[Priority] = []
+
+    class Counting(Scheduler):
+        def admit(self, priority: Priority) -> list[EngineRequest]:
+            asked.append(priority)
+            return super().admit(priority)
+
+    desk = Desk(scheduler=Counting)
+    desk.submit(0, options(30), deadline=desk.stepper.now + 9)
+    rounds = [desk.step().stats for _ in range(3)]
+    assert (len(asked), [one.num_rows for one in rounds]) == (1, [1, 1, 1])
+    assert "admit" in rounds[0].phase_seconds and "admit" not in rounds[2].phase_seconds
+    desk.submit(1, options(30))
+    assert (desk.step().stats.num_encoded, len(asked)) == (1, 2), "somebody came"
+    desk.engine.cancel(1)
+    assert (desk.step().stats.cancelled_rows, len(asked)) == (1, 3), "somebody went"
+    while 0 not in desk.outcomes:
+        desk.step()
+    assert isinstance(desk.outcomes[0], DeadlineExceeded) and len(asked) == 4, "a deadline passed"
+
+
+def test_rounds_beside_bulk_work_ask_the_scheduler_each_time() -> None:
+    desk = Desk()
+    desk.submit(0, options(3), priority=Priority.BULK)
+    desk.submit(1, options(99))
+    while 0 not in desk.outcomes:
+        desk.step()
+    assert 1 not in desk.outcomes, "it has its share of the time"
+
+
 def test_bulk_rows_stand_still_while_interactive_ones_run() -> None:
     desk = Desk(max_rows=4)
     for key in range(4):
