@@ -93,6 +93,7 @@ class OnnxStepper:
         }
         self._has_attention = graph_io.has_attention(graphs.decoder_step)
         self._has_wide_rows = any(self._position_axes[name] is not None for name in self._row_names)
+        self._reordered = ReorderedRows()
         # What the last step was asked for, and the shapes that followed: mostly the next one's, too.
         self._asked: tuple[int, int, int, bool] | None = None
         self._shapes: dict[str, Shape] = {}
@@ -100,7 +101,6 @@ class OnnxStepper:
         # until somebody joins or leaves.
         nothing = np.empty(0, np.int64)
         self._laid_out: tuple[Ids, int] = nothing, 0
-        self._reordered = ReorderedRows()
         self._layout: tuple[Ids, Ids] = nothing, nothing
 
     @property
