@@ -23,8 +23,8 @@ MAX_BINDINGS = 4
 """Two for each of two batches that are stepped in turns."""
 
 MAX_HELD_BYTES = 1 << 20
-"""A binding keeps inputs of this size alive until it gets others: onnxruntime binds an array in a quarter of the time that
-it takes to bind an address. Of large ones, which are the sources of a whole batch, it gets the address."""
+"""A binding keeps inputs of this size alive until it gets others: onnxruntime binds an array in a quarter of the time
+that it takes to bind an address. Of large ones, which are the sources of a whole batch, it gets the address."""
 
 
 class BoundRuns:
