@@ -76,8 +76,8 @@ docs: setup ## The pages as a site, in build/docs; fails for a link that leads n
 	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/docs/index.html
 	@echo "docs: build/docs/index.html"
 
-lint: setup docker-lint workflow-lint ## ruff, with its fixes shown; hadolint; the schema of GitHub's workflows
-	@$(BIN)/ruff check --diff . && $(BIN)/ruff format --diff .
+lint: setup docker-lint workflow-lint ## ruff; hadolint; the schema of GitHub's workflows
+	@$(BIN)/ruff check . && $(BIN)/ruff format --diff .
 
 docker-lint: build/lint/.installed
 	@build/lint/bin/hadolint Dockerfile
