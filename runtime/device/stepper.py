@@ -28,6 +28,7 @@ from attendant.runtime.stepper import (
     attention_layout,
     common_width,
     pad_sources,
+    same_ids,
     select_sources,
     state_of,
 )
@@ -158,7 +159,7 @@ class DeviceStepper:
     def select(self, given: DecoderState | Taken, rows: Ids) -> DecoderState:
         """The state of `rows` [R'] in that order. What stays the same is shared with the given state, not copied."""
         state = state_of(given)
-        if np.array_equal(rows, np.arange(state.num_rows)):
+        if same_ids(rows, np.arange(state.num_rows)):
             return state
         kept, row_sources = select_sources(state.row_sources, state.num_sources, rows)
         lengths = state.source_lengths if kept is None else state.source_lengths[kept]

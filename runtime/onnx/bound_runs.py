@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attendant.runtime.onnx.reuse import Kept, Reusable
 from attendant.runtime.stepper import Array
 
 Shape = tuple[int, ...]
@@ -41,55 +42,39 @@ class BoundRuns:
         self._session = session
         self._dtypes = dtypes
         self._copied = frozenset(copied)
-        self._bindings: list[_Binding] = []
+        self._bindings: Kept[_Binding] = Kept(MAX_BINDINGS)
         self._last: Mapping[str, Shape] = {}
 
     def run(self, shapes: Mapping[str, Shape], inputs: Mapping[str, Array]) -> list[Array]:
         """The outputs of these names, which will have these shapes, in order."""
-        for place, binding in enumerate(self._bindings):
-            if binding.is_free and binding.shapes == shapes:
-                if place:  # the one that has not been used for longest is given up first
-                    self._bindings.insert(0, self._bindings.pop(place))
-                return binding.run(inputs)
+        if (binding := self._bindings.take(shapes)) is not None:
+            return binding.run(inputs)
         again, self._last = self._last == shapes, shapes
         if not again:  # it may be the only run of these shapes: then binding would cost more than it saves
             return list(self._session.run(list(shapes), inputs))
-        del self._bindings[MAX_BINDINGS - 1 :]
-        self._bindings.insert(0, _Binding(self._session, shapes, self._dtypes, self._copied))
-        return self._bindings[0].run(inputs)
+        return self._bindings.add(_Binding(self._session, shapes, self._dtypes, self._copied)).run(inputs)
 
     def release(self, array: Array) -> None:
         """Frees the binding that wrote this array; one that no binding wrote is ignored."""
-        for binding in self._bindings:
-            if id(array) in binding.ids:
-                binding.is_free = True
-                return
+        self._bindings.release(array)
 
 
-class _Binding:
-    """Outputs of fixed shapes, and the inputs of the last run.
-
-    Attributes:
-        ids: of the outputs, which live as long as this.
-        is_free: nobody needs what the last run wrote.
-    """
+class _Binding(Reusable):
+    """Outputs of fixed shapes, and the inputs of the last run."""
 
     def __init__(
         self, session: Any, shapes: Mapping[str, Shape], dtypes: Mapping[str, str], copied: frozenset[str]
     ) -> None:
-        self.shapes = shapes
+        self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
+        super().__init__(shapes, self.outputs)
         self._session = session
         self._binding = session.io_binding()
         self._copied = copied
         self._inputs: dict[str, Callable[[], Array | None]] = defaultdict(lambda: _nothing)
         self._copies: dict[str, Array] = {}
-        self.outputs = [np.empty(shape, dtypes[name]) for name, shape in shapes.items()]
-        self.ids = frozenset(map(id, self.outputs))
-        self.is_free = True
         self._bind_outputs()
 
     def run(self, inputs: Mapping[str, Array]) -> list[Array]:
-        self.is_free = False
         bound = self._inputs
         for name, array in inputs.items():
             if name in self._copied and array.flags.writeable:

@@ -147,18 +147,6 @@ class Scheduler:
             return []
         return limited.queue.admit(max_rows, budget.max_source_positions, max_joining)
 
-    def note_round(self, priority: Priority, seconds: float) -> None:
-        """A priority's round took so long; called before what ended in it is removed."""
-        interactive, heavy, bulk = self._queues.values()
-        is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
-        self._bulk_share.note(seconds, first=not is_bulk, contended=bool(bulk) and others, share=BULK_SHARE)
-        if not is_bulk:
-            contended, share = bool(heavy and interactive), 0.5
-            if contended:
-                share = heavy.num_clients / (heavy.num_clients + interactive.num_clients)
-            first = priority is Priority.INTERACTIVE
-            self._heavy_share.note(seconds, first=first, contended=contended, share=share)
-
     def settled_until(self) -> float:
         """The time before which rounds go on alike: interactive requests run, nobody waits, and no deadline passes.
 
@@ -170,6 +158,18 @@ class Scheduler:
         if interactive.num_waiting or any(others):
             return -math.inf
         return self._deadlines.next_time
+
+    def note_round(self, priority: Priority, seconds: float) -> None:
+        """A priority's round took so long; called before what ended in it is removed."""
+        interactive, heavy, bulk = self._queues.values()
+        is_bulk, others = priority is Priority.BULK, bool(interactive or heavy)
+        self._bulk_share.note(seconds, first=not is_bulk, contended=bool(bulk) and others, share=BULK_SHARE)
+        if not is_bulk:
+            contended, share = bool(heavy and interactive), 0.5
+            if contended:
+                share = heavy.num_clients / (heavy.num_clients + interactive.num_clients)
+            first = priority is Priority.INTERACTIVE
+            self._heavy_share.note(seconds, first=first, contended=contended, share=share)
 
     def note_step(self, priority: Priority, seconds: float, num_rows: int) -> None:
         """A step of so many rows took so long."""
