@@ -113,7 +113,7 @@ def _import_parser() -> argparse.ArgumentParser:
         help="the bundle takes and gives texts as the toolkit's subwords, with blanks between them",
     )
     _add_decoding(parser, "the checkpoint's, else greedy search")
-    parser.add_argument("--name", help="what requests call the model (default: the checkpoint's)")
+    parser.add_argument("--name", help="what requests call the model (default: the output folder's)")
     return parser
 
 

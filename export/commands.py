@@ -70,6 +70,7 @@ def import_checkpoint(options: argparse.Namespace) -> None:
     exportable = exportable_checkpoint(
         options.toolkit,
         options.checkpoint,
+        options.output,
         options.name,
         segmented=options.segmented,
         texts=[] if options.data is None else _some_sources(options.data),

@@ -4,13 +4,11 @@ Its checkpoint is `checkpoint20.npz` in the package's folder. The symbols stand 
 """
 
 import string
-import zipfile
 from pathlib import Path
 
-import numpy as np
-import torch
 from tokenizers import normalizers
 
+from attendant.export.importing.checkpoint import read_arrays, refuse_folder
 from attendant.export.importing.imported import Imported
 from attendant.export.importing.vocabulary import Vocabulary
 from attendant.export.importing.weights import Weights
@@ -39,7 +37,8 @@ def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader."""
     if segmented:
         raise UserError("--segmented is for subwords, and the symbols of g2p_en are letters: leave it out")
-    weights = Weights(path, {name: torch.from_numpy(array) for name, array in _arrays(path).items()})
+    refuse_folder(path, "*.npz")
+    weights = Weights(path, read_arrays(path), "gru")
     letters = Vocabulary(path, LETTERS, ("<pad>", "<unk>", None, "</s>"))
     sounds = Vocabulary(path, SOUNDS, SPECIAL_TOKENS)
     tensors = {
@@ -72,13 +71,3 @@ def read(path: Path, segmented: bool) -> Imported:
         max_source_tokens=MAX_LETTERS,
         max_target_tokens=MAX_SOUNDS,
     )
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
-        raise UserError(f"{path}: no archive of plain arrays (.npz)") from None

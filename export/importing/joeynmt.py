@@ -1,4 +1,4 @@
-"""JoeyNMT (Kreutzer et al. 2019): its recurrent models, of a model folder or one of its checkpoints.
+"""JoeyNMT 2 (Kreutzer et al. 2019): its recurrent models, of a model folder or one of its checkpoints.
 
 Read are config.yaml, the vocabularies that JoeyNMT leaves beside it, and the weights.
 """
@@ -13,10 +13,11 @@ import yaml
 from tokenizers import Regex, normalizers
 from torch import Tensor
 
+from attendant.export.importing.checkpoint import files_in, read_torch, table_of
 from attendant.export.importing.imported import MAX_TOKENS, Imported
 from attendant.export.importing.settings import Settings
 from attendant.export.importing.vocabulary import Vocabulary
-from attendant.export.importing.weights import Weights, read_torch, table_of
+from attendant.export.importing.weights import Weights
 from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
@@ -35,19 +36,17 @@ MAX_LENGTH_RATIO = 1.5
 
 def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader; `path` is a model folder, whose best checkpoint is taken, or a checkpoint in one."""
-    if not path.exists():
-        raise UserError(f"{path}: there is no such model folder or checkpoint")
-    file = path / "best.ckpt" if path.is_dir() else path
+    file = _checkpoint_file(path)
     config = _configuration(file.parent / "config.yaml")
     data = config.table("data")
+    _refuse_version_1(data, config.table("testing"))
     special = data.table("special_symbols")
     special.only("sep_token", None)
     special.only("lang_tags", None)
     names = [special.value(name, default) for name, default in SPECIAL.items()]
     source = _vocabulary(file.parent / "src_vocab.txt", names)
     target = _vocabulary(file.parent / "trg_vocab.txt", names)
-    weights = Weights(file, table_of(file, read_torch(file), "model_state"))
-    model, tensors = _model(config.table("model"), weights, source, target)
+    model, tensors = _model(config.table("model"), file, source, target)
     testing = config.table("testing")
     max_target_tokens = testing.value("max_output_length", -1)
     return Imported(
@@ -69,6 +68,37 @@ def read(path: Path, segmented: bool) -> Imported:
 
 def _or(limit: int, otherwise: int) -> int:
     return limit if limit > 0 else otherwise
+
+
+def _checkpoint_file(path: Path) -> Path:
+    """Returns a checkpoint; of a model folder the best one, which JoeyNMT links to as best.ckpt."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such model folder or checkpoint")
+    if not path.is_dir():
+        return path
+    best = path / "best.ckpt"
+    if not best.exists():
+        state = f"links to {best.readlink()}, which is not there" if best.is_symlink() else "is not there"
+        raise UserError(f"{best}: {state}: name {files_in(path, '*.ckpt')}")
+    return best
+
+
+def _refuse_version_1(data: Settings, testing: Settings) -> None:
+    """Raises UserError, with the lines that version 2 would have, if a configuration is of version 1.
+
+    Version 1 has the languages where version 2 has a table for each side, and one set of settings for both.
+    """
+    if not any(isinstance(data.values.get(side), str) for side in ("src", "trg")) and "level" not in data.values:
+        return
+    same = {"level": "level", "lowercase": "lowercase", "max_sent_length": "max_length"}
+    both = {ours: data.values[theirs] for theirs, ours in same.items() if theirs in data.values}
+    sides = {side: {"lang": data.values.get(side), **both} for side in ("src", "trg")}
+    lines = yaml.safe_dump({"data": sides}, default_flow_style=True, sort_keys=False, width=math.inf).strip()
+    alpha = ", and testing.alpha is testing.beam_alpha" if "alpha" in testing.values else ""
+    raise UserError(
+        f"{data.path}: is of version 1 of JoeyNMT, whose models version 2 computes too: write its data as version 2 "
+        f"does, {lines}{alpha}"
+    )
 
 
 def _configuration(path: Path) -> Settings:
@@ -120,7 +150,7 @@ _NORMALIZATION: Final[Sequence[normalizers.Normalizer]] = [
 
 
 def _model(
-    config: Settings, weights: Weights, source: Vocabulary, target: Vocabulary
+    config: Settings, file: Path, source: Vocabulary, target: Vocabulary
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     encoder, decoder = config.table("encoder"), config.table("decoder")
     encoder.one_of("type", {"recurrent": None}, "recurrent")
@@ -130,6 +160,7 @@ def _model(
     cell = decoder.one_of("rnn_type", cells, "gru")
     encoder.one_of("rnn_type", {cell: None}, "gru")
     decoder.one_of("activation", {"tanh": None}, "tanh")
+    weights = Weights(file, table_of(file, read_torch(file), "model_state"), cell)
     num_layers = encoder.value("num_layers", 1), decoder.value("num_layers", 1)
     first_state = decoder.one_of("init_hidden", {"bridge": "top", "zero": "zeros", "zeros": "zeros"}, "bridge")
     score = decoder.one_of("attention", {"bahdanau": "concat", "luong": "general"}, "bahdanau")
@@ -152,15 +183,17 @@ def _model(
     if first_state == "top":
         for part in ("weight", "bias"):
             tensors[f"bridge.layers.0.{part}"] = weights.take(f"decoder.bridge_layer.{part}")
-    tensors |= weights.encoder("encoder.rnn", num_layers=num_layers[0], bidirectional=True)
-    tensors |= weights.decoder(f"decoder.rnn.{{}}_l{layer}" for layer in range(num_layers[1]))
+    encoder_size = encoder.value("hidden_size", 1)
+    tensors |= weights.encoder("encoder.rnn", num_layers=num_layers[0], hidden_size=encoder_size, bidirectional=True)
+    names = (f"decoder.rnn.{{}}_l{layer}" for layer in range(num_layers[1]))
+    tensors |= weights.decoder(names, decoder.value("hidden_size", hidden_size))
     weights.refuse_others()
     model = ModelConfig(
         cell=cell,
         embedding_size=tensors["target_embedding.weight"].shape[1],
         hidden_size=hidden_size,
         residual=max(num_layers) <= 2,
-        encoder=EncoderConfig(num_layers=num_layers[0], hidden_size=encoder.value("hidden_size", 1)),
+        encoder=EncoderConfig(num_layers=num_layers[0], hidden_size=encoder_size),
         attention=AttentionConfig(score=score),
         decoder=DecoderConfig(
             num_layers=num_layers[1],

@@ -1,16 +1,17 @@
 """OpenNMT-py 3 (Klein et al. 2017): a checkpoint of a recurrent model."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from torch import Tensor
 
+from attendant.export.importing.checkpoint import read_torch, refuse_folder, table_of
 from attendant.export.importing.imported import Imported
 from attendant.export.importing.settings import Settings
 from attendant.export.importing.vocabulary import Vocabulary
-from attendant.export.importing.weights import Weights, read_torch, table_of
+from attendant.export.importing.weights import Weights
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import tokenizer_of
 from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig
@@ -19,43 +20,30 @@ SPECIAL: Final = ("<blank>", "<unk>", "<s>", "</s>")
 """By our order (onmt/constants.py)."""
 
 SCORES: Final = {"general": "general", "dot": "dot", "mlp": "additive", "none": "none"}
+CELLS: Final[Mapping[str, Literal["lstm", "gru"]]] = {"LSTM": "lstm", "GRU": "gru"}
 EMBEDDING = "{}.embeddings.make_embedding.emb_luts.0.weight"
 
-CHANGES_TEXTS: Final = frozenset(
-    {
-        "sentencepiece",
-        "bpe",
-        "onmt_tokenize",
-        "uppercase",
-        "inlinetags",
-        "normalize",
-        "docify",
-        "fuzzymatch",
-        "terminology",
-    }
-)
-"""Its transforms that a text goes through before it is split at blanks, in translation too."""
+LEAVES_TEXTS: Final = frozenset({"filtertoolong", "clean", "switchout", "tokendrop", "tokenmask", "bart"})
+"""Its transforms after which a text to be translated is the same: they drop pairs, or add noise in training only."""
 
 
 def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader."""
+    refuse_folder(path, "*.pt")
     checkpoint = read_torch(path, Namespace)
     options = checkpoint.get("opt")
     if not isinstance(options, Namespace):
         raise UserError(f"{path}: no checkpoint of this toolkit: it has no opt")
     said = Settings(path, vars(options))
-    transforms = CHANGES_TEXTS.intersection(said.value("transforms", list[Any]()))
-    if transforms and not segmented:
-        raise UserError(
-            f"{path}: its transforms {', '.join(sorted(transforms))} can't be imported: add --segmented and give "
-            "texts as they leave them"
-        )
+    _refuse_transforms(said, segmented)
     vocabularies = table_of(path, checkpoint, "vocab")
     source, target = _vocabulary(path, vocabularies, "src"), _vocabulary(path, vocabularies, "tgt")
-    weights = {**table_of(path, checkpoint, "model")}
-    weights |= {f"generator.{name}": tensor for name, tensor in table_of(path, checkpoint, "generator").items()}
+    tensors_by_name = {**table_of(path, checkpoint, "model")}
+    tensors_by_name |= {f"generator.{name}": one for name, one in table_of(path, checkpoint, "generator").items()}
     start = Settings(path, vocabularies, "vocab.").one_of("decoder_start_token", {"<s>": "bos", "</s>": "eos"}, "<s>")
-    model, tensors = _model(said, Weights(path, weights), source, target, start)
+    _refuse_architectures(said)
+    cell: Literal["lstm", "gru"] = said.one_of("rnn_type", CELLS, "LSTM")
+    model, tensors = _model(said, Weights(path, tensors_by_name, cell), cell, source, target, start)
     return Imported(
         file=path,
         config=model,
@@ -66,6 +54,27 @@ def read(path: Path, segmented: bool) -> Imported:
     )
 
 
+def _refuse_transforms(options: Settings, segmented: bool) -> None:
+    """Raises UserError, by their names, if there are transforms that a text goes through before the model.
+
+    A checkpoint names those of all its corpora, and may name each corpus's own.
+    """
+    tables = [options, *(Settings(options.path, one) for one in _corpora(options) if isinstance(one, dict))]
+    fields = [table.values.get(name) for table in tables for name in ("transforms", "_all_transform")]
+    names = {str(name) for field in fields if isinstance(field, list | tuple | set | frozenset) for name in field}
+    names |= {field for field in fields if isinstance(field, str)}
+    if (changing := sorted(names - LEAVES_TEXTS)) and not segmented:
+        raise UserError(
+            f"{options.path}: its transforms {', '.join(changing)} can't be imported: add --segmented and give "
+            "texts as they leave them"
+        )
+
+
+def _corpora(options: Settings) -> Collection[Any]:
+    data = options.values.get("data")
+    return data.values() if isinstance(data, dict) else ()
+
+
 def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocabulary:
     symbols = vocabularies.get(side)
     if not (isinstance(symbols, list) and all(isinstance(one, str) for one in symbols)):
@@ -73,43 +82,56 @@ def _vocabulary(path: Path, vocabularies: Mapping[str, Any], side: str) -> Vocab
     return Vocabulary(path, symbols, SPECIAL)
 
 
+def _refuse_architectures(options: Settings) -> None:
+    """Raises UserError, by its option, if the model has a part that ours have not."""
+    options.one_of("model_task", {"seq2seq": None}, "seq2seq")
+    options.one_of("decoder_type", {"rnn": None}, "rnn")
+    options.one_of("global_attention_function", {"softmax": None}, "softmax")
+    options.one_of("generator_function", {"softmax": None}, "softmax")
+    for name in ("position_encoding", "copy_attn", "coverage_attn", "bridge", "context_gate", "n_src_feats"):
+        options.only(name, False)
+
+
 def _model(
-    said: Settings, weights: Weights, source: Vocabulary, target: Vocabulary, start: str
+    said: Settings, weights: Weights, cell: Literal["lstm", "gru"], source: Vocabulary, target: Vocabulary, start: str
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    said.one_of("model_task", {"seq2seq": None}, "seq2seq")
-    said.one_of("decoder_type", {"rnn": None}, "rnn")
-    said.one_of("global_attention_function", {"softmax": None}, "softmax")
-    said.one_of("generator_function", {"softmax": None}, "softmax")
-    said.only("position_encoding", False)
     bidirectional = said.one_of("encoder_type", {"rnn": False, "brnn": True}, "rnn")
     score = said.one_of("global_attention", SCORES, "general")
-    feeds_input = bool(said.value("input_feed", 1))
+    feeds_input = said.value("input_feed", True)
     if feeds_input and score == "none":
         raise UserError(f"{said.path}: input_feed = 1 can't be imported with global_attention = 'none'")
-    num_layers = said.value("enc_layers", 2), said.value("dec_layers", 2)
-    hidden_size = said.value("dec_hid_size", 500)
+    num_layers = tuple(_of_side(said, ("layers",), f"{side}_layers", 2) for side in ("enc", "dec"))
+    encoder_size, hidden_size = (
+        _of_side(said, ("hidden_size", "rnn_size"), f"{side}_hid_size", 500) for side in ("enc", "dec")
+    )
+    direction_size = encoder_size // (2 if bidirectional else 1)
     tensors = {
         "source_embedding.weight": source.rows(weights.take(EMBEDDING.format("encoder"))),
         "target_embedding.weight": target.rows(weights.take(EMBEDDING.format("decoder"))),
         "output.weight": target.rows(weights.take("generator.weight")),
         "output.bias": target.rows(weights.take("generator.bias")),
-        **weights.encoder("encoder.rnn", num_layers=num_layers[0], bidirectional=bidirectional),
+        **weights.encoder(
+            "encoder.rnn", num_layers=num_layers[0], hidden_size=direction_size, bidirectional=bidirectional
+        ),
         **weights.decoder(
-            f"decoder.rnn.layers.{layer}.{{}}" if feeds_input else f"decoder.rnn.{{}}_l{layer}"
-            for layer in range(num_layers[1])
+            (
+                f"decoder.rnn.layers.{layer}.{{}}" if feeds_input else f"decoder.rnn.{{}}_l{layer}"
+                for layer in range(num_layers[1])
+            ),
+            hidden_size,
         ),
         **_attention(weights, score),
     }
     weights.refuse_others()
     model = ModelConfig(
-        cell=said.one_of("rnn_type", {"LSTM": "lstm", "GRU": "gru"}, "LSTM"),
+        cell=cell,
         embedding_size=tensors["target_embedding.weight"].shape[1],
         hidden_size=hidden_size,
         residual=max(num_layers) <= 2,
         encoder=EncoderConfig(
             num_layers=num_layers[0],
             bidirectional=bidirectional,
-            hidden_size=said.value("enc_hid_size", 500) // (2 if bidirectional else 1),
+            hidden_size=direction_size,
         ),
         attention=AttentionConfig(score=score),
         decoder=DecoderConfig(
@@ -122,6 +144,14 @@ def _model(
         ),
     )
     return model, tensors
+
+
+def _of_side(options: Settings, of_both: Sequence[str], name: str, default: int) -> int:
+    """Returns an option of one side. If the option of both sides is set, it takes its place (onmt/utils/parse.py)."""
+    for each in of_both:
+        if (value := options.value(each, -1)) > 0:
+            return value
+    return options.value(name, default)
 
 
 def _attention(weights: Weights, score: str) -> dict[str, Tensor]:

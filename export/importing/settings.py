@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from attendant.runtime.errors import UserError
 
@@ -28,28 +28,42 @@ class Settings:
         return Settings(self.path, self.value(name, dict[str, Any]()), f"{self.prefix}{name}.")
 
     def value(self, name: str, default: Value) -> Value:
-        """A value of the default's type; the default where there is none. Raises UserError where it is another type."""
-        found = self.values.get(name)
-        if found is None:
+        """Returns a value of the default's type; the default if there is none.
+
+        A whole number is a float too, 100.0 is a whole number, and 0 and 1 are no and yes.
+
+        Raises:
+            UserError: it is of another type.
+        """
+        value = self.values.get(name)
+        if value is None:
             return default
-        if type(found) is int and isinstance(default, float):
-            found = float(found)
-        if type(found) is not type(default):
-            raise UserError(f"{self._of(name)}: must be of type {type(default).__name__}")
-        return found
+        kind: Any = type(default)
+        converts = (
+            (type(value) is int and kind is float)
+            or (type(value) is float and kind is int and value.is_integer())
+            or (type(value) is int and kind is bool and value in (0, 1))
+        )
+        if converts:
+            return cast(Value, kind(value))
+        if type(value) is not kind:
+            raise UserError(f"{self.name_of(name)}: must be of type {kind.__name__}")
+        return cast(Value, value)
 
     def one_of(self, name: str, representable: Mapping[Any, Value], default: Any) -> Value:
-        """What a value stands for. Raises UserError where it is none of the representable ones."""
-        found = self.value(name, default)
-        if found not in representable:
-            raise UserError(f"{self._of(name)}: can't be imported, only {' or '.join(map(repr, representable))} can")
-        return representable[found]
+        """Returns what a value stands for. Raises UserError if it is none of the representable ones."""
+        value = self.value(name, default)
+        if value not in representable:
+            raise UserError(
+                f"{self.name_of(name)}: can't be imported, only {' or '.join(map(repr, representable))} can"
+            )
+        return representable[value]
 
     def only(self, name: str, value: Any) -> None:
-        """Raises UserError where it is there and is not this one value; 0, "" and [] are None and False too."""
-        found = self.values.get(name)
-        if (found or None) != (value or None):
-            raise UserError(f"{self._of(name)}: can't be imported, only {value!r} can")
+        """Raises UserError if a setting has another value than this one; 0, "" and [] are None and False too."""
+        if (self.values.get(name) or None) != (value or None):
+            raise UserError(f"{self.name_of(name)}: can't be imported, only {value!r} can")
 
-    def _of(self, name: str) -> str:
+    def name_of(self, name: str) -> str:
+        """Returns how errors name a value: with the file, the tables that it is in, and the value."""
         return f"{self.path}: {self.prefix}{name} = {self.values.get(name)!r}"

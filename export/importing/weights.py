@@ -3,102 +3,104 @@
 Shapes: H hidden size, G gates.
 """
 
-import pickle
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from attendant.runtime.errors import UserError
 
-PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+PARTS: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+GATES: Final = {"lstm": 4, "gru": 3}
 
 
 class Weights:
-    """Each tensor is taken by its name; what nobody took is known at the end."""
+    """The tensors of a checkpoint. Each is taken by its name; those that were never taken are known at the end."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, tensors: Mapping[str, Any], cell: str) -> None:
+        """Stores the tensors.
+
+        Args:
+            path: the file, for errors.
+            cell: of the recurrent layers: lstm or gru.
+
+        Raises:
+            UserError: weights are not finite, or are not floating-point numbers.
+        """
         self._path = path
-        self._left = dict(tensors)
+        self._cell = cell
+        self._left = {name: self._finite(name, value) for name, value in tensors.items()}
+
+    def _finite(self, name: str, value: Any) -> Any:
+        """Returns a tensor in float32, and anything else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if not value.is_floating_point() or value.layout is not torch.strided:
+            actual = value.dtype if value.layout is torch.strided else value.layout
+            raise UserError(f"{self._path}: the weights {name} are {actual}, must be dense floating-point numbers")
+        value = value.float()
+        if num_wrong := int(value.numel() - value.isfinite().sum()):
+            kind = "NaN" if value.isnan().any() else "infinite"
+            raise UserError(
+                f"{self._path}: the weights {name} are {kind} at {num_wrong:,} of {value.numel():,} places: the "
+                "training has diverged; import an earlier checkpoint"
+            )
+        return value
 
     def take(self, name: str) -> Tensor:
-        """A tensor [...] in float32. Raises UserError where there is none."""
-        found = self._left.pop(name, None)
-        if not isinstance(found, Tensor):
+        """Returns a tensor [...] in float32. Raises UserError if there is none."""
+        tensor = self._left.pop(name, None)
+        if not isinstance(tensor, Tensor):
             raise UserError(f"{self._path}: it has no weights {name}, which its model should have")
-        return found.float()
+        return tensor
 
-    def cell(self, ours: str, theirs: str) -> dict[str, Tensor]:
-        """The tensors [G H, ...] of one direction of a recurrent layer, by our names; their gates are in torch's order.
+    def recurrent(self, ours: str, theirs: str, hidden_size: int) -> dict[str, Tensor]:
+        """Returns the tensors [G H, ...] of one direction of a recurrent layer, whose gates are in torch's order.
 
         Args:
             ours: the layer's name.
             theirs: the name of its parts, with {} for the part.
-        """
-        return {f"{ours}.{part}_l0": self.take(theirs.format(part)) for part in PARTS}
+            hidden_size: H, as the checkpoint's settings state it.
 
-    def encoder(self, theirs: str, *, num_layers: int, bidirectional: bool) -> dict[str, Tensor]:
-        """The tensors of all layers of an encoder that is one of torch's recurrent modules.
+        Raises:
+            UserError: the weights are of another cell or another size.
+        """
+        tensors = {f"{ours}.{part}_l0": self.take(theirs.format(part)) for part in PARTS}
+        shape = list(tensors[f"{ours}.weight_hh_l0"].shape)
+        if shape != [GATES[self._cell] * hidden_size, hidden_size]:
+            cells = [cell for cell, num_gates in GATES.items() if shape == [num_gates * shape[-1], shape[-1]]]
+            actual = f"of {cells[0]} with hidden size {shape[-1]}" if cells else f"of shape {shape}"
+            raise UserError(
+                f"{self._path}: the weights {theirs.format('weight_hh')} are {actual}; the settings name "
+                f"{self._cell} with hidden size {hidden_size}"
+            )
+        return tensors
+
+    def encoder(self, theirs: str, *, num_layers: int, hidden_size: int, bidirectional: bool) -> dict[str, Tensor]:
+        """Returns the tensors of all layers of an encoder that is one of torch's recurrent modules.
 
         Args:
             theirs: its name.
+            hidden_size: of one direction.
         """
         directions = {"forward_rnn": "", "backward_rnn": "_reverse"} if bidirectional else {"forward_rnn": ""}
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for layer in range(num_layers):
             for ours, ending in directions.items():
-                found |= self.cell(f"encoder.layers.{layer}.{ours}", f"{theirs}.{{}}_l{layer}{ending}")
-        return found
+                name = f"{theirs}.{{}}_l{layer}{ending}"
+                tensors |= self.recurrent(f"encoder.layers.{layer}.{ours}", name, hidden_size)
+        return tensors
 
-    def decoder(self, theirs: Iterable[str]) -> dict[str, Tensor]:
-        """The tensors of a decoder's layers, given the name of each layer's parts."""
-        found: dict[str, Tensor] = {}
+    def decoder(self, theirs: Iterable[str], hidden_size: int) -> dict[str, Tensor]:
+        """Returns the tensors of a decoder's layers, given the name of each layer's parts."""
+        tensors: dict[str, Tensor] = {}
         for layer, name in enumerate(theirs):
-            found |= self.cell(f"decoder.cells.{layer}.rnn", name)
-        return found
+            tensors |= self.recurrent(f"decoder.cells.{layer}.rnn", name, hidden_size)
+        return tensors
 
     def refuse_others(self) -> None:
-        """Raises UserError where weights are left that nobody took."""
+        """Raises UserError if weights are left that were not taken."""
         if self._left:
             raise UserError(f"{self._path}: weights of what can't be imported: {', '.join(sorted(self._left))}")
-
-
-def read_torch(path: Path, *plain: type) -> dict[str, Any]:
-    """A dictionary that torch has saved.
-
-    torch's own unpickler reads it, which builds tensors and plain values and calls nothing that the file names.
-
-    Args:
-        plain: further classes that may be built, which hold data and do nothing.
-
-    Raises:
-        UserError: it can't be read, or names something else.
-    """
-    try:
-        with torch.serialization.safe_globals(list(plain)):
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
-    except pickle.UnpicklingError as error:
-        if named := re.search(r"(?:GLOBAL|Unsupported class) (\S+)", str(error)):
-            raise UserError(
-                f"{path}: it is made of {named[1]}, which would have to be executed: save it anew as tensors, "
-                "dictionaries, lists, text and numbers"
-            ) from None
-        raise UserError(f"{path}: no checkpoint that torch has saved") from None
-    except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError):
-        raise UserError(f"{path}: no checkpoint that torch has saved") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: no checkpoint: it holds a {type(found).__name__}")
-    return found
-
-
-def table_of(path: Path, checkpoint: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A dictionary in a checkpoint. Raises UserError where there is none."""
-    found = checkpoint.get(name)
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: no checkpoint of this toolkit: it has no {name}")
-    return found

@@ -127,10 +127,10 @@ def _validation_name(run: LoadedRun) -> str:
 
 
 def bundle_name(given: str | None, folder: str) -> str:
-    """The name that was given, or one made of the folder's. Raises UserError where it can't be a bundle's."""
+    """Returns the name that was given, or one made of a folder's. Raises UserError if it can't be a bundle's."""
     name = given or re.sub(r"[^a-z0-9._-]+", "-", folder.lower()).strip("-._")
     if not re.fullmatch(NAME_PATTERN, name):
-        what = f"--name {given}" if given else f"the run's folder {folder!r} gives no name"
+        what = f"--name {given}" if given else f"the folder {folder!r} gives no name"
         raise UserError(
             f"{what}: a bundle's name has 1 to 64 of a-z, 0-9, '.', '_' and '-' and begins with a letter or digit; "
             "give another by --name"

@@ -78,5 +78,8 @@ def test_no_archive_of_plain_arrays(tmp_path: Path) -> None:
     for path in (objects, tmp_path / "text.npz"):
         with pytest.raises(UserError, match=r"no archive of plain arrays"):
             read(path, False)
+    np.savez(tmp_path / "checkpoint.npz", **weights())
+    with pytest.raises(UserError, match=r"is a folder: name one of its checkpoints: checkpoint\.npz, objects\.npz"):
+        read(tmp_path, False)
     with pytest.raises(UserError, match=r"absent\.npz: can't be read"):
         read(tmp_path / "absent.npz", False)

@@ -144,6 +144,12 @@ def test_characters(tmp_path: Path) -> None:
         (("data", "src", "level"), "bpe", r'data.src.level = "bpe" can\'t be imported: add --segmented'),
         (("data", "src", "tokenizer_cfg"), {"pretokenizer": "moses"}, "tokenizer_cfg.pretokenizer = 'moses'"),
         (("testing", "beam_size"), "four", "testing.beam_size = 'four': must be of type int"),
+        (
+            ("model", "encoder", "hidden_size"),
+            64,
+            "weight_hh_l0 are of gru with hidden size 3; the settings .* size 64",
+        ),
+        (("data", "src"), "de", r"is of version 1 of JoeyNMT.*\{data: \{src: \{lang: de\}, trg: \{lang:"),
     ],
 )
 def test_what_cannot_be_represented_is_named(keys: tuple[str, ...], value: Any, said: str, tmp_path: Path) -> None:
@@ -167,13 +173,51 @@ def test_a_file_that_is_missing_or_no_text(file: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=file):
         read(tmp_path, False)
     path.unlink()
-    with pytest.raises(UserError, match=f"{file}: can't be read: No such file or directory$"):
+    absent = "is not there" if file == "best.ckpt" else "can't be read: No such file or directory$"
+    with pytest.raises(UserError, match=f"{file}: {absent}"):
         read(tmp_path, False)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: there is no such model folder or checkpoint"):
         read(tmp_path / "nowhere", False)
+
+
+VERSION_1 = """
+name: toy
+data: {src: de, trg: en, level: word, lowercase: true, max_sent_length: 30, src_vocab: x, trg_vocab: y}
+testing: {beam_size: 5, alpha: 1.0}
+"""
+
+
+def test_a_configuration_of_version_1_and_what_it_would_be_now(tmp_path: Path) -> None:
+    folder = write(tmp_path, Joey())
+    model = yaml.safe_load((folder / "config.yaml").read_text())["model"]
+    (folder / "config.yaml").write_text(VERSION_1 + yaml.safe_dump({"model": model}))
+    with pytest.raises(UserError, match="is of version 1 of JoeyNMT") as raised:
+        read(folder, False)
+    message = str(raised.value)
+    assert message.endswith("testing.alpha is testing.beam_alpha")
+    remedy = message[message.index("{data") : message.rindex("}") + 1]
+    (folder / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load(remedy) | {"model": model}))
+    imported = read(folder, False)
+    assert imported.max_source_tokens == 30
+    assert imported.source_tokenizer.encode("A") == imported.source_tokenizer.encode("a")
+
+
+def test_a_folder_without_its_best_checkpoint(tmp_path: Path) -> None:
+    best = write(tmp_path, Joey()) / "best.ckpt"
+    best.rename(tmp_path / "12000.ckpt")
+    with pytest.raises(UserError, match=r"best\.ckpt: is not there: name one of its checkpoints: 12000\.ckpt$"):
+        read(tmp_path, False)
+    read(tmp_path / "12000.ckpt", False)
+    best.symlink_to("9000.ckpt")
+    with pytest.raises(UserError, match=r"best\.ckpt: links to 9000\.ckpt, which is not there: name one of"):
+        read(tmp_path, False)
+    best.unlink()
+    (tmp_path / "12000.ckpt").unlink()
+    with pytest.raises(UserError, match=r"this folder has config\.yaml, src_vocab\.txt, trg_vocab\.txt$"):
+        read(tmp_path, False)
 
 
 def test_a_vocabulary_of_another_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attendant.export.importing.opennmt import read
+from attendant.export.origins import from_checkpoint
 from attendant.export.origins.from_checkpoint import exportable_checkpoint
+from attendant.runtime.bundle.manifest import DecodingDefaults
 from attendant.runtime.errors import UserError
 from tests.imported import logits_of
 
@@ -151,7 +154,16 @@ def test_computes_the_same(name: str, tmp_path: Path) -> None:
         ({"global_attention_function": "sparsemax"}, "global_attention_function = 'sparsemax': can't be imported"),
         ({"position_encoding": True}, "position_encoding = True: can't be imported"),
         ({"global_attention": "none"}, "input_feed = 1 can't be imported with global_attention"),
+        ({"copy_attn": True}, "copy_attn = True: can't be imported"),
+        ({"bridge": True}, "bridge = True: can't be imported"),
+        ({"coverage_attn": True}, "coverage_attn = True: can't be imported"),
+        ({"context_gate": "both"}, "context_gate = 'both': can't be imported"),
         ({"transforms": ["filtertoolong", "sentencepiece"]}, "transforms sentencepiece can't be imported: add --seg"),
+        ({"transforms": ["prefix"]}, "transforms prefix can't be imported"),
+        ({"transforms": [], "_all_transform": {"suffix", "clean"}}, "transforms suffix can't be imported"),
+        ({"data": {"corpus_1": {"transforms": ["mine"]}, "valid": {}}}, "transforms mine can't be imported"),
+        ({"rnn_type": "GRU"}, "weights encoder.rnn.weight_hh_l0 are of lstm with hidden size 3; the settings name gru"),
+        ({"enc_hid_size": 8}, "weights encoder.rnn.weight_hh_l0 .* hidden size 3; the settings name lstm .* size 4"),
     ],
 )
 def test_what_cannot_be_represented_is_named(options: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -166,16 +178,61 @@ def test_weights_that_the_model_would_not_have(tmp_path: Path) -> None:
         read(write(tmp_path, model), False)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transforms": ["clean", "filtertoolong", "switchout", "tokendrop"], "_all_transform": {"tokenmask"}},
+        {"transforms": None},
+        {"input_feed": True},
+        {"copy_attn": False, "bridge": None, "n_src_feats": 0},
+        {"hidden_size": SIZE, "enc_hid_size": 500},
+        {"rnn_size": SIZE, "enc_hid_size": None, "dec_hid_size": None},
+    ],
+)
+def test_options_that_leave_the_model_as_it_is(options: dict[str, Any], tmp_path: Path) -> None:
+    read(write(tmp_path, Onmt(), **options), False)
+
+
+def test_transforms_are_the_callers_where_texts_are_segmented(tmp_path: Path) -> None:
+    read(write(tmp_path, Onmt(), transforms=["prefix", "bpe"]), True)
+
+
 def test_a_model_that_none_of_ours_is(tmp_path: Path) -> None:
-    path = write(tmp_path, Onmt(), enc_hid_size=8)
+    model = Onmt()
+    model.encoder.rnn = nn.LSTM(EMBEDDING, 4, batch_first=True, bidirectional=True)
+    path = write(tmp_path, model, enc_hid_size=8)
     with pytest.raises(UserError, match=r"its model can't be imported: .* states of size 8 as they are"):
-        exportable_checkpoint("opennmt-py", path)
+        exportable_checkpoint("opennmt-py", path, tmp_path / "bundle")
 
 
 def test_weights_of_another_size(tmp_path: Path) -> None:
-    path = write(tmp_path, Onmt(), enc_hid_size=8, dec_hid_size=8)
-    with pytest.raises(UserError, match=r"the weights are not of the model that it describes: .*size mismatch"):
-        exportable_checkpoint("opennmt-py", path)
+    model = Onmt()
+    model.decoder.attn["linear_out"] = nn.Linear(SIZE, SIZE, bias=False)
+    with pytest.raises(UserError, match=r"readout.project.weight is 6 x 6, must be 6 x 12$"):
+        exportable_checkpoint("opennmt-py", write(tmp_path, model), tmp_path / "bundle")
+
+
+def test_embeddings_of_two_widths(tmp_path: Path) -> None:
+    model = Onmt()
+    model.encoder.embeddings["make_embedding"]["emb_luts"][0] = nn.Embedding(len(SYMBOLS), EMBEDDING + 1)
+    with pytest.raises(UserError, match=r"embeddings of width 6 for sources and 5 for targets can't be imported"):
+        exportable_checkpoint("opennmt-py", write(tmp_path, model), tmp_path / "bundle")
+
+
+def test_a_bundle_is_named_after_its_folder(tmp_path: Path) -> None:
+    path = write(tmp_path, Onmt())
+    assert exportable_checkpoint("opennmt-py", path, tmp_path / "English to French").name == "english-to-french"
+    assert exportable_checkpoint("opennmt-py", path, tmp_path / "bundle", "fr").name == "fr"
+    with pytest.raises(UserError, match="gives no name"):
+        exportable_checkpoint("opennmt-py", tmp_path / "absent.pt", tmp_path / "漢字")
+
+
+def test_a_default_beam_is_no_wider_than_the_models_widest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = read(write(tmp_path, Onmt()), False)
+    wide = replace(imported, decoding=DecodingDefaults(beam_size=64))
+    monkeypatch.setitem(from_checkpoint.READERS, "opennmt-py", lambda path, segmented: wide)  # type: ignore[arg-type]
+    exportable = exportable_checkpoint("opennmt-py", tmp_path, tmp_path / "bundle")
+    assert exportable.decoding.beam_size == exportable.limits.max_beam_size
 
 
 class Malicious:
@@ -189,14 +246,6 @@ def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UserError, match=r"it is made of posix\.system, which would have to be executed"):
         read(tmp_path / "model.pt", False)
     assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"])
-def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="no checkpoint that torch has saved"):
-        read(path, False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""Files that torch and numpy have saved: what is read of them as plain values, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attendant.export.importing.checkpoint import read_arrays, read_torch
+from attendant.export.importing.weights import Weights
+from attendant.runtime.errors import UserError
+
+
+def saved(path: Path, archive: bool = True) -> Path:
+    torch.save({"weights": torch.arange(100.0)}, path, _use_new_zipfile_serialization=archive)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float64(12.5), 12.5),
+        (np.float32(0.5), 0.5),
+        (np.int64(-3), -3),
+        (np.uint8(7), 7),
+        (np.bool_(True), True),
+        (np.str_("steps"), "steps"),
+        (np.dtype(">f8").type(2.5), 2.5),
+    ],
+)
+def test_numpy_scalars_are_plain_values(value: Any, plain: Any, tmp_path: Path) -> None:
+    torch.save({"score": value}, tmp_path / "model.pt")
+    score = read_torch(tmp_path / "model.pt")["score"]
+    assert (score, type(score)) == (plain, type(plain))
+
+
+def test_those_of_numpy_1_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"score": np.float64(1.5)}, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert read_torch(path) == {"score": 1.5}
+
+
+def test_arrays_of_numpy_are_read_past(tmp_path: Path) -> None:
+    torch.save({"history": np.arange(6.0).reshape(2, 3), "step": 4}, tmp_path / "model.pt")
+    assert read_torch(tmp_path / "model.pt")["step"] == 4
+
+
+@pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([{}], dtype=object)])
+def test_what_is_not_plain_is_named(value: Any, tmp_path: Path) -> None:
+    torch.save({"value": value}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"it is made of numpy\.\w+"):
+        read_torch(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("share", [0, 0.05, 0.5, 0.99])
+def test_a_truncated_file_is_called_so(archive: bool, share: float, tmp_path: Path) -> None:
+    path = saved(tmp_path / "model.pt", archive)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(UserError, match=r"model\.pt: is truncated: it ends after [\d,]+ bytes"):
+        read_torch(path)
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
+def test_a_truncated_archive_of_arrays(share: float, tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, weights=np.ones(100))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(UserError, match=r"arrays\.npz: is truncated"):
+        read_arrays(path)
+
+
+def test_a_damaged_file_and_its_part(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, weights=np.ones(100))
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"arrays\.npz: is damaged: weights\.npy can't be read"):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize("content", [b"no checkpoint", b"\x80\x02.", b"<!DOCTYPE html>"])
+def test_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.pt: (no checkpoint that torch has saved|is truncated)"):
+        read_torch(path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            torch.tensor([1.0, torch.nan, torch.inf]),
+            "the weights a are NaN at 2 of 3 places: the training has diverged",
+        ),
+        (torch.tensor([1.0, -torch.inf]), "the weights a are infinite at 1 of 2 places"),
+        (torch.tensor([1e300], dtype=torch.float64), "the weights a are infinite at 1 of 1 places"),
+        (torch.tensor([1]), "the weights a are torch.int64, must be dense floating-point numbers"),
+        (torch.eye(2).to_sparse(), "the weights a are torch.sparse_coo"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_named_first(tensor: torch.Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Weights(Path("model.pt"), {"b": torch.ones(1), "a": tensor}, "gru")
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(2, dtype=torch.float16), lambda: torch.ones(2).bfloat16()])
+def test_weights_in_fewer_bits(make: Callable[[], torch.Tensor]) -> None:
+    assert Weights(Path("model.pt"), {"a": make()}, "gru").take("a").dtype == torch.float32
