@@ -1,5 +1,7 @@
 """Text to ids and back, in the `tokenizers` library's own file format.
 
+Every text is normalized first: outer white space and invisible characters never reach a model (normalization.py).
+
 Special symbols are ordinary vocabulary entries with fixed ids, not the library's "added tokens": those are matched
 inside text, and a literal `</s>` in text is text.
 """
@@ -12,6 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models
 
 from attendant.runtime.bundle.manifest import SpecialIds
+from attendant.runtime.bundle.normalization import has_own_spacing, spacing_of
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -82,6 +85,8 @@ class Tokenizer:
         ]
         symbols = self._tokens[len(SPECIAL_TOKENS) :]
         self._longest = max(map(len, symbols), default=1)
+        self._spaces_itself = has_own_spacing(library)
+        self._spacing = spacing_of(library, symbols, own=self._spaces_itself)
         decoder = type(library.decoder).__name__
         self.grows: bool = decoder in GROWING_DECODERS
         self.combines: bool = decoder == "ByteLevel" or (
@@ -142,13 +147,24 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, for many texts at once on the library's own threads."""
         try:
-            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+            # The library's own normalizer does it without copying the text.
+            spaced = list(texts) if self._spaces_itself else list(map(self.spaced, texts))
+            encodings = self._library.encode_batch_fast(spaced, add_special_tokens=False)
         except BaseException as error:
             if isinstance(error, Exception) or not _is_fault_of_file(error):
                 raise
             # A panic of one text must not go past everybody who catches errors.
             raise RuntimeError("the tokenizer can't take this text") from None
         return [_as_text(encoding.ids) for encoding in encodings]
+
+    def spaced(self, text: str) -> str:
+        """Returns a text without outer white space and invisible characters, as the tokenizer reads it otherwise.
+
+        White space within it becomes single spaces, unless the tokenizer keeps it as it is written.
+        """
+        if text.isascii() and text.isprintable() and "  " not in text:
+            return text.strip()
+        return str(self._spacing.normalize_str(text))
 
     def max_characters(self, num_tokens: int) -> int:
         """Characters of a text that may still have no more than `num_tokens` tokens; longer texts are not tokenized.
@@ -190,9 +206,11 @@ class Tokenizer:
 
     def words_of(self, text: str) -> list[str]:
         """The part of the text that each of its tokens stands for, whether the token is known or UNK."""
+        text = text if self._spaces_itself else self.spaced(text)
         encoding = self._library.encode(text, add_special_tokens=False)
-        # Some tokenizers count the blank before a word as part of it; a blank alone is what stands there.
-        return [text[begin:end].strip() or text[begin:end] for begin, end in encoding.offsets]
+        # Between marks, so that a blank alone stays: some tokenizers count the one before a word as part of it.
+        pieces = [self.spaced(f"'{text[begin:end]}'")[1:-1] for begin, end in encoding.offsets]
+        return [piece.strip() or piece for piece in pieces]
 
 
 def combines(character: str, before: str = "") -> bool:

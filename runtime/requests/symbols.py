@@ -20,13 +20,13 @@ def read_side(
     if not isinstance(given, str):
         return read_tokens(given, f"{field}.tokens", tokenizer, least, most, violations)
     # Before the tokenizer, which takes a long time for a long text.
-    most_characters = tokenizer.max_characters(most)
-    if len(given) > most_characters:
+    text, most_characters = given.strip(), tokenizer.max_characters(most)
+    if len(text) > most_characters:
         limit = f"{least} to {_tokens_long(most)}, which {most_characters} characters are enough for"
-        violations.say(field, f"{len(given)} characters long", limit)
+        violations.say(field, f"{len(text)} characters long", limit)
         return []
     # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
-    ids = tokenizer.encode(given) if given.strip() else []
+    ids = tokenizer.encode(text) if text else []
     _check_length(len(ids), field, least, most, violations)
     return ids
 

@@ -6,14 +6,15 @@ tokens": those are searched for inside texts, and a literal `</s>` in a text is 
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.training.data.normalization import NormalizationName, in_order, normalization_steps, with_normalize
 from attendant.training.table import Count, Table
 
 TokenizerKind = Literal["character", "word", "bpe"]
@@ -33,15 +34,32 @@ class TokenizerConfig(Table):
             "bpe": characters are merged within words (Sennrich et al. 2016).
         vocabulary_size: largest number of entries, the four special symbols included; None: no limit, but 8000 for bpe.
         min_frequency: a symbol (bpe: a merge) that occurs less often in the training split gets no entry.
-        lowercase: texts are lower-cased first.
-        nfc: texts are brought into Unicode's normal form C first.
+        normalize: differences of spelling that the model does not see; the tokenizer takes them out of every text, in
+            training and wherever the model is asked. "nfc": Unicode's normal form C, in which a letter with its accent
+            is one character; "nfkc": form KC, which also resolves ligatures and fullwidth letters; "apostrophes",
+            "quotes" and "dashes": typographic ones become those of ASCII; "drop_quotes": double quotes are left out;
+            "strip_accents": combining marks are left out, in every script; "lowercase": capital letters become small
+            ones, İ becomes i, and a Σ at a word's end becomes ς. They are applied in an order of their own. White space
+            and invisible characters are normalized in any case, see docs/training.md.
+        keep_spaces: white space within a text (double blanks, tabs, no-break spaces) stays as it is written; false:
+            each run of it becomes one space. White space around a text is always left out.
     """
 
     tokenizer: TokenizerKind
     vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
     min_frequency: Count = 1
-    lowercase: bool = False
-    nfc: bool = True
+    normalize: tuple[NormalizationName, ...] = ("nfc",)
+    keep_spaces: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def earlier_keys_are_read(cls, value: Any) -> Any:
+        return with_normalize(value)
+
+    @field_validator("normalize")
+    @classmethod
+    def order_does_not_matter(cls, value: tuple[NormalizationName, ...]) -> tuple[NormalizationName, ...]:
+        return in_order(value)
 
 
 class SourceConfig(TokenizerConfig):
@@ -62,7 +80,7 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """A tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError: the texts
     leave no symbol.
     """
-    steps = [normalizers.NFC()] * config.nfc + [normalizers.Lowercase()] * config.lowercase
+    steps = normalization_steps(config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer == "bpe")
     library = _untrained(config.tokenizer, steps)
     if config.tokenizer == "bpe":
         _learn_merges(library, config, texts)

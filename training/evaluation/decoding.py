@@ -67,7 +67,7 @@ def decode_examples(
     rescorer: TextModel | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Decoded]:
-    """The best output of every example, in the order given.
+    """Returns the best output of every example, in the order given, beside references as the target tokenizer has them.
 
     They are decoded longest first, many at a time, by the very batch that serves.
 
@@ -76,6 +76,9 @@ def decode_examples(
         rescorer: another model with the same tokenizers, by whose probabilities the hypotheses of each beam are ranked.
         progress: called with the number of examples that have just finished.
     """
+    # No tokenizer writes the white space that it does not read.
+    spaced = model.target_tokenizer.spaced
+    examples = [Example(one.source, tuple(map(spaced, one.references))) for one in examples]
     sources = model.source_ids([example.source for example in examples])
     decodable = [index for index, source in enumerate(sources) if len(source) > model.append_eos]
     if rescorer is not None:

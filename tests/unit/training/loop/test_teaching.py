@@ -83,8 +83,11 @@ def test_what_does_not_fit_is_refused(
         assert status == 2 and len(errors.splitlines()) == 1
         return errors
 
-    said = refused(*learning_from(teachers, "source.lowercase=true"))
-    assert "distillation.teachers = " in said and "with source.lowercase = false, and this recipe says true" in said
+    said = refused(*learning_from(teachers, 'source.normalize=["nfc", "lowercase"]'))
+    assert (
+        "distillation.teachers = " in said
+        and 'with source.normalize = ["nfc"], and this recipe says ["nfc", "lowercase"]' in said
+    )
     assert "distillation.weight = 0.3 means nothing without" in refused("--set", "distillation.weight=0.3")
     few = tmp_path / "few.tsv"
     few.write_text("ab\ta b\nba\tb a\n")

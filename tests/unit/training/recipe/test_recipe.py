@@ -39,14 +39,14 @@ def test_every_recipe_of_the_project_is_valid(path: Path) -> None:
 def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
     recipe = load(
         tmp_path, SMALL, "optimizer.learning_rate=3e-4", "model.cell=gru", "data.test=x.tsv", "seed = 7",
-        'evaluation.metrics=["bleu", "chrf"]', "source.lowercase=true",
+        'evaluation.metrics=["bleu", "chrf"]', 'source.normalize=["lowercase", "nfkc", "nfkc"]',
     )  # fmt: skip
     assert recipe.optimizer.learning_rate == 3e-4
     assert recipe.model.cell == "gru"
     assert recipe.data.test is not None and recipe.data.test.tsv == "x.tsv"
     assert recipe.seed == 7
     assert recipe.evaluation.metrics == ("bleu", "chrf")
-    assert recipe.source.lowercase
+    assert recipe.source.normalize == ("nfkc", "lowercase")
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_a_recipe_survives_writing(tmp_path: Path) -> None:
     content = tomllib.loads(recipe.to_text())
     assert content["data"]["train"] == {"tsv": awkward} and "test" not in content["data"]
     assert content["optimizer"]["learning_rate"] == 1e-5 and content["optimizer"]["betas"] == [0.9, 0.999]
-    assert isinstance(content["training"]["max_seconds"], float) and content["source"]["lowercase"] is False
+    assert isinstance(content["training"]["max_seconds"], float) and content["source"]["normalize"] == ["nfc"]

@@ -70,7 +70,7 @@ def test_resuming_does_not_begin_again(tmp_path: Path, tiny_recipe: Path, traine
     [
         ("model.hidden_size=24", "was trained with model.hidden_size = 16, and this recipe says 24: make them equal"),
         ("model.decoder.input_feeding=true", "with model.decoder.input_feeding = false, and this recipe says true"),
-        ("source.lowercase=true", "was trained with source.lowercase = false, and this recipe says true"),
+        ("source.normalize=[]", 'was trained with source.normalize = ["nfc"], and this recipe says []'),
         ('target.tokenizer="character"', 'with target.tokenizer = "word", and this recipe says "character"'),
     ],
 )

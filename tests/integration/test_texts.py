@@ -1,0 +1,118 @@
+"""Texts as people send them, at every door: gRPC, HTTP, the Open Inference Protocol, in process and by command."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import attendant
+from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
+from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant_client.command import main
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.http_serving import Http, http_served
+from tests.serving import Served, fake_stepper, served
+
+CLEAN = "abc"
+SPACED = ["abc\n", "\tabc", "\ufeffabc", "abc\u00a0", "a\u200bbc", "ab\u00adc \r\n"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Generate = messages.GenerateRequest
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Served]:
+    async with served(fake_stepper()) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def web(server: Served) -> AsyncIterator[Http]:
+    async with http_served(server) as started:
+        yield started
+
+
+async def by_generate(server: Served, web: Http, text: str) -> Any:
+    response = await server.stub.Generate(Generate(text=text))
+    return list(response.source_tokens), response.hypotheses[0].text, list(response.warnings)
+
+
+async def by_stream(server: Served, web: Http, text: str) -> Any:
+    *_, last = [event async for event in server.stub.GenerateStream(Generate(text=text))]
+    return list(last.response.source_tokens), last.response.hypotheses[0].text, list(last.response.warnings)
+
+
+async def by_batch(server: Served, web: Http, text: str) -> Any:
+    call = server.stub.GenerateBatch()
+    await call.write(Generate(text=text))
+    await call.done_writing()
+    (answer,) = [one async for one in call]
+    response = answer.response
+    return list(response.source_tokens), response.hypotheses[0].text, list(response.warnings)
+
+
+async def by_many(server: Served, web: Http, text: str) -> Any:
+    (answer,) = (await server.stub.GenerateMany(messages.GenerateManyRequest(requests=[Generate(text=text)]))).results
+    response = answer.response
+    return list(response.source_tokens), response.hypotheses[0].text, list(response.warnings)
+
+
+async def by_http(server: Served, web: Http, text: str) -> Any:
+    answer = (await web.post("/v1/generate", {"text": text})).json
+    return answer["sourceTokens"], answer["hypotheses"][0]["text"], answer["warnings"]
+
+
+async def by_inference(server: Served, web: Http, text: str) -> Any:
+    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    tensor = wire.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(text.encode())
+    names = [wire.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("source_tokens", "text")]
+    response = await stub.ModelInfer(wire.ModelInferRequest(model_name="fake", inputs=[tensor], outputs=names))
+    tokens, texts = ([one.decode() for one in output.contents.bytes_contents] for output in response.outputs)
+    return tokens, texts[0]
+
+
+Door = Callable[[Served, Http, str], Any]
+DOORS: Sequence[Door] = (by_generate, by_stream, by_batch, by_many, by_http, by_inference)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_white_space_changes_no_answer(server: Served, web: Http, door: Door) -> None:
+    clean = await door(server, web, CLEAN)
+    assert clean[0] == ["a", "b", "c", "</s>"]
+    for text in SPACED:
+        assert await door(server, web, text) == clean
+
+
+async def test_white_space_changes_no_score(server: Served, web: Http) -> None:
+    def score(source: str, target: str) -> Any:
+        return server.stub.Score(messages.ScoreRequest(source_text=source, target_text=target))
+
+    clean = await score(CLEAN, "AA B")
+    for text in SPACED:
+        assert (await score(text, "\ufeffAA\u00a0\u200b B\n")).log_prob == clean.log_prob
+    answer = await web.post("/v1/score", {"source_text": "\tabc\n", "target_text": " AA\t\tB"})
+    assert answer.json["logProb"] == pytest.approx(clean.log_prob)
+
+
+async def test_white_space_in_process_and_by_command(
+    capsys: pytest.CaptureFixture[str], tiny_bundle_path: Path
+) -> None:
+    model = attendant.load(tiny_bundle_path)
+    clean = model.generate("face")
+    for text in ("face\n", "\tface", "\ufeffface", "fa\u00adce\u00a0", "fa\u200bce"):
+        assert model.generate(text).best.score == clean.best.score
+        assert model.generate([text])[0].source_tokens == clean.source_tokens
+        stream = model.stream(text)
+        assert "".join(delta.text for delta in stream) == clean.best.text
+        assert stream.generation.source_tokens == clean.source_tokens
+        assert model.score(text, "AA  B\n").log_prob == model.score("face", "AA B").log_prob
+    status = await asyncio.to_thread(
+        main, ["generate", "--bundle", str(tiny_bundle_path), "face\n", "fa\u200bce\u00a0"]
+    )
+    assert status == 0
+    assert capsys.readouterr().out.splitlines() == [clean.best.text] * 2
