@@ -16,6 +16,8 @@ AttendantError
 |   |-- TooManyCalls                           too_many_calls      as many are under way over HTTP as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
+|-- PermissionDenied      PERMISSION_DENIED    permission_denied   for administrators, and the caller is none
+|-- UnknownMethod         UNIMPLEMENTED        unknown_method      no service here has a method at this path
 |-- DeadlineExceeded      DEADLINE_EXCEEDED    deadline_exceeded   its rows are freed within a step
 |-- Cancelled             CANCELLED            cancelled           the client has gone; likewise
 |-- Unavailable           UNAVAILABLE
@@ -224,6 +226,19 @@ class Unauthenticated(AttendantError):
 
     code = "UNAUTHENTICATED"
     reason = "unauthenticated"
+
+
+class PermissionDenied(AttendantError):
+    code = "PERMISSION_DENIED"
+    reason = "permission_denied"
+
+
+class UnknownMethod(AttendantError):
+    """A call of a path that no service has; the path is not repeated, for it may be anything."""
+
+    code = "UNIMPLEMENTED"
+    reason = "unknown_method"
+    default_message = "this server has no such method; reflection lists those that it has"
 
 
 class DeadlineExceeded(AttendantError):

@@ -28,7 +28,7 @@ from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
 from attendant.server.access.tokens import OPTION as TOKENS
 from attendant.server.access.tokens import Tokens, read_tokens
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
-from attendant.server.errors import Unauthenticated
+from attendant.server.errors import PermissionDenied, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +87,19 @@ class Access:
         """The name of the administrator who makes an RPC.
 
         Raises:
-            Unauthenticated: it has no administrator's token.
+            PermissionDenied: the server has no administrators, or the token is a client's.
+            Unauthenticated: there is no token, or none that is known.
         """
         if self.admin_tokens is None:
-            raise Unauthenticated(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
-        return self.admin_tokens.value.name_of(in_metadata(context, "authorization"))
+            raise PermissionDenied(f"nobody may do this here: the server was started without {ADMIN_TOKENS}")
+        authorization = in_metadata(context, "authorization")
+        try:
+            return self.admin_tokens.value.name_of(authorization)
+        except Unauthenticated:
+            if self.tokens is None:
+                raise
+            client = self.tokens.value.name_of(authorization)
+            raise PermissionDenied(f"{client} may not do this: it needs a token of {ADMIN_TOKENS}") from None
 
     @contextmanager
     def following_files(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """OpenTelemetry's spans of requests. Where they are sent, and how many, its own variables say: OTEL_*."""
 
 import time
-from collections.abc import Iterable
 from contextvars import ContextVar
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -10,18 +10,25 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.semconv.attributes.client_attributes import CLIENT_ADDRESS
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from attendant.runtime.command import installed_version
+from attendant.server.access.clients import address_of
 from attendant.server.engine.request import RequestStats
 
 NANOSECONDS = 10**9
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 """Codes that are the server's failures, by OpenTelemetry's conventions for RPCs; others are their callers'."""
 
+CONVENTIONS = "https://opentelemetry.io/schemas/1.40.0"
+# The library marks these names as provisional, until the conventions for RPCs are declared stable.
+METHOD, STATUS_CODE, SYSTEM = "rpc.method", "rpc.response.status_code", "rpc.system.name"
+
 W3C = TraceContextTextMapPropagator()
-PARENT: ContextVar[Context | None] = ContextVar("parent", default=None)
-"""Of the call that is being handled."""
+CALL: ContextVar[tuple[Context, dict[str, str]]] = ContextVar("call")
+"""The parent of the call that is being handled, and the attributes of its requests."""
 
 
 def otlp_provider() -> TracerProvider:
@@ -33,7 +40,7 @@ def otlp_provider() -> TracerProvider:
 
 
 def tracer_of(provider: TracerProvider) -> "SpanTracer":
-    return SpanTracer(provider.get_tracer("attendant.server"))
+    return SpanTracer(provider.get_tracer("attendant.server", schema_url=CONVENTIONS))
 
 
 class SpanTracer:
@@ -42,13 +49,21 @@ class SpanTracer:
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
-    def note_parent(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        """The call that is being handled has this metadata, or these headers: its requests belong to their trace."""
-        PARENT.set(W3C.extract({key: value for key, value in metadata if isinstance(value, str)}))
+    def note_call(self, name: str, call: Any) -> None:
+        """Notes what the requests of the call that is being handled have in common.
 
-    def begin(self, method: str, request_id: str) -> "SpanTrace":
+        Args:
+            name: the method's, with its service.
+            call: gRPC's context, or an HTTP request in its place; its metadata may name the trace that they belong to.
+        """
+        metadata = {key: value for key, value in call.invocation_metadata() if isinstance(value, str)}
+        system = getattr(call, "rpc_system", "grpc")
+        facts = {SYSTEM: system, METHOD: name, CLIENT_ADDRESS: address_of(call.peer())}
+        CALL.set((W3C.extract(metadata), facts))
+
+    def begin(self, request_id: str) -> "SpanTrace":
         """A request has come, of the call that is being handled."""
-        return SpanTrace(self._tracer, method, request_id)
+        return SpanTrace(self._tracer, request_id)
 
 
 class SpanTrace:
@@ -58,14 +73,11 @@ class SpanTrace:
         exemplar: what a measurement keeps of the request, its trace; None where the trace is not recorded.
     """
 
-    def __init__(self, tracer: trace.Tracer, method: str, request_id: str) -> None:
+    def __init__(self, tracer: trace.Tracer, request_id: str) -> None:
         self._tracer = tracer
-        self._span = tracer.start_span(
-            method,
-            PARENT.get() or Context(),
-            trace.SpanKind.SERVER,
-            {"rpc.method": method, "attendant.request_id": request_id},
-        )
+        parent, facts = CALL.get()
+        facts = facts | {"attendant.request_id": request_id}
+        self._span = tracer.start_span(facts[METHOD], parent, trace.SpanKind.SERVER, facts)
         context = self._span.get_span_context()
         self.exemplar: dict[str, str] | None = None
         if context.trace_flags.sampled:
@@ -89,7 +101,8 @@ class SpanTrace:
 
     def end(self, *, model: str, code: str) -> None:
         """The request has ended, with an answer or an error."""
-        self._span.set_attributes({"attendant.model": model, "attendant.code": code})
+        self._span.set_attributes({"attendant.model": model, STATUS_CODE: code})
         if code in FAILURES:
+            self._span.set_attribute(ERROR_TYPE, code)
             self._span.set_status(trace.StatusCode.ERROR)
         self._span.end()

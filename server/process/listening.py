@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.observability.metrics import Metrics
@@ -18,6 +17,7 @@ from attendant.server.servicers.incoming import Incoming
 from attendant.server.servicers.inference.names import SERVICE_NAME as INFERENCE_NAME
 from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant.server.servicers.reflection import add_reflection
 from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
@@ -97,10 +97,7 @@ def grpc_server(
     open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, by_path)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, by_path)
     if has_reflection:
-        services = SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME
-        # Not `enable_server_reflection`: it tells by the server's class that the servicer must be an asynchronous one.
-        servicer = reflection.aio.ReflectionServicer(services)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, by_path)  # type: ignore[no-untyped-call]
+        add_reflection([SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME], by_path)
     return server
 
 

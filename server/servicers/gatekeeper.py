@@ -8,20 +8,20 @@ from typing import Any, NoReturn
 
 import grpc
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection
 
 from attendant.server.access.access import Access
 from attendant.server.access.clients import CLIENT, address_of
 from attendant.server.access.rates import Rates
-from attendant.server.errors import AttendantError, RateLimited, Unauthenticated
+from attendant.server.errors import AttendantError, PermissionDenied, RateLimited, Unauthenticated
 from attendant.server.interceptors import Wrapper, wrapped
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.tracing import tracer
 from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.many import MAX_REQUESTS
+from attendant.server.servicers.reflection import REFLECTION_NAMES
 from attendant.server.servicers.request_context import RequestContext, refuse
-from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.servicers.seq2seq import METHODS, SERVICE_NAME
 from attendant.server.servicers.status import abort
 
 Behaviour = Callable[[Any, Any], Any]
@@ -36,27 +36,30 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         self._access = access
         self._catalogue = catalogue
         self._metrics = metrics
-        openness = {health.SERVICE_NAME: access.health, reflection.SERVICE_NAME: access.reflection}
+        openness = {health.SERVICE_NAME: access.health, **dict.fromkeys(REFLECTION_NAMES, access.reflection)}
         self._closed = {service for service, value in openness.items() if value == "closed"}
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        _, service, method = handler_call_details.method.split("/")
         if handler is None:
             return None
+        # Only now: a path that no service has may be anything.
+        _, service, method = handler_call_details.method.split("/")
         if service == inference.SERVICE_NAME and method in inference.PROBES:
             service = health.SERVICE_NAME
         if service in (SERVICE_NAME, inference.SERVICE_NAME):
             return wrapped(handler, partial(self.guarded, method))
         if service in self._closed:
-            return wrapped(handler, partial(_Guarded, self._access.client_of, Rates(), self._uncounted(method)))
+            guard = partial(_Guarded, f"{service}/{method}", self._access.client_of, Rates(), self._uncounted(method))
+            return wrapped(handler, guard)
         return handler
 
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
         """A method of ours with a guard around it."""
         administers = method in inference.FOR_ADMINISTRATORS
         client_of = self._access.administrator_of if administers else self._access.client_of
-        return _Guarded(client_of, self._access.rates, self._counted(method), behaviour)
+        service = SERVICE_NAME if method in METHODS else inference.SERVICE_NAME
+        return _Guarded(f"{service}/{method}", client_of, self._access.rates, self._counted(method), behaviour)
 
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
@@ -80,7 +83,9 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
 class _Guarded:
     """Around a method: asks for credentials, and keeps each client to its rate."""
 
-    def __init__(self, client_of: ClientOf, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
+    def __init__(self, name: str, client_of: ClientOf, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
+        """`name`: the method's, with its service."""
+        self._name = name
         self._client_of = client_of
         self._rates = rates
         self._refuse = refuse
@@ -110,7 +115,7 @@ class _Guarded:
     async def _let_in(self, request: Any, context: Any, *, paced: bool = False) -> None:
         """`paced`: it is a stream, whose requests are let in one by one."""
         if (traced := tracer()) is not None:
-            traced.note_parent(context.invocation_metadata())
+            traced.note_call(self._name, context)
         try:
             client = self._client_of(context)
             CLIENT.set(client)
@@ -118,7 +123,7 @@ class _Guarded:
                 raise RateLimited(wait_seconds)
         except RateLimited as error:
             await self._refuse(request, context, error)
-        except Unauthenticated as error:
+        except (PermissionDenied, Unauthenticated) as error:
             # All that is known of whoever it is; for the log.
             CLIENT.set(address_of(context.peer()))
             await self._refuse(request, context, error)

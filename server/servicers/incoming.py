@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from attendant.server.errors import TooManyStreams, Undecodable, Unread
+from attendant.server.errors import TooManyStreams, Undecodable, UnknownMethod, Unread
 from attendant.server.observability.metrics import Metrics
 from attendant.server.polling import until
 from attendant.server.servicers.inference import names as inference
@@ -63,13 +63,15 @@ class Incoming(grpc.aio.ServerInterceptor):
         self._sweeper: asyncio.TimerHandle | None = None
         self._num_streams = 0
         self._under_way: set[asyncio.Task[Any]] = set()
+        # Its kind is the one that takes calls of every kind.
+        self._no_method = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         path = handler_call_details.method
         if path not in self._handlers:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return None
+                return self._no_method
             self._handlers[path] = self._reading(path, handler)
         return self._handlers[path]
 
@@ -77,6 +79,12 @@ class Incoming(grpc.aio.ServerInterceptor):
         """Waits until the calls that are under way now have been answered, or so long."""
         calls = set(self._under_way)
         await until(lambda: calls.isdisjoint(self._under_way), seconds)
+
+    async def _refuse_unknown(self, _: Any, context: Context) -> AsyncIterator[bytes]:
+        """Refuses a call whose path no service has, whoever makes it."""
+        self._begin()
+        await refuse(context, "", UnknownMethod(), self._metrics)
+        yield b""
 
     def _reading(self, path: str, handler: Any) -> Any:
         """The same method, which reads its requests itself."""

@@ -22,7 +22,9 @@ from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 log = logging.getLogger(__name__)
 
 # Refused, in one way or another: neither a fault of ours, nor the end of the caller's patience.
-REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"})
+REFUSALS = frozenset(
+    {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"}
+)
 
 MAX_ID_CHARACTERS: Final = 128
 """Of a request's id; and of any other word of a caller's that is kept or logged."""
@@ -99,7 +101,7 @@ class RequestContext:
         self._began = time.monotonic()
         self.client = CLIENT.get()
         traced = tracer()
-        self.trace = None if traced is None else traced.begin(method, self.request_id)
+        self.trace = None if traced is None else traced.begin(self.request_id)
 
     @classmethod
     def of(cls, method: str, catalogue: Catalogue, metrics: Metrics, call: Any, request: Any) -> "RequestContext":

@@ -31,7 +31,13 @@ class Aborted(Exception):
 
 
 class HttpCall:
-    """Stands where our methods expect gRPC's servicer context."""
+    """Stands where our methods expect gRPC's servicer context.
+
+    Attributes:
+        rpc_system: how traces name the protocol.
+    """
+
+    rpc_system = "http"
 
     def __init__(self, scope: Scope, seconds: float = MAX_SECONDS) -> None:
         """`seconds`: until its deadline."""

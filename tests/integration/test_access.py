@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 from prometheus_client import generate_latest
 
@@ -98,10 +98,47 @@ class TestTokens:
             async with served(fake_stepper(), access=open_access(options(tokens=tokens, **said))) as server:
                 assert await health_code(server) == health
                 assert await watch_code(server) == health
-                assert await reflection_code(server) == reflected
                 known = bearer(SEARCH)
                 assert await health_code(server, **known) == await watch_code(server, **known) == "OK"
-                assert (await reflection_code(server, **known) == "OK") == (reflected != "UNIMPLEMENTED")
+                for version in ("v1", "v1alpha"):
+                    assert await reflection_code(server, version) == reflected
+                    allowed = await reflection_code(server, version, **known) == "OK"
+                    assert allowed == (reflected != "UNIMPLEMENTED")
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/x",
+            "/",
+            "//",
+            "/a/b/c/d",
+            "/attendant.v1.Seq2Seq",
+            "/attendant.v1.Seq2Seq/",
+            "/attendant.v1.Seq2Seq/generate",
+            "/attendant.v1.Seq2Seq/Generate/",
+            "/attendant.v1.Seq2Seq/Generate?stream=1",
+            "//attendant.v1.Seq2Seq/Generate",
+            "/Secret%0A\x1b[31m/Secret",
+            "/Secret/Sécret",
+        ],
+    )
+    async def test_a_path_that_no_service_has_is_refused_before_anything_is_asked(
+        self, path: str, tokens: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "attendant")
+        async with served(fake_stepper(), access=open_access(options(tokens=tokens))) as server:
+            for known in ({}, bearer(SEARCH)):
+                call = server.channel.unary_unary(path)(b"Secret", **known)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert "attendant-request-id" in dict(caught.value.trailing_metadata() or ())
+            assert await code_of(server.channel.stream_stream(path)(iter([b"Secret"])).read()) == "UNIMPLEMENTED"
+            assert server.sample("attendant_rejected_total", model="", reason="unknown_method") == 3
+        assert len(caplog.records) == 3
+        for record in caplog.records:
+            assert (record.getMessage(), record.exc_info) == ("request ended", None)
+            assert "ecret" not in str(vars(record))
 
     async def test_the_open_inference_protocol_is_guarded_likewise(self, tokens: Path, tmp_path: Path) -> None:
         admins = tmp_path / "admins"
@@ -122,11 +159,11 @@ class TestTokens:
                 (partial(stub.ModelMetadata, wire.ModelMetadataRequest()), "UNAUTHENTICATED", "OK", "OK"),
                 (partial(stub.ModelInfer, infer), "UNAUTHENTICATED", "OK", "OK"),
                 (partial(stub.RepositoryIndex, wire.RepositoryIndexRequest()), "UNAUTHENTICATED", "OK", "OK"),
-                (partial(stub.RepositoryModelLoad, load), "UNAUTHENTICATED", "UNAUTHENTICATED", "NOT_FOUND"),
+                (partial(stub.RepositoryModelLoad, load), "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"),
                 (
                     partial(stub.RepositoryModelUnload, wire.RepositoryModelUnloadRequest()),
                     "UNAUTHENTICATED",
-                    "UNAUTHENTICATED",
+                    "PERMISSION_DENIED",
                     "NOT_FOUND",
                 ),
                 (partial(server.stub.Generate, REQUEST), "UNAUTHENTICATED", "OK", "OK"),
@@ -135,8 +172,11 @@ class TestTokens:
                 assert found == [nobody, client, administrator]
         async with served(fake_stepper()) as server:
             stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+            unload = wire.RepositoryModelUnloadRequest(model_name="fake")
+            assert await code_of(stub.RepositoryModelUnload(unload)) == "PERMISSION_DENIED"
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.RepositoryModelLoad(load, **admin)
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
             assert caught.value.details() == "nobody may do this here: the server was started without --admin-tokens"
 
     async def test_a_tensor_counts_for_as_many_requests_as_it_has_texts(self) -> None:
@@ -199,9 +239,12 @@ async def watch_code(server: Served, **call: Any) -> str:
         watching.cancel()
 
 
-async def reflection_code(server: Served, **call: Any) -> str:
-    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
-    asked = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), **call)
+async def reflection_code(server: Served, version: str = "v1", **call: Any) -> str:
+    reflect = server.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+    )
+    asked = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), **call)
     return await code_of(asked.read())
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, FileEntry
@@ -63,16 +63,27 @@ def test_the_line_that_says_it_serves(running: Running, bundle_path: Path) -> No
             assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_a_client_that_knows_nothing_but_reflection(running: Running, version: str) -> None:
     with grpc.insecure_channel(running.target) as channel:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        reflect = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
 
         def ask(**what: str) -> reflection_pb2.ServerReflectionResponse:
-            (answer,) = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**what)]), timeout=10)
+            (answer,) = reflect(iter([reflection_pb2.ServerReflectionRequest(**what)]), timeout=10)
             return answer
 
         services = {one.name for one in ask(list_services="").list_services_response.service}
-        assert {"attendant.v1.Seq2Seq", "grpc.health.v1.Health"} <= services
+        assert services == {
+            "attendant.v1.Seq2Seq",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+            "inference.GRPCInferenceService",
+        }
 
         pool, known = descriptor_pool.DescriptorPool(), set()
 
@@ -86,7 +97,9 @@ def test_a_client_that_knows_nothing_but_reflection(running: Running) -> None:
                             learn(ask(file_by_filename=dependency))
                     pool.Add(file)
 
-        learn(ask(file_containing_symbol="attendant.v1.Seq2Seq"))
+        for name in services:  # as tools do that describe a server
+            learn(ask(file_containing_symbol=name))
+            assert pool.FindServiceByName(name).methods
         method = pool.FindServiceByName("attendant.v1.Seq2Seq").methods_by_name["Generate"]
         request = message_factory.GetMessageClass(method.input_type)()
         request.text = "badge"

@@ -63,11 +63,18 @@ async def test_a_request_is_a_span_of_its_callers_trace(serving: Served, spans: 
     request = messages.GenerateRequest(text="abc", request_id="mine")
     answer = await serving.stub.Generate(request, metadata=[("traceparent", SAMPLED)])
     ((root, children),) = families(spans)
-    assert root.name == "Generate"
+    assert root.name == "attendant.v1.Seq2Seq/Generate"
     assert root.parent is not None
     assert (root.context.trace_id, root.parent.span_id) == (int(TRACE_ID, 16), int(PARENT_ID, 16))
     assert root.attributes is not None
-    assert {"attendant.request_id": "mine", "attendant.code": "OK"}.items() <= root.attributes.items()
+    assert root.attributes == {
+        "rpc.system.name": "grpc",
+        "rpc.method": root.name,
+        "rpc.response.status_code": "OK",
+        "client.address": "127.0.0.1",
+        "attendant.request_id": "mine",
+        "attendant.model": "fake",
+    }
     assert root.status.status_code is StatusCode.UNSET
     assert [child.name for child in children] == PHASES
     times = [(child.start_time or 0, child.end_time or 0) for child in children]
@@ -85,6 +92,8 @@ async def test_over_http_too(serving: Served, spans: InMemorySpanExporter) -> No
     assert answer.status == 200
     ((root, children),) = families(spans)
     assert root.context.trace_id == int(TRACE_ID, 16)
+    assert root.name == "attendant.v1.Seq2Seq/Generate"
+    assert root.attributes is not None and root.attributes["rpc.system.name"] == "http"
     assert [child.name for child in children] == PHASES
 
 
@@ -94,7 +103,9 @@ async def test_each_request_of_a_stream_or_a_list_has_its_own(serving: Served, s
     assert [answer async for answer in serving.stub.GenerateBatch(iter(requests), metadata=metadata)]
     await serving.stub.GenerateMany(messages.GenerateManyRequest(requests=requests), metadata=metadata)
     found = families(spans)
-    assert sorted((root.name, root.attributes["attendant.request_id"]) for root, _ in found if root.attributes) == [
+    methods = [root.name.removeprefix("attendant.v1.Seq2Seq/") for root, _ in found]
+    ids = [root.attributes["attendant.request_id"] for root, _ in found if root.attributes]
+    assert sorted(zip(methods, ids, strict=True)) == [
         *(("GenerateBatch", text) for text in ("abc", "de", "f")),
         *(("GenerateMany", text) for text in ("abc", "de", "f")),
     ]
@@ -110,8 +121,19 @@ async def test_a_refusal_is_the_callers_fault(serving: Served, spans: InMemorySp
     assert not children
     assert root.parent is None
     assert root.attributes is not None
-    assert root.attributes["attendant.code"] == "INVALID_ARGUMENT"
+    assert root.attributes["rpc.response.status_code"] == "INVALID_ARGUMENT"
+    assert "error.type" not in root.attributes
     assert root.status.status_code is StatusCode.UNSET
+
+
+async def test_a_failure_of_the_servers_is_an_error(spans: InMemorySpanExporter) -> None:
+    async with served(fake_stepper(), ready=False) as starting:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await starting.stub.Generate(messages.GenerateRequest(text="abc"))
+    ((root, _),) = families(spans)
+    assert root.attributes is not None
+    assert root.attributes["rpc.response.status_code"] == root.attributes["error.type"] == "UNAVAILABLE"
+    assert root.status.status_code is StatusCode.ERROR
 
 
 async def test_buckets_name_a_trace(serving: Served, spans: InMemorySpanExporter) -> None:
@@ -176,7 +198,7 @@ def test_a_collector_gets_them_by_the_end_of_the_server(monkeypatch: pytest.Monk
             assert started.process.wait(30) == 0
     finally:
         receiver.stop(None).wait()
-    assert sorted(span.name for _, span in collector.spans) == sorted(["Generate", *PHASES])
+    assert sorted(span.name for _, span in collector.spans) == sorted(["attendant.v1.Seq2Seq/Generate", *PHASES])
     for resource, span in collector.spans:
         assert resource["service.name"] == "attendant"
         assert span.trace_id.hex() == TRACE_ID
