@@ -64,7 +64,7 @@ class Incoming(grpc.aio.ServerInterceptor):
         self._num_streams = 0
         self._under_way: set[asyncio.Task[Any]] = set()
         # Its kind is the one that takes calls of every kind.
-        self._no_method = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
+        self._no_method: Any = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         path = handler_call_details.method
