@@ -31,11 +31,12 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.observability.tracing import tracing
 from attendant.server.opening import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.process.http import http_server
 from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import allow_descriptors, authority, bind, close, grpc_server
+from attendant.server.process.listening import GrpcPort, allow_descriptors, authority, grpc_server
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.folders import is_repository
 from attendant.server.repository.reconciler import Reconciler
@@ -73,20 +74,20 @@ async def serve(config: ServerConfig) -> int:
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
     seq2seq = Seq2SeqServicer(catalogue, metrics, answer_budget)
-    server = grpc_server(
+    make_server = partial(
+        grpc_server,
         seq2seq,
         InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving),
         lifecycle.health,
-        incoming=incoming,
-        metrics=metrics,
-        gatekeeper=gatekeeper,
+        # The gatekeeper is inside, so that what it refuses is counted too.
+        interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
         has_reflection=access.reflection != "off",
         max_connections=config.max_connections,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
     allow_descriptors(config.max_connections)
-    port = bind(server, config.host, config.port, access.credentials())
+    port = GrpcPort(make_server, metrics, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
@@ -100,14 +101,14 @@ async def serve(config: ServerConfig) -> int:
         until_the_end.enter_context(access.following_files())
         lifecycle.heed_signals()
         await lifecycle.set_open(False)
-        await server.start()
+        await port.start()
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):
                 return lifecycle.exit_status
             catalogue.open()
             await _set_open(lifecycle, catalogue, metrics, is_open=True)
-            addresses = authority(config.host, port), authority(config.host, metrics_port)
+            addresses = authority(config.host, port.port), authority(config.host, metrics_port)
             playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
             _say_what_is_served(config, catalogue, *addresses, playground)
             with reconciler.following(config.repository_seconds):
@@ -117,7 +118,7 @@ async def serve(config: ServerConfig) -> int:
             runners = [model.runner for routes in catalogue.all() for model in routes.all()]
             await lifecycle.drain([*runners, *reconciler.ending], config.drain_seconds)
         finally:
-            await close(server, port, incoming)
+            await port.close(incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
 

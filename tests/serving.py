@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import AttendantError
 from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.metrics import Metrics
+from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import bind, grpc_server
+from attendant.server.process.listening import GrpcPort, grpc_server
 from attendant.server.repository.reconciler import Reconciler
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Bounds, Incoming
@@ -221,24 +223,23 @@ async def served(
     incoming = Incoming(metrics, bounds)
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
     metrics.watch_streams(answer_budget)
-    server = grpc_server(
+    make_server = partial(
+        grpc_server,
         Seq2SeqServicer(catalogue, metrics, answer_budget),
         InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
         lifecycle.health,
-        incoming=incoming,
-        metrics=metrics,
-        gatekeeper=Gatekeeper(access, catalogue, metrics),
+        interceptors=[incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)],
         has_reflection=access.reflection != "off",
         max_connections=100,
         max_calls_per_connection=100,
     )
-    port = bind(server, "127.0.0.1", 0, access.credentials())
+    port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.credentials())
     models = [
         serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
         for bundle in bundles or (fake_bundle(),)
     ]
     await lifecycle.set_open(False)
-    await server.start()
+    await port.start()
     if ready:
         for model in models:
             await model.runner.start()
@@ -246,7 +247,7 @@ async def served(
         catalogue.open()
         await lifecycle.set_open(True)
     try:
-        target = f"127.0.0.1:{port}"
+        target = f"127.0.0.1:{port.port}"
         async with grpc.aio.insecure_channel(target) as channel:
             stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
             yield Served(models, metrics, catalogue, lifecycle, target, channel, stub)
@@ -255,7 +256,7 @@ async def served(
             stepper.open()
         for model in models:
             model.runner.stop()
-        await server.stop(None)
+        await port.close(incoming)
 
 
 async def answered(submitted: "asyncio.Future[Outcome]") -> Result:

@@ -1,18 +1,20 @@
 """The gRPC server and its port."""
 
+import asyncio
 import logging
 import resource
 import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
 from attendant.runtime.errors import UserError
+from attendant.server.errors import UnknownMethod
 from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.process.sockets import hang_up
-from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.incoming import Incoming
 from attendant.server.servicers.inference.names import SERVICE_NAME as INFERENCE_NAME
 from attendant.server.servicers.inference.servicer import InferenceServicer
@@ -28,6 +30,9 @@ MAX_REQUEST_BYTES = 256 * 1024
 
 ANSWER_SECONDS = 1.0
 """At the end of the server: how long a call that has its outcome may take to write it, and a peer to hang up."""
+
+REBIND_SECONDS = 0.01
+"""How often a port is tried that the former server is about to give up."""
 
 OTHER_DESCRIPTORS = 256
 """Open files beside gRPC's connections: the metrics' connections, workers, libraries."""
@@ -65,9 +70,7 @@ def grpc_server(
     inference: InferenceServicer,
     health_servicer: health_pb2_grpc.HealthServicer,
     *,
-    incoming: Incoming,
-    metrics: Metrics,
-    gatekeeper: Gatekeeper,
+    interceptors: Sequence[grpc.aio.ServerInterceptor],
     has_reflection: bool,
     max_connections: int,
     max_calls_per_connection: int,
@@ -76,6 +79,7 @@ def grpc_server(
     """A server of all our services, which does not listen yet.
 
     Args:
+        interceptors: the outermost first.
         connection_seconds: after which a connection is told to go, when its calls have ended; None: never.
     """
     limits = (
@@ -87,8 +91,6 @@ def grpc_server(
         ("grpc.http2.max_deallocating_streams", max_calls_per_connection),
     )
     age = () if connection_seconds is None else (("grpc.max_connection_age_ms", round(1000 * connection_seconds)),)
-    # The gatekeeper is inside, so that what it refuses is counted too.
-    interceptors = [incoming, GrpcMetrics(metrics.registry), gatekeeper]
     server = grpc.aio.server(options=(*OPTIONS, *limits, *age), interceptors=interceptors)
     # What generated code asks of a server is all that it has.
     by_path: Any = _ByPath(server)
@@ -141,12 +143,92 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
         ) from None
 
 
-async def close(server: grpc.aio.Server, port: int, incoming: Incoming) -> None:
-    """Ends a server that takes no requests any more: calls are answered or, where they came last, UNAVAILABLE."""
-    await incoming.answered(ANSWER_SECONDS)
-    await hang_up(port, ANSWER_SECONDS)
-    await incoming.answered(ANSWER_SECONDS)
-    await server.stop(None)
+class GrpcPort:
+    """A port and the gRPC server that listens there, which is replaced if a call ends it.
+
+    grpcio (1.85.1 and before) decodes the path of each call as UTF-8 in the loop that accepts calls. A call whose path
+    is not UTF-8 ends this loop, and with it the server; calls that were accepted before go on. The end of that loop is
+    seen by its task, which has a name but no attribute.
+
+    Attributes:
+        port: the number that was bound.
+    """
+
+    def __init__(
+        self,
+        make_server: Callable[[], grpc.aio.Server],
+        metrics: Metrics,
+        host: str,
+        port: int,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        """Binds the port, see `bind`."""
+        self._make_server = make_server
+        self._metrics = metrics
+        self._server = make_server()
+        self.port = bind(self._server, host, port, credentials)
+        self._address = (host, self.port, credentials)
+        self._is_closing = False
+        self._replacing: asyncio.Task[None] | None = None
+        # Servers that have ended, as long as they have calls.
+        self._former: dict[asyncio.Task[None], grpc.aio.Server] = {}
+
+    async def start(self) -> None:
+        """Begins to accept calls."""
+        before = asyncio.all_tasks()
+        await self._server.start()
+        for task in asyncio.all_tasks() - before:
+            if _name_of(task) == "AioServer._server_main_loop":
+                task.add_done_callback(self._accepts_no_more)
+
+    async def close(self, incoming: Incoming) -> None:
+        """Ends a server that takes no requests any more: calls are answered or, where they came last, UNAVAILABLE."""
+        self._is_closing = True
+        if self._replacing is not None:
+            self._replacing.cancel()
+        await incoming.answered(ANSWER_SECONDS)
+        await hang_up(self.port, ANSWER_SECONDS)
+        await incoming.answered(ANSWER_SECONDS)
+        for server in (self._server, *self._former.values()):
+            await server.stop(None)
+
+    def _accepts_no_more(self, task: "asyncio.Task[Any]") -> None:
+        if self._is_closing or task.cancelled():
+            return
+        for other in asyncio.all_tasks():
+            if _name_of(other) == "AioServer.shutdown":
+                other.add_done_callback(_look_at)  # else asyncio would log the path
+        self._metrics.rejected.labels("", UnknownMethod.reason).inc()
+        log.error("a call whose path is not UTF-8 has ended the gRPC server, which is replaced")
+        self._replacing = asyncio.create_task(self._replace())
+
+    async def _replace(self) -> None:
+        ending = asyncio.create_task(_ended(self._server))
+        self._former[ending] = self._server
+        ending.add_done_callback(self._former.pop)
+        while True:
+            self._server = self._make_server()
+            try:
+                bind(self._server, *self._address)
+            except UserError:  # the former server has still to give it up
+                await asyncio.sleep(REBIND_SECONDS)
+            else:
+                return await self.start()
+
+
+def _name_of(task: "asyncio.Task[Any]") -> str:
+    return getattr(task.get_coro(), "__qualname__", "")
+
+
+def _look_at(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _ended(server: grpc.aio.Server) -> None:
+    """Waits until a server that accepts no calls has answered all that it has."""
+    with suppress(UnicodeDecodeError):
+        await server.wait_for_termination()
 
 
 def allow_descriptors(max_connections: int) -> None:

@@ -25,7 +25,7 @@ from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
-from tests.serving import Served, fake_stepper, served
+from tests.serving import Served, fake_stepper, gated_stepper, served
 
 SEARCH, MAIL = "search-token-0123456789", "mail-token-0123456789"
 REQUEST = messages.GenerateRequest(text="abc")
@@ -139,6 +139,26 @@ class TestTokens:
         for record in caplog.records:
             assert (record.getMessage(), record.exc_info) == ("request ended", None)
             assert "ecret" not in str(vars(record))
+
+    async def test_a_path_that_is_not_even_text_ends_nobodys_call(
+        self, tokens: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """grpcio's server ends by it; another one listens at the port before a client has given up."""
+        stepper = gated_stepper()
+        async with served(stepper, access=open_access(options(tokens=tokens))) as server:
+            begun = asyncio.ensure_future(server.stub.Generate(REQUEST, **bearer(SEARCH)))
+            await stepper.arrival()
+            for number in range(1, 4):
+                async with grpc.aio.insecure_channel(server.target) as attacker:
+                    assert await code_of(attacker.unary_unary(b"/Secret\xff/x")(b"", timeout=20)) != "OK"
+                async with grpc.aio.insecure_channel(server.target) as channel:
+                    stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+                    request = messages.ListModelsRequest()
+                    assert (await stub.ListModels(request, wait_for_ready=True, **bearer(SEARCH))).models
+                assert server.sample("attendant_rejected_total", model="", reason="unknown_method") == number
+            stepper.open()
+            assert (await begun).hypotheses
+        assert "Secret" not in "".join(record.getMessage() for record in caplog.records)
 
     async def test_the_open_inference_protocol_is_guarded_likewise(self, tokens: Path, tmp_path: Path) -> None:
         admins = tmp_path / "admins"
