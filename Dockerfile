@@ -67,6 +67,8 @@ ENTRYPOINT ["attendant"]
 CMD ["--help"]
 
 FROM any AS server
+# An empty folder, of root: no relative name leads to a file.
+WORKDIR /empty
 # In a container the interfaces are the container's own.
 ENV ATTENDANT_HOST=0.0.0.0 ATTENDANT_BUNDLES=/bundle
 EXPOSE 50051 9090

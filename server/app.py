@@ -154,8 +154,13 @@ def repository_reconciler(
         start,
         make_shadow=shadow_of,
         on_available=partial(_note_available, metrics, lifecycle),
-        on_death=lifecycle.engine_died,
+        on_death=partial(_note_death, catalogue, lifecycle),
     )
+
+
+def _note_death(catalogue: Catalogue, lifecycle: Lifecycle, name: str) -> None:
+    served = catalogue.all() if catalogue.is_open else []
+    lifecycle.engine_died(name, [routes.stable.name for routes in served])
 
 
 def _note_available(metrics: Metrics, lifecycle: Lifecycle, name: str, available: bool) -> None:
@@ -189,7 +194,7 @@ async def load_models(
             metrics,
             num_models=num_models,
             on_available=partial(_note_available, metrics, lifecycle, manifest.name),
-            on_death=lifecycle.engine_died,
+            on_death=partial(_note_death, catalogue, lifecycle, manifest.name),
         )
         model.metrics.watch_drift(manifest.reference)
         catalogue.put(Routes(stable=model))
@@ -228,6 +233,7 @@ async def start_model(
         max_rows=config.max_rows,
         hang_seconds=config.hang_seconds,
         max_restarts=config.max_restarts,
+        load_seconds=config.load_seconds,
         on_step=rendered.stepped,
         shared_rows=processes.rows,
         on_restart=rendered.restarted,

@@ -133,12 +133,13 @@ class ServerConfig:
         5.0,
         SOME_SECONDS,
         "an engine hangs if it has work and sends nothing for this long, and for five times as long as its calls take; "
-        "the server then ends with status 1",
+        "it is then killed and replaced, like an engine that died",
     )
     max_restarts: int = _option(
         10,
         _whole("RESTARTS", 0),
-        "restarts of engines that died, per model and ten minutes; after one more death the server ends with status 1",
+        "restarts of engines that died, per model and ten minutes; after one more death the model's calls are refused, "
+        "and a server without another model ends with status 1",
     )
     max_rows: int = _option(
         256,

@@ -25,7 +25,7 @@ AttendantError
 |   |-- Draining                               draining            the server is shutting down
 |   |-- Unread                                 unread              its message did not arrive whole in time
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
-|   `-- EngineDead                             engine_dead         no engine answers any more; the process ends
+|   `-- EngineDead                             engine_dead         no engine of the model answers any more
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
 `-- InternalError         INTERNAL             internal            fixed text; the log has the rest
 """
@@ -281,7 +281,7 @@ class Stalled(Unavailable):
 
 class EngineDead(Unavailable):
     reason = "engine_dead"
-    default_message = "the engine has failed and the server is ending; try another one"
+    default_message = "the engines of this model have failed; try another server"
 
 
 IN_THE_LOG = "internal error; the server's log has it under this request's id"

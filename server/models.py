@@ -87,17 +87,18 @@ class Catalogue:
     """The served models. Until it is opened, which is when the first ones have been checked, look-ups raise NotReady.
 
     Attributes:
+        is_open: look-ups find models.
         closing: set when the server is about to end, so that streams stop reading requests.
     """
 
     def __init__(self) -> None:
         self._routes: dict[str, Routes] = {}
-        self._is_open = False
+        self.is_open = False
         self.closing = asyncio.Event()
 
     def open(self) -> None:
         """Look-ups find models from now on."""
-        self._is_open = True
+        self.is_open = True
 
     def put(self, routes: Routes) -> None:
         """Adds a model, or replaces its routes."""
@@ -113,7 +114,7 @@ class Catalogue:
         Raises:
             NotReady: none has been opened yet.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise NotReady
         return list(self._routes.values())
 
@@ -123,7 +124,7 @@ class Catalogue:
         Raises:
             NotReady, UnknownModel, InvalidArgument: empty, and there are several.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise NotReady
         if not name and len(self._routes) > 1:
             raise InvalidArgument(Violation("model", "empty", f"one of {', '.join(sorted(self._routes))}"))

@@ -235,7 +235,7 @@ async def served(
     )
     port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.credentials())
     models = [
-        serve_fake(stepper, metrics, bundle, on_death=lifecycle.engine_died, **options)
+        serve_fake(stepper, metrics, bundle, on_death=lambda: lifecycle.engine_died("", ()), **options)
         for bundle in bundles or (fake_bundle(),)
     ]
     await lifecycle.set_open(False)

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.golden import GoldenExample, parse_golden
-from attendant.runtime.bundle.graph_content import unfit_parts
 from attendant.runtime.bundle.graph_io import contract_differences
 from attendant.runtime.bundle.manifest import (
     FORMAT_VERSION,
@@ -177,8 +176,6 @@ def _checked_files(path: Path, manifest: Manifest) -> tuple[dict[str, bytes], li
                 with open_file(path / name, MAX_GRAPH_BYTES if name in graphs else MAX_TEXT_BYTES) as file:
                     if (digest := digest_of(file)) != entry.sha256:
                         differences.append(f"{name}: sha256 is {digest}, the manifest says {entry.sha256}")
-                    elif name in graphs:
-                        differences += [f"{name}: {line}" for line in unfit_parts(file)]
                     elif name in TEXTS:
                         file.seek(0)
                         texts[name] = file.read(MAX_TEXT_BYTES)

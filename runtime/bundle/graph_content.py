@@ -1,107 +1,162 @@
-"""What an ONNX file holds, as far as it may harm whoever loads it: read off protobuf's wire format.
+"""Reads an ONNX file as protobuf's wire format, and accepts only what the exporter writes.
 
-The server has no `onnx`, and a message class of our own would copy the weights. Only four things are looked for:
-tensors whose values lie in other files, operators that ONNX Runtime does not have by itself, loops without an end, and
-files that are no ONNX at all. Everything else is ONNX Runtime's affair, and the golden examples'.
+The server has no `onnx`, and a message class of our own would copy the weights. Parsers differ in what they make of
+unusual bytes: of a tag of more than 32 bits, a field that stands twice, a number that is longer than it must be. So
+this reader has no opinion on them: every field that it does not know, and every encoding that a writer of protobuf
+does not choose, is refused. Whatever passes means the same to every parser, and has no operators, attributes or tensors
+that were not seen here. Whether the graph is sound is decided by ONNX Runtime and the golden examples.
 """
 
-import os
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO, Final
+from typing import Final, NamedTuple
 
 from attendant.runtime.bundle.reading import Unfit
 
-DOMAINS: Final = frozenset(("", "ai.onnx", "com.microsoft"))
-"""Of operators: ONNX's own, and those that ONNX Runtime brings along."""
+_ONNX: Final = """
+    Abs Add And Cast Clip Concat Constant ConstantOfShape CumSum DequantizeLinear Div Equal Exp Expand GRU Gather
+    GatherElements GatherND Gemm Greater GreaterOrEqual Identity LSTM Less LessOrEqual Log LogSoftmax MatMul
+    MatMulInteger Max Min Mul Neg Not Or Pow QuantizeLinear RNN Range Reciprocal ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceSum Reshape ReverseSequence Scan ScatterElements Shape Sigmoid Slice Softmax Softplus Split Sqrt
+    Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
+"""
+OPERATORS: Final[Mapping[str, frozenset[str]]] = {
+    "": frozenset(_ONNX.split()),
+    "com.microsoft": frozenset(("DynamicQuantizeLSTM", "MatMulIntegerToFloat")),
+}
+"""By domain, what the exporter writes. A `Loop` ends when it likes to, an `If` chooses what is computed."""
 
-ENDLESS: Final = frozenset(("Loop",))
-"""A Scan ends with its input; a Loop when it likes to. No export writes one."""
-
-MAX_NESTED: Final = 32
-MAX_NAME: Final = 256
 MAX_FIELDS: Final = 1_000_000
-"""Read in about a second. A graph of ours has some thousands."""
+"""Read in about a second. A graph of the exporter has some thousands."""
 
+MAX_INT32: Final = 2**31 - 1
 MAX_VARINT: Final = 10
 """Bytes of a number."""
 
-# message -> field -> the message that stands in it (onnx.proto)
-_WITHIN: Final[Mapping[str, Mapping[int, str]]] = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "training": {1: "graph", 2: "graph"},
-    "function": {7: "node", 11: "attribute"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {},
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+_SIZES: Final = {FIXED64: 8, FIXED32: 4}
+
+
+class _Field(NamedTuple):
+    """A field of a message.
+
+    Attributes:
+        wire: how it is encoded.
+        is_repeated: it may stand several times. Parsers may join, replace or merge values of other fields.
+        message: what it holds, if that is a message.
+        is_small: a number of 32 bits, of which parsers may drop the others.
+    """
+
+    wire: int
+    is_repeated: bool = False
+    message: str = ""
+    is_small: bool = False
+
+
+def _one(message: str) -> _Field:
+    return _Field(DELIMITED, message=message)
+
+
+def _many(message: str = "") -> _Field:
+    return _Field(DELIMITED, is_repeated=True, message=message)
+
+
+_BYTES, _NUMBER, _SMALL = _Field(DELIMITED), _Field(VARINT), _Field(VARINT, is_small=True)
+_NUMBERS, _FLOATS = _Field(VARINT, is_repeated=True), _Field(FIXED32, is_repeated=True)
+
+# message -> number -> field (onnx.proto, as far as the exporter writes it)
+_FIELDS: Final[Mapping[str, Mapping[int, _Field]]] = {
+    "model": {
+        **{1: _NUMBER, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _NUMBER, 6: _BYTES},
+        **{7: _one("graph"), 8: _many("opset")},
+    },
+    "opset": {1: _BYTES, 2: _NUMBER},
+    "graph": {
+        **{1: _many("node"), 2: _BYTES, 5: _many("tensor"), 10: _BYTES},
+        **{11: _many("value"), 12: _many("value"), 13: _many("value")},
+    },
+    "node": {1: _many(), 2: _many(), 3: _BYTES, 4: _BYTES, 5: _many("attribute"), 6: _BYTES, 7: _BYTES},
+    "attribute": {
+        **{1: _BYTES, 2: _Field(FIXED32), 3: _NUMBER, 4: _BYTES, 5: _one("tensor"), 6: _one("graph")},
+        **{7: _FLOATS, 8: _NUMBERS, 9: _many(), 13: _BYTES, 20: _SMALL},
+    },
+    "tensor": {
+        **{1: _NUMBERS, 2: _SMALL, 4: _BYTES, 5: _BYTES, 7: _BYTES},
+        **{8: _BYTES, 9: _BYTES, 10: _BYTES, 11: _BYTES, 12: _BYTES},
+    },
+    "value": {1: _BYTES, 2: _one("type"), 3: _BYTES},
+    "type": {1: _one("tensor_type"), 6: _BYTES},
+    "tensor_type": {1: _SMALL, 2: _one("shape")},
+    "shape": {1: _many("dimension")},
+    "dimension": {1: _NUMBER, 2: _BYTES, 3: _BYTES},
 }
 _OP_TYPE, _DOMAIN = 4, 7
-_TENSOR_NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_TENSOR_NAME, _OUTSIDE = 8, frozenset((13, 14))
 
 
-def unfit_parts(file: BinaryIO) -> list[str]:
-    """What of a graph's file must not be loaded, one line each; without the file's name. Weights are skipped.
+def check_graph(content: bytes) -> None:
+    """Checks the bytes of an ONNX file. Weights are skipped.
 
     Raises:
-        Unfit: it is no ONNX model.
+        Unfit: the message says why, without the file's name.
     """
-    num_fields, lines, messages = 0, list[str](), set[str]()
-    waiting = [("model", 0, file.seek(0, os.SEEK_END), 0)]
+    view, num_fields = memoryview(content), 0
+    waiting = [("model", 0, len(content), False)]
+    has_graph = False
     while waiting:
-        message, begin, end, depth = waiting.pop()
-        messages.add(message)
-        if depth > MAX_NESTED:
-            raise Unfit(f"graphs are nested deeper than {MAX_NESTED}")
-        texts: dict[int, str] = {}
-        is_outside = False
-        for number, wire, value, size in _fields(file, begin, end):
+        message, begin, end, is_body = waiting.pop()
+        has_graph |= message == "graph"
+        fields, texts, seen = _FIELDS[message], dict[int, bytes](), set[int]()
+        for number, wire, value, size in _fields(view, begin, end):
             num_fields += 1
             if num_fields > MAX_FIELDS:
                 raise Unfit(f"more than {MAX_FIELDS} fields: no export writes such a graph")
-            if wire == _DELIMITED and number in _WITHIN[message]:
-                waiting.append((_WITHIN[message][number], value, value + size, depth + 1))
-            elif wire == _DELIMITED and number in (_OP_TYPE, _DOMAIN, _TENSOR_NAME):
-                file.seek(value)
-                # A longer name is none that is looked for.
-                texts[number] = file.read(min(size, MAX_NAME)).decode(errors="replace")
-            # The location is a number: 0 where the values stand in the tensor.
-            is_outside |= number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)
-        if message == "tensor" and is_outside:
-            lines.append(f"the values of the tensor {texts.get(_TENSOR_NAME, '')!r} lie in another file")
+            field = fields.get(number)
+            if message == "tensor" and number in _OUTSIDE:
+                raise Unfit("the values of a tensor lie in another file")
+            if field is None or field.wire != wire:
+                raise Unfit(f"a {message} has a field {number} of wire type {wire}: no export writes it")
+            if number in seen and not field.is_repeated:
+                raise Unfit(f"a {message} has its field {number} twice")
+            seen.add(number)
+            if field.is_small and value > MAX_INT32:
+                raise Unfit(f"the field {number} of a {message} has more than 32 bits")
+            if field.message == "graph" and message == "attribute" and is_body:
+                raise Unfit("a graph within a graph within a graph: no export writes it")
+            if field.message:
+                waiting.append((field.message, value, value + size, is_body or message == "attribute"))
+            elif message == "node" and number in (_OP_TYPE, _DOMAIN):
+                texts[number] = bytes(view[value : value + size])
         if message == "node":
-            lines += _unfit_operator(texts.get(_OP_TYPE, ""), texts.get(_DOMAIN, ""))
-    if "graph" not in messages:
+            _check_operator(texts.get(_OP_TYPE, b""), texts.get(_DOMAIN, b""))
+    if not has_graph:
         raise Unfit("no ONNX model")
-    return list(dict.fromkeys(lines))
 
 
-def _unfit_operator(name: str, domain: str) -> Iterator[str]:
-    if domain not in DOMAINS:
-        yield f"the operator {name!r} is of {domain!r}: ONNX Runtime does not have it by itself"
-    elif name in ENDLESS:
-        yield f"the operator {name!r} need not end, and no export writes it"
+def _check_operator(name_bytes: bytes, domain_bytes: bytes) -> None:
+    name, domain = name_bytes.decode(errors="replace"), domain_bytes.decode(errors="replace")
+    if name not in OPERATORS.get(domain, ()):
+        raise Unfit(f"the operator {name!r} of {domain or 'ai.onnx'!r} is not among those of an export")
 
 
-def _fields(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(number, wire type, value or where it begins, its size) of each field.
 
     Raises:
-        Unfit: it is no protobuf message.
+        Unfit: it is no protobuf message, or not as a writer of protobuf encodes it.
     """
     while position < end:
-        file.seek(position)
-        key, position = _varint(file, position, end)
+        key, position = _varint(view, position, end)
         number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, position = _varint(file, position, end)
+        if not 0 < number < 2**29:
+            raise Unfit("no ONNX model: a field's number is out of range")
+        if wire == VARINT:
+            value, position = _varint(view, position, end)
             yield number, wire, value, 0
             continue
-        if wire == _DELIMITED:
-            size, position = _varint(file, position, end)
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
+        if wire == DELIMITED:
+            size, position = _varint(view, position, end)
+        elif wire in _SIZES:
+            size = _SIZES[wire]
         else:
             raise Unfit("no ONNX model")
         if size > end - position:
@@ -110,12 +165,18 @@ def _fields(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int,
         position += size
 
 
-def _varint(file: BinaryIO, position: int, end: int) -> tuple[int, int]:
-    """The number that begins here, and where the next field does."""
+def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    """The number that begins here, and where the next field does.
+
+    Raises:
+        Unfit: it is cut off, has more than 64 bits, or more bytes than it needs.
+    """
     value = 0
-    for length, byte in enumerate(file.read(min(MAX_VARINT, end - position)), 1):
-        value |= (byte & 0x7F) << 7 * (length - 1)
+    for length in range(min(MAX_VARINT, end - position)):
+        byte = view[position + length]
+        value |= (byte & 0x7F) << 7 * length
         if byte < 0x80:
-            file.seek(position + length)
-            return value, position + length
+            if (byte == 0 and length > 0) or value >= 2**64:
+                raise Unfit("no ONNX model: a number is not encoded as short as it can be")
+            return value, position + length + 1
     raise Unfit("no ONNX model")

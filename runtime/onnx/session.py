@@ -19,7 +19,7 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
-from attendant.runtime.bundle.graph_content import unfit_parts
+from attendant.runtime.bundle.graph_content import check_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
@@ -200,11 +200,9 @@ def _content(folder: Path, spec: GraphSpec) -> bytes:
     """The graph itself: what is loaded is what was looked at, whoever else writes to the folder meanwhile."""
     try:
         content = read_file(folder / spec.file, MAX_GRAPH_BYTES)
-        unfit = unfit_parts(io.BytesIO(content))
+        check_graph(content)
     except (OSError, Unfit) as error:
         raise UserError(f"{spec.file}: {one_line(str(error))}") from error
-    if unfit:
-        raise UserError(f"{spec.file}: {one_line(unfit[0])}")
     if (digest := digest_of(io.BytesIO(content))) != spec.sha256:
         raise UserError(f"{spec.file}: sha256 is {digest}, the manifest says {spec.sha256}")
     return content

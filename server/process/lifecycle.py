@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2
@@ -50,6 +50,7 @@ class Lifecycle:
         self.is_open = False
         self._has_been_open = False
         self._unavailable: set[str] = set()
+        self._dead: set[str] = set()
         self._publishing: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -68,19 +69,33 @@ class Lifecycle:
 
     @property
     def is_serving(self) -> bool:
-        """What health says: the server is open, and each of its models has an engine."""
-        return self.is_open and not self._unavailable
+        """What health says: the server is open, and each of its models has an engine, except those that have failed."""
+        return self.is_open and not self._unavailable - self._dead
 
     def engine_available(self, model: str, available: bool) -> None:
         """A model has lost its last engine for the time being, or has one again."""
         (self._unavailable.discard if available else self._unavailable.add)(model)
+        if available:
+            self._dead.discard(model)
+        self._publish_later()
+
+    def engine_died(self, model: str, served: Collection[str]) -> None:
+        """The engines of a model have failed for good. Its calls are refused; without another model, the server ends.
+
+        Args:
+            served: the names of all models.
+        """
+        self._dead.add(model)
+        if self._dead.issuperset(served):
+            log.error("no model has an engine any more: the server ends")
+            self.exit_status = ENGINE_DIED
+            self._ending.set()
+        self._publish_later()
+
+    def _publish_later(self) -> None:
         publishing = asyncio.get_running_loop().create_task(self._publish())
         self._publishing.add(publishing)
         publishing.add_done_callback(self._publishing.discard)
-
-    def engine_died(self) -> None:
-        self.exit_status = ENGINE_DIED
-        self._ending.set()
 
     async def ending(self) -> None:
         """Waits for a reason to end."""

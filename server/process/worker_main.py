@@ -9,6 +9,9 @@ import os
 import signal
 import socket
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
@@ -25,6 +28,9 @@ log = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
 REFUSED = 2
+
+NOWHERE = "/proc/self/fdinfo"
+"""A folder of numbers, for where no temporary folder can be made: all is read-only, or the disk is full."""
 
 NICENESS = 5
 """Beside the server's own process, which refuses, and passes answers on: where processors are short it goes first."""
@@ -65,7 +71,9 @@ def _live(control: socket.socket, oom_score: str) -> None:
     log_what_python_prints()
     try:
         (path,) = config.bundles
-        engine, ready = load_engine(open_within_limits(path, config), config)
+        bundle = replace(open_within_limits(path, config), path=path.absolute())
+        leave_working_directory()
+        engine, ready = load_engine(bundle, config)
     except UserError as error:
         while (place := receive_place(control)) is not None:
             with place.connection:
@@ -79,6 +87,20 @@ def _live(control: socket.socket, oom_score: str) -> None:
     with place.connection:
         place.connection.sendall(framed(ready))
         serve_engine(place.connection, engine, record)
+
+
+def leave_working_directory() -> None:
+    """Moves this process into a folder that has been removed: no relative name leads to a file any more.
+
+    ONNX Runtime resolves the names in a graph against the working directory, where an operator may keep secrets.
+    """
+    try:
+        empty = tempfile.mkdtemp()
+    except OSError:
+        os.chdir(NOWHERE)
+        return
+    os.chdir(empty)
+    Path(empty).rmdir()
 
 
 if __name__ == "__main__":

@@ -109,14 +109,14 @@ class Reconciler:
         *,
         make_shadow: Callable[[ServedModel, ServedModel, float], Shadow],
         on_available: Callable[[str, bool], None],
-        on_death: Callable[[], None],
+        on_death: Callable[[str], None],
     ) -> None:
         """Looks at nothing yet.
 
         Args:
             make_shadow: of a stable version, the one that it is compared with, and the share of the requests.
             on_available: called when a model's stable version has lost its last engine for the time being, or has one.
-            on_death: called once the engines of a stable version have failed for good.
+            on_death: called once the engines of a model's stable version have failed for good.
         """
         self.repositories = repositories
         self.ending = Retirement()
@@ -368,11 +368,11 @@ class Reconciler:
             self._on_available(name, available)
 
     def _engine_died(self, name: str, engine: _Engine) -> None:
-        """Without its stable version a model can't be served, and the server ends; any other one is given up."""
+        """Without its stable version a model can't be served; any other one is given up."""
         engine.dead = True
         model = self._model(name)
         if model.stable is not None and model.stable.engine is engine:
-            self._on_death()
+            self._on_death(name)
             return
         for version in model.live.values():
             if version.engine is engine:

@@ -187,6 +187,24 @@ def loop(model: onnx.ModelProto) -> None:
 
 
 def endless(model: onnx.ModelProto) -> None:
+    """A Scan over 2^40 positions of no elements, which take no memory."""
+    _constant(model, "no_elements", np.zeros((1, 0), np.float32))
+    _constant(model, "shape", np.array([2**40, 0], np.int64))
+    _constant(model, "zero", np.array(0, np.float32))
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["state"], ["after"])],
+        "body",
+        [_value("state", TensorProto.FLOAT), helper.make_tensor_value_info("position", TensorProto.FLOAT, [0])],
+        [_value("after", TensorProto.FLOAT)],
+    )
+    nodes = [
+        helper.make_node("Expand", ["no_elements", "shape"], ["many"]),
+        helper.make_node("Scan", ["zero", "many"], ["crafted"], body=body, num_scan_inputs=1),
+    ]
+    _beside(model, nodes)
+
+
+def nested_scans(model: onnx.ModelProto) -> None:
     """Scans within each other: 10 ^ 15 additions."""
     _constant(model, "many", np.zeros(1000, np.float32))
     _constant(model, "zero", np.array(0, np.float32))

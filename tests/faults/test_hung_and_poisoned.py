@@ -141,28 +141,28 @@ def test_workers_that_die_too_often_end_the_server(start: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "native", "draining"])
-def test_a_hung_engine_ends_the_server(start: Start, how: str) -> None:
+def test_a_hung_engine_is_replaced(start: Start, how: str) -> None:
     with start("--workers", "2", "--hang-seconds", "1", program=PROGRAM) as running, ExitStack() as exits:
-        stub, seen = exits.enter_context(connected(running)), exits.enter_context(watched(running))
+        stub = exits.enter_context(connected(running))
         assert ask(stub).result().hypotheses
         workers = workers_of(running)
-        calls = []
-        if how == "native":
-            calls.append(ask(stub, Break.HANG.text))
-        else:
+        poisoned = ask(stub, Break.HANG.text) if how == "native" else None
+        if poisoned is None:
             for worker in workers:
                 worker.suspend()
-        calls += [ask(stub) for _ in range(8)]
+        calls = [ask(stub) for _ in range(8)]
         if how == "draining":
             while not running.metrics()['attendant_requests_running{"model": "tiny"}']:
                 time.sleep(0.01)
             running.process.send_signal(signal.SIGTERM)
-        codes = {code_of(call) for call in calls}
-        assert codes <= {"UNAVAILABLE", "OK"} and "UNAVAILABLE" in codes
-        assert running.process.wait(30) == 1
-        assert not any(worker.is_running() for worker in workers)
+        assert {code_of(call) for call in calls} == {"OK"}, "they are decoded again"
+        assert poisoned is None or code_of(poisoned) == "INTERNAL"
         assert "a worker process hangs" in running.log()
-    assert "NOT_SERVING" in seen
+        if how == "draining":
+            assert running.process.wait(30) == 0
+        else:
+            check_nothing_is_stuck(running)
+        assert how == "native" or not any(worker.is_running() for worker in workers)
 
 
 def test_stopped_workers_do_not_hold_up_the_end(start: Start) -> None:
@@ -191,17 +191,14 @@ def test_workers_that_are_stopped_for_20_s(start: Start, figure: Figure, num_wor
         began = time.monotonic()
         calls = [ask(stub) for _ in range(64)]
         codes = [code_of(call) for call in calls]
-        told = time.monotonic() - began
-        status = running.process.wait(30)
-        ended = time.monotonic() - began
-        found = re.search(r"said nothing for more than ([0-9.]+) s", running.log())
-        assert found and status == 1
-        told_late, ended_late = (max(0.0, seconds - float(found[1])) for seconds in (told, ended))
+        answered = time.monotonic() - began
+        bound = re.search(r"silent_seconds=([0-9.]+)", running.log())
+        assert bound
+        check_nothing_is_stuck(running)
     layout = f"{num_workers} stopped worker{'s' if num_workers > 1 else ''}"
-    figure(f"{layout}: calls told UNAVAILABLE, of 64", codes.count("UNAVAILABLE"), at_least(64), "")
-    figure(f"{layout}: bound", float(found[1]), at_most(10), "s")
-    figure(f"{layout}: last call told, after the bound", told_late, at_most(2), "s")
-    figure(f"{layout}: server ended with status 1, after the bound", ended_late, at_most(5), "s")
+    figure(f"{layout}: calls answered by those that replace them, of 64", codes.count("OK"), at_least(64), "")
+    figure(f"{layout}: bound", float(bound[1]), at_most(10), "s")
+    figure(f"{layout}: last call answered, after the bound", answered - float(bound[1]), at_most(15), "s")
 
 
 @pytest.mark.reliability

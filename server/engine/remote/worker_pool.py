@@ -2,8 +2,8 @@
 
 A worker that dies (a crash, an exception, the kernel when memory runs out) is started again, and what it had is decoded
 once more. Whatever it was computing at that moment is suspected: each suspect is decoded alone, before its slot takes
-other requests, and one that ends the worker alone as well is answered with an error. A worker that hangs, or workers
-that die too often, end the pool.
+other requests, and one that ends the worker alone as well is answered with an error. A worker that hangs is killed, and
+treated as one that has died. Workers that die too often end the pool.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any
 
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
+from attendant.runtime.limited import LOAD_SECONDS
 from attendant.server.engine.queueing.fair_queue import Ahead
 from attendant.server.engine.remote.dispatch import Dispatcher
 from attendant.server.engine.remote.messages import Ready, Report
@@ -34,6 +35,9 @@ TICK_SECONDS = 0.5
 
 ENDING_SECONDS = 1.0
 """How long a worker that hung up is waited for, to learn how it ended."""
+
+LOADING_SLACK_SECONDS = 10.0
+"""A worker that opens a bundle and then loads it, each within its limit, needs this much besides."""
 
 MIN_LOADING_SECONDS = 60.0
 LOADING_FACTOR = 3.0
@@ -61,6 +65,7 @@ class WorkerPool:
         max_rows: int,
         hang_seconds: float,
         max_restarts: int,
+        load_seconds: float = LOAD_SECONDS,
         on_step: Callable[[StepStats], None],
         shared_rows: SharedRows | None = None,
         on_restart: Callable[[], None] = lambda: None,
@@ -75,6 +80,7 @@ class WorkerPool:
             max_rows: of each worker.
             hang_seconds: a worker that has work may always be silent for so long.
             max_restarts: within Restarts' window.
+            load_seconds: the limit of opening a bundle, and that of loading it.
             on_step: called in the event loop with each step's stats.
             shared_rows: of all pools in the server; None: this one is alone.
             on_restart: called whenever a worker has died and another one is started.
@@ -95,7 +101,7 @@ class WorkerPool:
         self._slots = [
             Slot(number, bound, TICK_SECONDS, self._on_report, self._on_lost) for number in range(num_workers)
         ]
-        self._loading_seconds = 0.0
+        self._max_loading_seconds = 2 * load_seconds + LOADING_SLACK_SECONDS
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_updates: Callable[[Updates], None]
@@ -124,6 +130,7 @@ class WorkerPool:
         """
         self._on_updates, self._on_death, self._on_available = on_updates, on_death, on_available
         began = self._clock()
+        self._begin(self._watch())
         try:
             ready = await asyncio.gather(*map(self._fill, self._slots))
         except BaseException as raised:
@@ -132,10 +139,9 @@ class WorkerPool:
                 why = "a worker process ended while it loaded its bundle; what it said stands above"
                 raise RuntimeError(why) from None
             raise
-        self._loading_seconds = self._clock() - began
+        self._max_loading_seconds = max(MIN_LOADING_SECONDS, LOADING_FACTOR * (self._clock() - began))
         for slot in self._slots:
             self._send(self._dispatcher.open(slot.number))
-        self._begin(self._watch())
         self.precision = ready[0].precision
 
     def submit(self, requests: Iterable[EngineRequest]) -> None:
@@ -296,11 +302,14 @@ class WorkerPool:
             for slot in self._slots:
                 silence = slot.tick(now - then)
                 if slot.is_loading:
-                    if silence > max(MIN_LOADING_SECONDS, LOADING_FACTOR * self._loading_seconds):
+                    if silence > self._max_loading_seconds:
+                        log.error("a worker process does not load its bundle", extra={"seconds": round(silence)})
                         slot.kill()
                 elif silence > (bound := slot.max_silence):
-                    self._die(f"a worker process hangs: it has work, and has said nothing for more than {bound:.1f} s")
-                    return
+                    log.error("a worker process hangs, and is replaced", extra={"silent_seconds": round(bound, 1)})
+                    # As one that has died: what it was computing is suspected.
+                    slot.kill()
+                    slot.hang_up()
             then = now
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -316,7 +325,7 @@ class WorkerPool:
 
     def _die(self, why: str) -> None:
         if not self._stopping:
-            log.error("every request in flight is refused and the server ends", extra={"why": why})
+            log.error("the engines of a model have failed for good", extra={"version": self._version, "why": why})
             self._end()
             self._on_death()
 

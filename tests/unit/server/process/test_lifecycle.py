@@ -1,10 +1,11 @@
 """What health says in a server's life: the three questions of a supervisor have different answers."""
 
 import asyncio
+from contextlib import suppress
 
 from grpc_health.v1 import health_pb2
 
-from attendant.server.process.lifecycle import LIVENESS, SERVING, STARTUP, Lifecycle
+from attendant.server.process.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
@@ -28,3 +29,18 @@ async def test_alive_started_and_ready_are_three_things() -> None:
     await asyncio.sleep(0)
     await lifecycle.set_open(False)
     assert await said(lifecycle) == (True, True, False), "it drains: nobody should kill it"
+
+
+async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> None:
+    lifecycle = Lifecycle()
+    await lifecycle.set_open(True)
+    lifecycle.engine_available("broken", False)
+    lifecycle.engine_died("broken", ["broken", "sound"])
+    await asyncio.sleep(0)
+    assert await said(lifecycle) == (True, True, True), "the other one is served"
+    with suppress(TimeoutError):
+        await asyncio.wait_for(lifecycle.ending(), 0.01)
+        raise AssertionError("it ends")
+    lifecycle.engine_died("sound", ["broken", "sound"])
+    await lifecycle.ending()
+    assert lifecycle.exit_status == ENGINE_DIED

@@ -192,16 +192,40 @@ async def test_cancelled_suspects_are_not_tried() -> None:
         assert runner.num_waiting == 0
 
 
-async def test_a_worker_that_says_nothing_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_hangs_is_replaced_and_its_requests_are_decoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(worker_pool, "TICK_SECONDS", 0.01)
-    stepper, deaths = GatedStepper(7), []
-    async with running(stepper, hang_seconds=0.2, on_death=lambda: deaths.append(1)) as (runner, _):
+    monkeypatch.setattr(worker_pool, "ENDING_SECONDS", 0.05)
+    steppers, restarts = (GatedStepper(7), FakeStepper()), list[int]()
+    options = {"num_workers": 1, "max_restarts": 1, "on_restart": lambda: restarts.append(1)}
+    async with running(*steppers, hang_seconds=0.2, **options) as (runner, _):
         await asyncio.sleep(0.5)  # it may be silent as long as it likes while it has no work
-        assert not deaths
-        tasks = [ask(runner) for _ in range(3)]
-        assert [type(one) for one in await ended(*tasks)] == [EngineDead] * 3
-        assert deaths == [1]
+        assert not restarts
+        results = await ended(*(ask(runner) for _ in range(3)))
+        assert all(isinstance(one, Result) for one in results) and restarts == [1]
         assert (runner.num_waiting, runner.num_running, runner.num_rows) == (0, 0, 0)
+
+
+async def test_workers_that_hang_again_and_again_end_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(worker_pool, "ENDING_SECONDS", 0.05)
+    deaths: list[int] = []
+    options = {"num_workers": 1, "max_restarts": 1, "on_death": lambda: deaths.append(1)}
+    async with running(GatedStepper(7), GatedStepper(7), hang_seconds=0.2, **options) as (runner, _):
+        results = await ended(*(ask(runner) for _ in range(3)))
+        assert {type(one) for one in results} == {EngineDead, PoisonedRequest}
+        assert deaths == [1]
+
+
+async def test_a_worker_that_does_not_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(worker_pool, "LOADING_SLACK_SECONDS", 0.2)
+    never = threading.Event()
+    with pytest.raises(RuntimeError, match="ended while it loaded"):
+        async with running(FakeStepper(), load=never.wait, load_seconds=0.01):
+            raise AssertionError("it has started")
+    never.set()
 
 
 async def test_a_bundle_that_has_changed_meanwhile_is_not_served() -> None:
