@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=1)]
@@ -20,6 +20,8 @@ KINDS: Final = {
 }
 """By the first word of the type of a pydantic error."""
 
+NUMBERS: Final = ("bool", "float", "int")
+
 LIMITS: Final = {
     "greater_than": ("be above {:g}", "gt"),
     "greater_than_equal": ("be at least {:g}", "ge"),
@@ -31,9 +33,20 @@ LIMITS: Final = {
 
 
 class Table(BaseModel):
-    """A table of a recipe, beside the component that it configures; training/recipe/recipe.py composes the tables."""
+    """A table of a recipe, beside the component that it configures; training/recipe/recipe.py composes the tables.
+
+    A recipe is validated strictly: "160" is not taken for 160, nor 1 for true.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def lists_are_tuples(cls, value: Any) -> Any:
+        """Takes TOML's lists for the tuples that the fields have, which are the one type that TOML lacks."""
+        if not isinstance(value, dict):
+            return value
+        return {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
 
     def refuse_idle(self, name: str, kind: str, owners: Mapping[str, Sequence[str]]) -> None:
         """Refuses a value that has no effect.
@@ -76,7 +89,9 @@ def problems_of(error: ValidationError) -> list[ErrorDetails]:
     found: dict[tuple[int | str, ...], ErrorDetails] = {}
     for problem in error.errors():
         field = tuple(part for part in problem["loc"] if "[" not in str(part))
-        former = found.setdefault(field, {**problem, "loc": field})
+        value = problem["input"]
+        shown = list(value) if isinstance(value, tuple) else value
+        former = found.setdefault(field, {**problem, "loc": field, "input": shown})
         if former["type"] == problem["type"] == "literal_error" and former["ctx"] is not problem["ctx"]:
             former["ctx"] = {"expected": f"{former['ctx']['expected']}, {problem['ctx']['expected']}"}
     items = {field[:-1] for field in found if field}
@@ -92,5 +107,6 @@ def requirement(problem: ErrorDetails) -> str:
         words, limit = LIMITS[kind]
         return f"must {words.format(told[limit])}"
     if (name := kind.split("_")[0]) in KINDS:
-        return f"must be {KINDS[name]}"
+        is_text = isinstance(problem["input"], str) and name in NUMBERS
+        return f"must be {KINDS[name]}" + (", and this is a text: leave the quotes out" if is_text else "")
     return problem["msg"][0].lower() + problem["msg"][1:]

@@ -15,7 +15,7 @@ from attendant.runtime.stepper import Stepper
 from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.metrics import MetricName
-from attendant.training.kernels.device import choose_device
+from attendant.training.kernels.device import choose_device, use_threads
 from attendant.training.model.stepping.ensemble import Ensemble
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.checkpoint import BEST
@@ -84,6 +84,7 @@ def open_runs(paths: Sequence[Path], option: str, checkpoint: str = BEST) -> Ope
 def model_of_runs(loaded: Sequence[LoadedRun]) -> TextModel:
     """A run's model, or several as an ensemble, on the device of the first one's recipe."""
     first = loaded[0]
+    use_threads(None)
     model = first.model if len(loaded) == 1 else Ensemble([one.model for one in loaded])
     return text_model(first, TorchStepper(model, choose_device(first.recipe.training.device)))
 

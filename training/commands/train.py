@@ -12,6 +12,7 @@ from attendant.training.data.fetch import fetch
 from attendant.training.data.tokenization import TokenizerConfig
 from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal, SilentJournal
+from attendant.training.loop.memory import translate_memory_errors
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.progress import TrainingProgress, make_progress
 from attendant.training.loop.trainer import Trainer
@@ -56,15 +57,16 @@ def run(arguments: argparse.Namespace) -> None:
             if was_there and not arguments.resume:
                 raise UserError(f"{place.path} exists: --resume continues it, --output names another")
             fetch(recipe.data, announce=say)
-        _train(place, recipe, processes)
+        with translate_memory_errors():
+            _train(place, recipe, processes)
     except UserError:
         if processes.is_first:
-            if not (was_there or place.recipe_path.exists()):
-                # No run yet: at most the corpus, which was stored before something else was refused.
-                shutil.rmtree(place.path, ignore_errors=True)
             raise
         raise SystemExit(2) from None  # the first one says it
     finally:
+        if processes.is_first and not was_there and not place.metrics_path.exists():
+            # No step was made: a corpus and tokenizers at most, which would be in the way of the next attempt.
+            shutil.rmtree(place.path, ignore_errors=True)
         processes.leave()
 
 

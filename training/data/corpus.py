@@ -96,6 +96,10 @@ class PairEncoder:
         self._target_tokenizer = target_tokenizer
         self._config = config
         self._append_eos = append_eos
+        self._most_characters = (
+            source_tokenizer.max_characters(config.max_source_tokens),
+            target_tokenizer.max_characters(config.max_target_tokens),
+        )
         self.num_too_long = self.num_unequal = self.num_target_words = 0
 
     def encode(self, pairs: Iterable[Pair]) -> Iterator[tuple[list[int], list[int]]]:
@@ -103,8 +107,11 @@ class PairEncoder:
         the end, if nothing was left.
         """
         num_pairs = num_kept = 0
-        for chunk in in_chunks(pairs):
-            num_pairs += len(chunk)
+        for read in in_chunks(pairs):
+            num_pairs += len(read)
+            # A text of megabytes takes seconds to tokenize: its characters alone say that it is too long.
+            chunk = [pair for pair in read if self._may_fit(pair)]
+            self.num_too_long += len(read) - len(chunk)
             source_ids = encode_source(
                 self._source_tokenizer, [pair.source for pair in chunk], append_eos=self._append_eos
             )
@@ -125,6 +132,9 @@ class PairEncoder:
                 + (" or data.max_source_words" if config.max_source_words else "")
                 + (" or data.max_length_ratio" if config.max_length_ratio else "")
             )
+
+    def _may_fit(self, pair: Pair) -> bool:
+        return len(pair.source) <= self._most_characters[0] and len(pair.target) <= self._most_characters[1]
 
     def _stays(self, source: str, source_length: int, target_length: int) -> bool:
         config = self._config

@@ -5,8 +5,9 @@ tokens": those are searched for inside texts, and a literal `</s>` in a text is 
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -14,7 +15,13 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.training.data.normalization import NormalizationName, in_order, normalization_steps, with_normalize
+from attendant.training.data.normalization import (
+    WORD_START,
+    NormalizationName,
+    in_order,
+    normalization_steps,
+    with_normalize,
+)
 from attendant.training.table import Count, Table
 
 TokenizerKind = Literal["character", "word", "bpe"]
@@ -23,6 +30,9 @@ BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
 """What merges never leave: a word, a single digit, a run of punctuation, each with the space before it (as U+2581)."""
 
 DEFAULT_BPE_SIZE = 8000
+FEWEST_CHARACTERS = 8
+"""Characters that a bpe vocabulary must have room for, unless the texts have fewer."""
+
 UNLIMITED = 2**31 - 1
 
 
@@ -33,7 +43,9 @@ class TokenizerConfig(Table):
         tokenizer: "character": each character is a symbol, spaces included; "word": texts are split at white space;
             "bpe": characters are merged within words (Sennrich et al. 2016).
         vocabulary_size: largest number of entries, the four special symbols included; None: no limit, but 8000 for bpe.
-        min_frequency: a symbol (bpe: a merge) that occurs less often in the training split gets no entry.
+            Symbols beyond it, the rarest ones, are unknown to the model.
+        min_frequency: a symbol (bpe: a character or a merge) that occurs less often in the training split gets no
+            entry.
         normalize: differences of spelling that the model does not see; the tokenizer takes them out of every text, in
             training and wherever the model is asked. "nfc": Unicode's normal form C, in which a letter with its accent
             is one character; "nfkc": form KC, which also resolves ligatures and fullwidth letters; "apostrophes",
@@ -44,6 +56,9 @@ class TokenizerConfig(Table):
         keep_spaces: white space within a text (double blanks, tabs, no-break spaces) stays as it is written; false:
             each run of it becomes one space. White space around a text is always left out.
     """
+
+    TABLE: ClassVar[str] = "tokenizer"
+    """Its name in a recipe."""
 
     tokenizer: TokenizerKind
     vocabulary_size: Annotated[int, Field(gt=len(SPECIAL_TOKENS))] | None = None
@@ -69,16 +84,25 @@ class SourceConfig(TokenizerConfig):
         append_eos: every source ends with EOS.
     """
 
+    TABLE = "source"
+
     append_eos: bool = True
 
 
 class TargetConfig(TokenizerConfig):
     """`[target]`. EOS always ends a target: the model has to learn to stop."""
 
+    TABLE = "target"
+
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with the vocabulary of `texts`, which must be of the training split only. Raises UserError: the texts
-    leave no symbol.
+    """Returns a tokenizer with the vocabulary of `texts`, which must be of the training split only.
+
+    Args:
+        texts: bpe reads them twice: first the characters are counted.
+
+    Raises:
+        UserError: the texts leave no symbol, or vocabulary_size has no room for a few characters.
     """
     steps = normalization_steps(config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer == "bpe")
     library = _untrained(config.tokenizer, steps)
@@ -88,10 +112,15 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         _count_symbols(library, config, texts)
     tokenizer = Tokenizer(_without_added_tokens(library))
     if tokenizer.vocabulary_size == len(SPECIAL_TOKENS):
-        raise UserError(
-            f"no symbol occurs min_frequency = {config.min_frequency} times in the training split: lower min_frequency"
-        )
+        raise _no_symbol(config)
     return tokenizer
+
+
+def _no_symbol(config: TokenizerConfig) -> UserError:
+    return UserError(
+        f"no symbol occurs {config.TABLE}.min_frequency = {config.min_frequency} times in the training split: lower "
+        "min_frequency"
+    )
 
 
 def tokenizer_of(
@@ -123,25 +152,63 @@ def _untrained(kind: TokenizerKind, steps: Sequence[normalizers.Normalizer]) -> 
             library = LibraryTokenizer(models.BPE(unk_token=unk))
             library.pre_tokenizer = pre_tokenizers.Sequence(
                 [
-                    pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=False),
+                    pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False),
                     pre_tokenizers.Split(Regex(BPE_WORDS), "isolated"),
                 ]
             )
-            library.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+            library.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
     if steps:
         library.normalizer = normalizers.Sequence(list(steps))
     return library
 
 
 def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:
+    if iter(texts) is texts:
+        texts = list(texts)
+    size = config.vocabulary_size or DEFAULT_BPE_SIZE
+    alphabet = [WORD_START, *_frequent_characters(library, texts, config, size)]
     # No merge can spell a special symbol: each of them mixes punctuation with letters, which BPE_WORDS keeps apart.
     trainer = trainers.BpeTrainer(
-        vocab_size=config.vocabulary_size or DEFAULT_BPE_SIZE,
+        vocab_size=size,
         min_frequency=config.min_frequency,
         special_tokens=list(SPECIAL_TOKENS),
+        # The limit alone would choose among equally frequent characters at random.
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     library.train_from_iterator(texts, trainer=trainer)
+
+
+def _frequent_characters(
+    library: LibraryTokenizer, texts: Iterable[str], config: TokenizerConfig, size: int
+) -> list[str]:
+    """Returns the characters that get an entry, the most frequent first: as many as a vocabulary has room for.
+
+    Args:
+        size: of the vocabulary, the special symbols and WORD_START included.
+
+    Raises:
+        UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
+    """
+    counts: Counter[str] = Counter()
+    normalizer = library.normalizer
+    for text in texts:
+        counts.update(text if normalizer is None else normalizer.normalize_str(text))
+    for blank in (" ", WORD_START):
+        counts.pop(blank, None)
+    frequent = [symbol for symbol, count in counts.items() if count >= config.min_frequency]
+    if not frequent:
+        raise _no_symbol(config)
+    num_others = len(SPECIAL_TOKENS) + len(WORD_START)
+    fewest = min(FEWEST_CHARACTERS, len(frequent))
+    if size < num_others + fewest:
+        raise UserError(
+            f"{config.TABLE}.vocabulary_size = {size} has no room for the {len(SPECIAL_TOKENS)} special symbols, the "
+            f"sign of a space and {fewest} characters: set it to {num_others + fewest} or more; all characters need "
+            f"{num_others + len(frequent):,}"
+        )
+    return sorted(frequent, key=lambda symbol: (-counts[symbol], symbol))[: size - num_others]
 
 
 def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:

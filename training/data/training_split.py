@@ -26,6 +26,9 @@ FORMAT = 1
 
 DIGEST_BYTES = 16
 
+MOST_CHARACTERS_PER_TOKEN = 100
+"""No token is expected to be longer on average over a text."""
+
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
@@ -90,7 +93,7 @@ def prepare_training_split(
     looked = None
     if tokenizers is None:
         looked = _look_through(files, config, held_out)
-        tokenizers = _train_tokenizers(files, looked[1], source, target, shared=shared_vocabulary)
+        tokenizers = _train_tokenizers(files, looked[1], config, source, target, shared=shared_vocabulary)
     directory = folder / _key(config, digest, tokenizers, append_eos=source.append_eos)
     stored = open_stored(directory)
     if stored is None:
@@ -118,19 +121,44 @@ def _look_through(
     return found, stays
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The texts that a tokenizer learns from. Each iteration reads the files again.
+
+    Attributes:
+        stays: [num_pairs] bool, the pairs that are trained on.
+        max_tokens: by side, "source" or "target": the recipe's limit. A text that is certainly longer is left out: it
+            is not trained on, and a tokenizer takes seconds to learn from a line of megabytes.
+    """
+
+    files: CorpusFiles
+    stays: NDArray[np.bool_]
+    max_tokens: Mapping[str, int]
+
+    def __iter__(self) -> Iterator[str]:
+        for pair in compress(read_pairs(self.files), self.stays):
+            for side, limit in self.max_tokens.items():
+                text: str = getattr(pair, side)
+                if len(text) <= limit * MOST_CHARACTERS_PER_TOKEN:
+                    yield text
+
+
 def _train_tokenizers(
-    files: CorpusFiles, stays: NDArray[np.bool_], source: SourceConfig, target: TargetConfig, *, shared: bool
+    files: CorpusFiles,
+    stays: NDArray[np.bool_],
+    config: DataConfig,
+    source: SourceConfig,
+    target: TargetConfig,
+    *,
+    shared: bool,
 ) -> Tokenizers:
     """Of the pairs that stay [num_pairs] bool."""
-
-    def pairs() -> Iterator[Pair]:
-        return compress(read_pairs(files), stays)
-
+    limits = {"source": config.max_source_tokens, "target": config.max_target_tokens}
     if shared:
-        both = train_tokenizer(target, (text for pair in pairs() for text in (pair.source, pair.target)))
+        both = train_tokenizer(target, _Texts(files, stays, limits))
         return both, both
-    of_source = train_tokenizer(source, (pair.source for pair in pairs()))
-    return of_source, train_tokenizer(target, (pair.target for pair in pairs()))
+    of_source = train_tokenizer(source, _Texts(files, stays, {"source": limits["source"]}))
+    return of_source, train_tokenizer(target, _Texts(files, stays, {"target": limits["target"]}))
 
 
 def _key(config: DataConfig, digest: str, tokenizers: Tokenizers, *, append_eos: bool) -> str:

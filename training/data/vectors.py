@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
+from attendant.training.data.normalization import WORD_START
 from attendant.training.data.pairs import numbered_lines
-
-WORD_START = "▁"
-"""What bpe writes for the space before a word."""
 
 
 def words_of(tokenizer: Tokenizer) -> dict[str, int]:

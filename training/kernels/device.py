@@ -1,9 +1,10 @@
-"""The device to compute on."""
+"""The device to compute on, and the threads of a CPU."""
 
 from typing import Literal
 
 import torch
 
+from attendant.runtime.cpu import available_cpus
 from attendant.runtime.errors import UserError
 
 WantedDevice = Literal["auto", "cpu", "cuda"]
@@ -32,3 +33,13 @@ def choose_device(wanted: WantedDevice, local_rank: int | None = None) -> torch.
             'training.device to "cpu"'
         )
     return torch.device("cuda", local_rank)
+
+
+def use_threads(wanted: int | None) -> None:
+    """Sets torch's threads on the CPU.
+
+    Args:
+        wanted: how many; None: torch's own choice (OMP_NUM_THREADS, or the machine's cores), but no more than the
+            CPUs that the process's affinity and its container's quota grant. More would wait for each other.
+    """
+    torch.set_num_threads(min(torch.get_num_threads(), available_cpus()) if wanted is None else wanted)

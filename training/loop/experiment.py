@@ -9,15 +9,17 @@ from typing import Any, Final
 
 import torch
 
-from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of, told_of, write_json, write_text
 from attendant.training.data.config import CorpusFiles, Split
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
 from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
 from attendant.training.data.training_split import TrainingSplit, prepare_training_split
-from attendant.training.kernels.device import choose_device
+from attendant.training.kernels.device import choose_device, use_threads
+from attendant.training.kernels.precision import choose_precision
 from attendant.training.loop.allocator import keep_freed_memory
+from attendant.training.loop.memory import check_memory
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.teaching import with_soft_targets
 from attendant.training.loop.validation import Validator
@@ -67,8 +69,10 @@ def prepare(
     device = choose_device(recipe.training.device, processes.local_rank if processes.is_many else None)
     processes.join(device)
     keep_freed_memory()
-    if recipe.training.num_threads is not None:
-        torch.set_num_threads(recipe.training.num_threads)
+    use_threads(recipe.training.num_threads)
+    # Refused before anything is read or written; the vocabularies are at least as large as this.
+    choose_precision(recipe.training.precision, device)
+    _check_memory(recipe, device, *[len(SPECIAL_TOKENS) + 1] * 2)
     if not processes.is_first:
         processes.wait()
     resumed = checkpoint_path(run, LAST) is not None
@@ -111,6 +115,7 @@ def prepare(
         "num_pairs": {"train": train.survey.num_pairs} | num_read,
         "num_validation_examples": len(examples),
     }
+    _check_memory(recipe, device, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     started = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
@@ -133,6 +138,10 @@ def prepare(
         _write(run, recipe, tokenizers, records)
         processes.wait()
     return Experiment(run, recipe, model, corpus, validator, device, facts)
+
+
+def _check_memory(recipe: Recipe, device: torch.device, source_size: int, target_size: int) -> None:
+    check_memory(recipe.model, source_size, target_size, optimizer=recipe.optimizer.kind, device=device)
 
 
 def _write(run: Run, recipe: Recipe, tokenizers: Mapping[str, Tokenizer], records: Mapping[Path, Any]) -> None:

@@ -63,7 +63,8 @@ class TrainerConfig(Table):
             best and the last one are always kept as well.
         log_every_steps: steps summarized by each line of metrics.jsonl.
         device: "auto": CUDA if there is a device, else the CPU.
-        num_threads: threads of torch on the CPU; None: all cores. A run resumes bit for bit only with the same number.
+        num_threads: threads of torch on the CPU; None: one for each core that the process may use, by its affinity and
+            its container's quota. A run resumes bit for bit only with the same number.
     """
 
     start_from: str | None = None
@@ -242,7 +243,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -255,7 +256,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
     for table, key in ignored:
         content.get(table, {}).pop(key, None)
     try:
-        return Recipe.model_validate(content)
+        return Recipe.model_validate(content, strict=True)
     except ValidationError as error:
         problems = [_explain(problem) for problem in problems_of(error)]
         if len(problems) == 1:

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.errors import UserError
 from attendant.training.run.loading import load_run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -145,3 +148,66 @@ def test_a_mistyped_subcommand_is_told_what_it_may_have_been(command: Command) -
         2,
         "training: evalaute: is neither a recipe (NAME.toml) nor a command; did you mean evaluate?\n",
     )
+
+
+@pytest.mark.parametrize("error", [UserError("refused"), KeyboardInterrupt()])
+def test_what_ends_before_the_first_step_leaves_no_folder(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The corrected retry, by the same command line, must not meet a folder that only holds a refusal."""
+
+    def refuse(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attendant.training.commands.train.Trainer", refuse)
+        assert command(tiny_recipe, "--output", tmp_path / "run")[0] in (2, 130)
+    assert not (tmp_path / "run").exists()
+    assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.hidden_size=200000", "model.hidden_size = 200000, model.embedding_size = 8: "),
+        (
+            'model.hidden_size="160"',
+            "hidden_size = '160': must be a whole number, and this is a text: leave",
+        ),
+        ("model.residual=1", "model.residual = 1: must be true or false"),
+        ("training.num_threads=true", "training.num_threads = True: must be a whole number"),
+    ],
+)
+def test_sizes_and_types_are_refused_in_one_line(
+    tmp_path: Path, tiny_recipe: Path, command: Command, override: str, said: str
+) -> None:
+    status, _, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", override)
+    assert status == 2 and said in errors and len(errors.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_threads_are_those_that_the_container_grants(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(2)
+    tiny_recipe.write_text(tiny_recipe.read_text().replace("num_threads = 1", ""))
+    monkeypatch.setattr("attendant.training.kernels.device.available_cpus", lambda: 1)
+    assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
+    assert torch.get_num_threads() == 1
+
+
+def test_lines_of_megabytes_are_left_out_without_being_tokenized(
+    tmp_path: Path, tiny_recipe: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path / "train.tsv", f"{'ab' * 2**20}\ta b\nab\t{'a b ' * 2**20}\n")
+    lengths: list[int] = []
+    encode = Tokenizer.encode_batch
+
+    def watched(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        lengths.extend(map(len, texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", watched)
+    status, said, errors = command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")
+    assert status == 0 and "left out: 2 too long" in said, errors
+    assert max(lengths) < 1000

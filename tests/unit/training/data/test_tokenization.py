@@ -79,3 +79,31 @@ def test_limits_the_vocabulary() -> None:
     assert trained("word", ["</s> </s> </s> a a b"], vocabulary_size=6).tokens_of(range(4, 6)) == ["a", "b"]
     with pytest.raises(UserError, match="min_frequency = 9"):
         trained("word", ["a b"], min_frequency=9)
+
+
+HAN = ["".join(chr(0x4E00 + 7 * number + place) for place in range(5)) for number in range(100)] + ["abcdefgh"] * 9
+
+
+@pytest.mark.parametrize("size", [13, 50, 300])
+def test_a_bpe_vocabulary_is_no_larger_than_asked(size: int) -> None:
+    tokenizer = trained("bpe", HAN, vocabulary_size=size)
+    assert tokenizer.vocabulary_size <= size
+    assert UNK_ID not in tokenizer.encode("a bad face"), "the most frequent characters stay"
+    assert UNK_ID in tokenizer.encode(chr(0x4E00 + 7 * 99))
+    assert tokenizer.to_text() == trained("bpe", HAN, vocabulary_size=size).to_text()
+
+
+def test_a_bpe_vocabulary_without_room_is_refused_with_the_size_needed() -> None:
+    with pytest.raises(UserError, match=r"vocabulary_size = 12 has no room .*: set it to 13 or more; all .* need \d+"):
+        trained("bpe", HAN, vocabulary_size=12)
+    # Of few characters, few are enough.
+    assert trained("bpe", ["ab"], vocabulary_size=7).vocabulary_size == 7
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_rare_characters_get_no_entry(kind: TokenizerKind) -> None:
+    tokenizer = trained(kind, (text for text in ["abc abc", "abz", "\u00c9", "e\u0301 \u00c9"]), min_frequency=2)
+    assert UNK_ID not in tokenizer.encode("abc\u00c9")
+    assert UNK_ID in tokenizer.encode("z") and UNK_ID in tokenizer.encode("\u00e9")
+    with pytest.raises(UserError, match=r"min_frequency = 9"):
+        trained(kind, ["a b"], min_frequency=9)

@@ -165,3 +165,7 @@ def test_a_recipe_survives_writing(tmp_path: Path) -> None:
     assert content["data"]["train"] == {"tsv": awkward} and "test" not in content["data"]
     assert content["optimizer"]["learning_rate"] == 1e-5 and content["optimizer"]["betas"] == [0.9, 0.999]
     assert isinstance(content["training"]["max_seconds"], float) and content["source"]["normalize"] == ["nfc"]
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + SMALL) == load(tmp_path, SMALL)
