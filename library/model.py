@@ -198,7 +198,7 @@ class Model:
             hypotheses=tuple(self._hypothesis(one, request) for one in result.hypotheses),
             source_tokens=tuple(source_tokens(request, self._facts)),
             timings=timings_of(result.stats),
-            warnings=warnings_of(request),
+            warnings=warnings_of(result.hypotheses, request, self._facts),
         )
 
     def _hypothesis(self, found: Any, request: ReadRequest) -> Hypothesis:

@@ -125,6 +125,7 @@ class Score:
         log_prob: log P(target | source), the sum of `token_log_probs`.
         token_log_probs: one per target token, and EOS's last where it counts.
         attention: a row per summand of `log_prob`, a column per source token; None unless asked for.
+        warnings: why the score may say little.
     """
 
     request_id: str
@@ -135,6 +136,7 @@ class Score:
     target_tokens: tuple[str, ...]
     token_log_probs: tuple[float, ...]
     attention: tuple[tuple[float, ...], ...] | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def perplexity(self) -> float:

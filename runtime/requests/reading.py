@@ -1,13 +1,12 @@
 """Requests as an engine takes them, or everything that is wrong with them, told together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.requests.model import BundleModel
-from attendant.runtime.requests.symbols import read_side
+from attendant.runtime.requests.symbols import is_unknown, read_side, unknown_symbols
 from attendant.runtime.requests.violations import Violations
 
 ReadOptions = Callable[[int, bool, Violations], DecodingOptions | None]
@@ -30,6 +29,8 @@ class ReadRequest:
         num_source_tokens: of the source itself.
         attention, token_log_probs: whether they are to be in the answer.
         source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
+        unknown_source, unknown_target: parts of the texts that the vocabularies lack.
+        is_unknown: the source's vocabulary has nothing of the source.
     """
 
     source_ids: tuple[int, ...]
@@ -38,11 +39,9 @@ class ReadRequest:
     attention: bool = False
     token_log_probs: bool = False
     source_words: list[str] | None = None
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether the source consists of symbols that the vocabulary does not have."""
-        return self.source_ids.count(UNK_ID) == self.num_source_tokens
+    unknown_source: tuple[str, ...] = ()
+    unknown_target: tuple[str, ...] = ()
+    is_unknown: bool = False
 
 
 def read_generate(
@@ -64,8 +63,8 @@ def read_generate(
     _check_output(output, model, violations)
     if violations.found or source is None or options is None:
         return None
-    words = _source_words(source, source_ids, model) if replaces else None
-    return _request(source_ids, options, output, model, words)
+    request = _request(source, source_ids, options, output, model)
+    return replace(request, source_words=_source_words(source, source_ids, model)) if replaces else request
 
 
 def read_score(
@@ -85,11 +84,12 @@ def read_score(
     _check_output(output, model, violations)
     if output.get("replace_unknowns"):
         violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
-    if violations.found:
+    if violations.found or source is None or target is None:
         return None
     eos = model.manifest.special_ids.eos
     options = scoring_options(target_ids, eos, include_eos=include_eos, attention=output.get("attention", False))
-    return _request(source_ids, options, output, model)
+    unknown = unknown_symbols(target.given, target_ids, model.bundle.target_tokenizer)
+    return replace(_request(source, source_ids, options, output, model), unknown_target=unknown)
 
 
 def _source_ids(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
@@ -99,19 +99,17 @@ def _source_ids(source: Side | None, model: BundleModel, violations: Violations)
 
 
 def _request(
-    source_ids: list[int],
-    options: DecodingOptions,
-    output: Mapping[str, bool],
-    model: BundleModel,
-    source_words: list[str] | None = None,
+    source: Side, source_ids: list[int], options: DecodingOptions, output: Mapping[str, bool], model: BundleModel
 ) -> ReadRequest:
+    tokenizer = model.bundle.source_tokenizer
     return ReadRequest(
         source_ids=tuple(model.bundle.source_ids(source_ids)),
         num_source_tokens=len(source_ids),
         options=options,
         attention=output.get("attention", False),
         token_log_probs=output.get("token_log_probs", False),
-        source_words=source_words,
+        unknown_source=unknown_symbols(source.given, source_ids, tokenizer),
+        is_unknown=is_unknown(source_ids, tokenizer),
     )
 
 

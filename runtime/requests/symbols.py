@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
-from attendant.runtime.bundle.tokenizer import Tokenizer, UnknownTokenError
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.requests.violations import Violations
 
 MAX_UNKNOWN_TOLD = 4
+
+WORD_MARKS = "▁Ġ "
+"""What tokenizers write for the space before a word."""
 
 
 def read_side(
@@ -50,6 +53,27 @@ def read_tokens(
     if len(unknown) > MAX_UNKNOWN_TOLD:
         violations.say(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
     return []
+
+
+def unknown_symbols(given: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Returns the parts of a text that the vocabulary lacks, each once, in their order.
+
+    Args:
+        given: the text; or tokens, of which none is unknown: a caller who writes UNK means UNK.
+        ids: of the text.
+    """
+    if UNK_ID not in ids or not isinstance(given, str):
+        return ()
+    pieces = zip(tokenizer.words_of(given), ids, strict=False)
+    return tuple(dict.fromkeys(piece for piece, token_id in pieces if token_id == UNK_ID))
+
+
+def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Returns whether the vocabulary has nothing of a side but marks of where a word begins."""
+    return UNK_ID in ids and all(
+        token_id == UNK_ID or not token.strip(WORD_MARKS)
+        for token_id, token in zip(ids, tokenizer.tokens_of(ids), strict=True)
+    )
 
 
 def _is_known(token: str, tokenizer: Tokenizer) -> bool:

@@ -40,7 +40,7 @@ def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:
         "hypotheses": [_hypothesis(one, parsed) for one in result.hypotheses],
         "source_tokens": source_tokens(parsed.asked, model),
         "timings": dict(zip(TIMINGS, timings_of(result.stats), strict=True)),
-        "warnings": warnings_of(parsed.asked),
+        "warnings": warnings_of(result.hypotheses, parsed.asked, model),
     }
 
 

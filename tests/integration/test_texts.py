@@ -66,14 +66,17 @@ async def by_http(server: Served, web: Http, text: str) -> Any:
     return answer["sourceTokens"], answer["hypotheses"][0]["text"], answer["warnings"]
 
 
+OUTPUTS = "source_tokens", "text", "warnings"
+
+
 async def by_inference(server: Served, web: Http, text: str) -> Any:
     stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
     tensor = wire.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(text.encode())
-    names = [wire.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("source_tokens", "text")]
+    names = [wire.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS]
     response = await stub.ModelInfer(wire.ModelInferRequest(model_name="fake", inputs=[tensor], outputs=names))
-    tokens, texts = ([one.decode() for one in output.contents.bytes_contents] for output in response.outputs)
-    return tokens, texts[0]
+    tokens, texts, warnings = ([one.decode() for one in output.contents.bytes_contents] for output in response.outputs)
+    return tokens, texts[0], warnings
 
 
 Door = Callable[[Served, Http, str], Any]
@@ -116,3 +119,49 @@ async def test_white_space_in_process_and_by_command(
     )
     assert status == 0
     assert capsys.readouterr().out.splitlines() == [clean.best.text] * 2
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_unknown_symbols_are_named(server: Served, web: Http, door: Door) -> None:
+    _, _, (partly, *_) = await door(server, web, "ab漢\u0301cœ")
+    assert partly.startswith("the vocabulary lacks symbols of the source ('漢', '\u0301', 'œ')")
+    _, _, (wholly, *_) = await door(server, web, "漢字漢")
+    assert wholly.startswith("no symbol of the source is in the vocabulary ('漢', '字')")
+    _, _, (several, *_) = await door(server, web, "0123456789")
+    assert "'7', and 2 more)" in several
+
+
+async def test_unknown_symbols_of_a_score_are_named(server: Served, web: Http) -> None:
+    request = messages.ScoreRequest(source_text="ab\x9f?", target_text="AA \u202eZZ ZZ")
+    source, target = (await server.stub.Score(request)).warnings
+    assert "symbols of the source ('?')" in source and "symbols of the target ('ZZ')" in target
+    answer = await web.post("/v1/score", {"source_text": "ab", "target_text": "QQ"})
+    assert len(answer.json["warnings"]) == 1
+    tokens = messages.Tokens(tokens=["<unk>"])
+    assert not (await server.stub.Score(messages.ScoreRequest(source_text="ab", target_tokens=tokens))).warnings
+
+
+@pytest.mark.parametrize("door", (by_generate, by_http))
+async def test_an_answer_that_is_cut_is_told(server: Served, web: Http, door: Door) -> None:
+    texts = ["a" * number + letter for number in range(1, 6) for letter in "bcdefgh"]
+    answers = [await door(server, web, text) for text in texts]
+    assert all(one[2] in ([], ["the answer was cut after max_length = 20 tokens: split the source"]) for one in answers)
+    request = Generate(text="abc", decoding=messages.DecodingOptions(min_length=2, max_length=2))
+    (warning,) = (await server.stub.Generate(request)).warnings
+    assert warning == "the answer was cut after max_length = 2 tokens: raise max_length, up to 20"
+    bans = messages.DecodingOptions(min_length=20, no_repeat_ngram_size=1)
+    (warning,) = (await server.stub.Generate(Generate(text="abc", decoding=bans))).warnings
+    assert warning == "the answer ends after 9 tokens because the bans left no other token"
+
+
+async def test_warnings_in_process_and_by_command(capsys: pytest.CaptureFixture[str], tiny_bundle_path: Path) -> None:
+    model = attendant.load(tiny_bundle_path)
+    warning, *_ = model.generate("fac\u0153", min_length=2).warnings
+    assert "('\u0153')" in warning and model.score("face", "AA ?").warnings
+    bundle = "--bundle", str(tiny_bundle_path)
+    assert await asyncio.to_thread(main, ["generate", *bundle, "face", "--min-length", "3", "--max-length", "3"]) == 0
+    assert capsys.readouterr().err == (
+        "attendant: the answer was cut after max_length = 3 tokens: raise max_length, up to 48\n"
+    )
+    assert await asyncio.to_thread(main, ["score", *bundle, "fac\u0153", "AA ZZ"]) == 0
+    assert "('\u0153')" in (written := capsys.readouterr().err) and "('ZZ')" in written

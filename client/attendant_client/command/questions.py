@@ -1,5 +1,6 @@
 """`attendant score`, `attendant models` and `attendant health`: one question each, and its answer."""
 
+import sys
 from argparse import Namespace
 
 from attendant_client.answers import HealthStatus
@@ -40,6 +41,8 @@ async def score(options: Namespace) -> int:
             request_id=options.request_id,
         )
     print(score_as_json(found) if options.json else score_as_text(found, options))
+    for warning in found.warnings:
+        print(f"attendant: {warning}", file=sys.stderr)
     return 0
 
 

@@ -246,7 +246,7 @@ class GenerateManyResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[GenerateBatchResponse, _Mapping]]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("request_id", "model", "version", "log_prob", "source_tokens", "target_tokens", "token_log_probs", "attention")
+    __slots__ = ("request_id", "model", "version", "log_prob", "source_tokens", "target_tokens", "token_log_probs", "attention", "warnings")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class ScoreResponse(_message.Message):
     TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     version: str
@@ -263,7 +264,8 @@ class ScoreResponse(_message.Message):
     target_tokens: _containers.RepeatedScalarFieldContainer[str]
     token_log_probs: _containers.RepeatedScalarFieldContainer[float]
     attention: Attention
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., log_prob: _Optional[float] = ..., source_tokens: _Optional[_Iterable[str]] = ..., target_tokens: _Optional[_Iterable[str]] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., log_prob: _Optional[float] = ..., source_tokens: _Optional[_Iterable[str]] = ..., target_tokens: _Optional[_Iterable[str]] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., attention: _Optional[_Union[Attention, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
     __slots__ = ("models",)

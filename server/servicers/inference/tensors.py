@@ -1,8 +1,8 @@
 """Tensors on the wire: texts out of those of a request, and arrays into those of a response.
 
 N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS where it ended there), S
-source tokens of the longest. Where there is less, there is padding: empty strings and zeros, and a score and log_prob
-of minus infinity for a hypothesis that is not there.
+source tokens of the longest, W warnings of the text that has most. Where there is less, there is padding: empty strings
+and zeros, and a score and log_prob of minus infinity for a hypothesis that is not there.
 """
 
 import math
@@ -59,6 +59,7 @@ OUTPUTS: Final = {
     "token_log_probs": Output("FP32", "HT", _each("token_log_probs"), 0.0),
     "attention": Output("FP32", "HTS", _attention, 0.0),
     "source_tokens": Output("BYTES", "S", lambda answer: answer["source_tokens"], ""),
+    "warnings": Output("BYTES", "W", lambda answer: answer["warnings"], ""),
 }
 
 
