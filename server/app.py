@@ -93,7 +93,7 @@ async def serve(config: ServerConfig) -> int:
     has_api = config.no_http == "off"
     if has_api:
         add_api(app, seq2seq, gatekeeper, metrics, host=config.host, origins=config.http_origins)
-    tls = access.http_context() if has_api else None
+    tls = access.http_context if has_api else lambda: None
     async with AsyncExitStack() as until_the_end:
         until_the_end.enter_context(tracing(config.traces))
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
@@ -109,7 +109,7 @@ async def serve(config: ServerConfig) -> int:
             catalogue.open()
             await _set_open(lifecycle, catalogue, metrics, is_open=True)
             addresses = authority(config.host, port.port), authority(config.host, metrics_port)
-            playground = f"http{'s' if tls else ''}://{addresses[1]}/" if has_api else ""
+            playground = f"http{'s' if tls() else ''}://{addresses[1]}/" if has_api else ""
             _say_what_is_served(config, catalogue, *addresses, playground)
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()

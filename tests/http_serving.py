@@ -82,5 +82,5 @@ async def http_served(
     servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
     add_api(app, servicer, gatekeeper, server.metrics, host="127.0.0.1", origins=origins)
-    async with http_server(app, "127.0.0.1", 0, access.http_context()) as port:
+    async with http_server(app, "127.0.0.1", 0, access.http_context) as port:
         yield Http(port, tls)

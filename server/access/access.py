@@ -18,10 +18,9 @@ from attendant.server.access.certificates import (
     KEY,
     CertificateFiles,
     Certificates,
-    http_context,
     server_credentials,
 )
-from attendant.server.access.clients import address_of, in_metadata, subject_of
+from attendant.server.access.clients import address_of, in_metadata, name_in_certificate
 from attendant.server.access.rates import Rates
 from attendant.server.access.reloading import Reloaded
 from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
@@ -63,11 +62,14 @@ class Access:
         return server_credentials(self.certificates, ask_clients=self.asks_for_certificates)
 
     def http_context(self) -> ssl.SSLContext | None:
-        """For the HTTP port; None: unencrypted."""
-        return None if self.certificates is None else http_context(self.certificates)
+        """For the HTTP port's next connection; None: unencrypted.
+
+        After a reload it is another one, in which no session from before can be resumed, unverified.
+        """
+        return None if self.certificates is None else self.certificates.value.for_http
 
     def client_of(self, context: Any) -> str:
-        """The name of whoever makes an RPC: its token's, else its certificate's subject, else its address.
+        """The name of whoever makes an RPC: its token's, else its certificate's, else its address.
 
         Raises:
             Unauthenticated: a token is asked for, and it has none that is known.
@@ -80,7 +82,7 @@ class Access:
                     raise
                 return self.administrator_of(context)
         if self.asks_for_certificates:
-            return subject_of(context.auth_context())
+            return name_in_certificate(context.auth_context())
         return address_of(context.peer())
 
     def administrator_of(self, context: Any) -> str:

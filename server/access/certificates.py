@@ -1,7 +1,7 @@
 """TLS: the server's certificate and key, and the authorities that clients' certificates must come from."""
 
-import re
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,9 @@ class CertificateFiles:
             except (OSError, ValueError) as error:
                 raise UserError(f"{CLIENT_CA}: {self.client_ca} can't be used: {_reason(error)}; must be PEM") from None
             context.verify_mode = ssl.CERT_REQUIRED
+            # A session that is resumed is not verified again: with a ticket, that would be for hours.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
 
 
@@ -89,7 +92,8 @@ def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: boo
         """What gRPC asks for at each connection, on a thread of its own; None: as before."""
         nonlocal handed
         latest = certificates.value.for_grpc
-        if latest is handed:
+        # gRPC keeps sessions with what it is handed: a client with a certificate must not resume one, unverified.
+        if latest is handed and not ask_clients:
             return None
         handed = latest
         return latest
@@ -97,45 +101,17 @@ def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: boo
     return grpc.dynamic_ssl_server_credentials(initial, changed, ask_clients)
 
 
-def http_context(certificates: Reloaded[Certificates]) -> ssl.SSLContext:
-    """The same for the HTTP port."""
-    front = certificates.value.for_http
-
-    def take_latest(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
-        """What OpenSSL asks for at each connection, whether its client names a server or not."""
-        connection.context = certificates.value.for_http
-
-    front.sni_callback = take_latest
-    return front
-
-
-SHORT_NAMES = {
-    "commonName": "CN",
-    "countryName": "C",
-    "domainComponent": "DC",
-    "localityName": "L",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "stateOrProvinceName": "ST",
-    "streetAddress": "street",
-    "userId": "UID",
-}
-
-
-def subject_in_peer_certificate(certificate: dict[str, Any]) -> str:
-    """Whom a client's certificate is for, written as gRPC writes it (RFC 2253), so that a client has one name.
+def name_in_peer_certificate(certificate: dict[str, Any]) -> str:
+    """The common name of a client's certificate, or its first alternative name; see `clients.name_in_certificate`.
 
     Args:
-        certificate: what ssl's `getpeercert` gives.
+        certificate: what ssl's `getpeercert` returns.
     """
-    parts = [
-        "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in part)
-        for part in reversed(certificate.get("subject", ()))
-    ]
-    alternatives = [value for _, value in certificate.get("subjectAltName", ())]
-    return ",".join(parts) or next(iter(alternatives), "")
+    names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return next(filter(None, names), "")
 
 
-def _escaped(value: str) -> str:
-    escaped = re.sub(r'([,+"\\<>;]|^[# ]| $)', r"\\\1", value)
-    return "".join(one if " " <= one <= "~" else "".join(f"\\{byte:02X}" for byte in one.encode()) for one in escaped)
+def has_expired(certificate: dict[str, Any]) -> bool:
+    """Returns whether a client's certificate, as ssl's `getpeercert` returns it, is no longer valid."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()

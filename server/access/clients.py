@@ -19,13 +19,13 @@ def address_of(peer: str) -> str:
     return family if family == "unix" else _without_port(rest)
 
 
-def subject_of(auth_context: dict[str, Any]) -> str:
-    """Whom a client's certificate is for: its subject, or its first other name where the subject is empty.
+def name_in_certificate(auth_context: dict[str, Any]) -> str:
+    """The common name of a client's certificate, or its first alternative name if it has none.
 
     Args:
         auth_context: gRPC's facts of a connection whose client has shown a certificate.
     """
-    for kind in ("x509_subject", "x509_subject_alternative_name"):
+    for kind in ("x509_common_name", "x509_subject_alternative_name"):
         for value in auth_context.get(kind, ()):
             if value:
                 return str(value.decode(errors="backslashreplace"))

@@ -21,7 +21,7 @@ RETRY_SECONDS = 0.1
 async def accepting(
     listener: socket.socket,
     make_protocol: Callable[[], asyncio.Protocol],
-    tls: ssl.SSLContext | None,
+    tls: Callable[[], ssl.SSLContext | None],
     *,
     seconds: float,
     max_handshakes: int,
@@ -30,22 +30,22 @@ async def accepting(
 
     Args:
         listener: closed at the end.
-        tls: None: unencrypted.
+        tls: returns the context of a new connection; None: unencrypted.
         seconds: how long a handshake may take.
         max_handshakes: at once; beyond them the oldest one makes way.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    handshake_seconds = None if tls is None else seconds
     # In order of arrival.
     handshakes: dict[asyncio.Task[None], None] = {}
     retry: asyncio.TimerHandle | None = None
 
     async def shake_hands(accepted: socket.socket) -> None:
+        context = tls()
         # What goes wrong is the peer's affair: ssl's errors are OSErrors. The transport closes the socket in any case.
         with suppress(OSError):
             await loop.connect_accepted_socket(
-                make_protocol, accepted, ssl=tls, ssl_handshake_timeout=handshake_seconds
+                make_protocol, accepted, ssl=context, ssl_handshake_timeout=None if context is None else seconds
             )
 
     def accept() -> None:

@@ -8,7 +8,7 @@ takes the place of the one whose peer has been waited for longest, so that idle 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from logging import ERROR, getLogger
@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.certificates import PEER_CERTIFICATE
+from attendant.server.access.certificates import PEER_CERTIFICATE, has_expired
 from attendant.server.polling import until
 from attendant.server.process.accepting import accepting
 from attendant.server.process.listening import authority
@@ -44,7 +44,11 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app_state = {PEER_CERTIFICATE: transport.get_extra_info("peercert")}
+        certificate = transport.get_extra_info("peercert")
+        # TLS 1.2 may have resumed a session of the same context, whose certificate has expired since.
+        if certificate and has_expired(certificate):
+            transport.abort()
+        self.app_state = {PEER_CERTIFICATE: certificate}
         self._timer: asyncio.TimerHandle | None = None
         self._wait_for(REQUEST_SECONDS)
         self._make_room()
@@ -111,11 +115,13 @@ def _bounded(state: ServerState) -> Iterator[BoundedConnection]:
 
 
 @asynccontextmanager
-async def http_server(app: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def http_server(
+    app: Any, host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+) -> AsyncIterator[int]:
     """Serves the application until the end of the context; gives the port that is bound.
 
     Args:
-        tls: None: unencrypted.
+        tls: returns the context of a new connection; None: unencrypted.
 
     Raises:
         UserError: the port is in use, or the host is none of this machine's.

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope
 
 from attendant.runtime.requests.violations import Violation, shortened
-from attendant.server.access.certificates import PEER_CERTIFICATE, subject_in_peer_certificate
+from attendant.server.access.certificates import PEER_CERTIFICATE, name_in_peer_certificate
 from attendant.server.errors import InvalidArgument
 from attendant.server.servicers.request_context import GIVEN_ID_KEY, new_id
 from attendant.server.servicers.status import DETAILS_KEY
@@ -60,7 +60,7 @@ class HttpCall:
 
     def auth_context(self) -> dict[str, Sequence[bytes]]:
         certificate = self._connection.scope["state"].get(PEER_CERTIFICATE)
-        return {"x509_subject": [subject_in_peer_certificate(certificate).encode()]} if certificate else {}
+        return {"x509_common_name": [name_in_peer_certificate(certificate).encode()]} if certificate else {}
 
     async def abort(
         self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str | bytes]]

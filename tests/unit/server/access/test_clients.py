@@ -1,6 +1,6 @@
 import pytest
 
-from attendant.server.access.clients import address_of, subject_of
+from attendant.server.access.clients import address_of, name_in_certificate
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ def test_an_address_without_its_port(peer: str, address: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "subject"),
     [
-        ({"x509_subject": [b"CN=search,O=Example"], "x509_subject_alternative_name": [b"a"]}, "CN=search,O=Example"),
-        ({"x509_subject": [b""], "x509_subject_alternative_name": [b"spiffe://example/search", b"b"]},
+        ({"x509_common_name": [b"search"], "x509_subject_alternative_name": [b"a"]}, "search"),
+        ({"x509_common_name": [b""], "x509_subject_alternative_name": [b"spiffe://example/search", b"b"]},
          "spiffe://example/search"),
-        ({"x509_subject": [b"CN=\xff"]}, "CN=\\xff"),
+        ({"x509_common_name": [b"\xff"]}, "\\xff"),
         ({}, ""),
     ],
 )  # fmt: skip
 def test_whom_a_certificate_is_for(facts: dict[str, list[bytes]], subject: str) -> None:
-    assert subject_of(facts) == subject
+    assert name_in_certificate(facts) == subject
