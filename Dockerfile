@@ -26,12 +26,17 @@ RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/attendant
 # loads tokenizer files and never talks to a model hub.
 COPY deploy/locks ./locks
 RUN /opt/build/bin/pip install --no-deps --require-hashes --requirement locks/build.txt
-COPY deploy/image.py pyproject.toml README.md LICENSE ./
-COPY client/attendant_client ./attendant_client
+COPY deploy/image.py pyproject.toml setup.py README.md LICENSE ./
+# In another folder than a checkout's, so that the server names the client by its version (setup.py).
+COPY client ./client-distribution
+COPY client/attendant_client/version.py ./client/attendant_client/
 COPY attendant ./attendant
 COPY runtime ./runtime
 COPY library ./library
 COPY server ./server
+# What runs and bundles that are made in the trainer's image record; `make image` takes the checkout's.
+ARG COMMIT=unknown
+RUN echo "${COMMIT}" > runtime/commit.txt
 
 FROM build AS root-cpu
 # --build-arg LOCKS="server-cpu signing" for --require-signature; otel likewise, for --traces.

@@ -24,15 +24,16 @@ help: ## Show the targets
 
 setup: $(VENV)/.installed-$(ACCELERATOR) ## Make .venv and install everything into it
 
-$(VENV)/.installed-$(ACCELERATOR): pyproject.toml client/pyproject.toml constraints.txt
+$(VENV)/.installed-$(ACCELERATOR): pyproject.toml setup.py client/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "setup: $(PYTHON) is older than Python 3.11: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" >&2; exit 2; }
 	@echo "setup: installing into $(VENV) ($(ACCELERATOR)); a few minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "setup: no virtual environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
-	@# The two onnxruntime wheels install the same module, and so does an earlier checkout's client: they go first.
-	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check onnxruntime onnxruntime-gpu attendant-client 2>/dev/null
+	@# The two onnxruntime wheels install the same module, and so do our distributions under their former names.
+	@$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check onnxruntime onnxruntime-gpu attendant attendant-client 2>/dev/null
 	@$(PIP_INSTALL) --editable '.[$(ACCELERATOR),dev]'
+	@$(PIP_INSTALL) --no-deps --editable ./client
 	@rm -f $(VENV)/.installed-* && touch $@
 
 demo: setup ## Train a small real model, export it, serve it and ask it (about 6 minutes)
@@ -53,10 +54,11 @@ test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliabilit
 test-slow: setup ## What needs long, the network, apt or a GPU
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'slow or cuda'
 
-build/cluster/.installed: pyproject.toml client/pyproject.toml constraints.txt
+build/cluster/.installed: pyproject.toml setup.py client/pyproject.toml constraints.txt
 	@test -x build/cluster/bin/python || $(PYTHON) -m venv build/cluster
 	@build/cluster/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[cpu,cluster]' psutil pytest pytest-asyncio pytest-timeout
+	@build/cluster/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable ./client
 	@touch $@
 
 test-cluster: build/cluster/.installed ## Ray: a cluster of three nodes on this machine, in an environment of its own
@@ -133,9 +135,10 @@ locks: build/audit/.installed ## Write deploy/locks anew: versions of constraint
 # With Docker, or where there is none, with buildah: make image BUILD="buildah build --isolation chroot --format docker"
 BUILD ?= docker build
 TARGET ?= server-cpu
+COMMIT = $(shell $(PYTHON) -c 'import runpy; print(runpy.run_path("runtime/commit.py")["commit"]())')
 IMAGE ?= attendant:$(VERSION)-$(TARGET)
 image: ## Build an image: TARGET=server-cpu, server-gpu or trainer
-	@$(BUILD) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) --build-arg VERSION=$(VERSION) --target $(TARGET) --tag $(IMAGE) .
+	@$(BUILD) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --target $(TARGET) --tag $(IMAGE) .
 
 clean: ## Remove the environment and the caches (never runs, bundles or data)
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info client/*.egg-info

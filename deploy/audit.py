@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -94,8 +95,8 @@ def strangers_names() -> Iterator[str]:
     for folder in (ROOT, ROOT / "client"):
         project = _toml(folder)["project"]
         extras = project.get("optional-dependencies", {})
-        # `attendant[training]` within its own extras is what is being installed, not the index's.
-        for requirement in [*project["dependencies"], *itertools.chain(*extras.values())]:
+        # `attendant-seq2seq[training]` within its own extras is what is being installed, not the index's.
+        for requirement in [*dependencies_of(folder), *itertools.chain(*extras.values())]:
             name = name_of(requirement)
             if name in own and name != canonicalize_name(project["name"]):
                 yield f"{requirement}: our own name, which a stranger may claim on the index"
@@ -112,7 +113,7 @@ def loose_locks() -> Iterator[str]:
                 yield f"{path.name}: {name} has no hash"
             if path.stem in SHIPPED and versions.get(name) != version:
                 yield f"{path.name}: {name} {version}, constraints.txt has {versions.get(name)}: make locks"
-    needed = set(map(name_of, _toml(ROOT)["project"]["dependencies"]))
+    needed = set(map(name_of, dependencies_of(ROOT)))
     for lock, runtime in (("server-cpu", "onnxruntime"), ("server-gpu", "onnxruntime-gpu")):
         for name in sorted((needed | {runtime}) - locked(LOCKS / f"{lock}.txt").keys()):
             yield f"{lock}.txt: {name} is missing: make locks"
@@ -199,11 +200,19 @@ def pinned() -> dict[str, str]:
     return {name: version for name, (version, _) in locked(ROOT / "constraints.txt").items()}
 
 
+def dependencies_of(folder: Path) -> list[str]:
+    """Returns what a distribution always needs; the server's list is in a table of its own, for setup.py."""
+    content = _toml(folder)
+    table = content["project"] if "dependencies" in content["project"] else content["tool"]["attendant"]
+    dependencies: list[str] = table["dependencies"]
+    return dependencies
+
+
 def name_of(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _toml(folder: Path) -> dict[str, dict[str, object]]:  # type: ignore[type-arg]
+def _toml(folder: Path) -> dict[str, Any]:
     with (folder / "pyproject.toml").open("rb") as file:
         return tomllib.load(file)
 

@@ -8,6 +8,7 @@ import argparse
 import gzip
 import io
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+LOCKS = ("server-cpu.txt", "server-gpu.txt")
+"""Released beside the wheels, for installations by hash and without a model hub's client (README.md)."""
 
 
 def main() -> int:
@@ -28,13 +31,19 @@ def main() -> int:
     os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
         checkout = copy_of_checkout(Path(folder) / "checkout")
-        for project in (checkout, checkout / "client"):
+        commit = runpy.run_path(str(ROOT / "runtime" / "commit.py"))["commit"]()
+        (checkout / "runtime" / "commit.txt").write_text(f"{commit}\n", encoding="utf-8")
+        for project in (checkout / "client", checkout):
             archive = output / hook("build_sdist", project, output)
             make_reproducible(archive, epoch)
             with tarfile.open(archive) as opened:
                 opened.extractall(folder, filter="data")
             wheel = hook("build_wheel", Path(folder) / archive.name.removesuffix(".tar.gz"), output)
             print(f"dist: {archive.name}, {wheel}")
+            # What is released names the client by its version, not by its folder (setup.py).
+            (checkout / "client" / "pyproject.toml").unlink(missing_ok=True)
+        for lock in LOCKS:
+            shutil.copy(checkout / "deploy" / "locks" / lock, output)
     return 0
 
 

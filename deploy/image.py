@@ -73,7 +73,7 @@ def install(locks: Sequence[str], environment: Path) -> None:
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels"]
     for lock in locks:
         subprocess.run([*build, "--require-hashes", "--requirement", f"locks/{lock}.txt"], check=True)
-    subprocess.run([*build, "--no-index", "."], check=True)
+    subprocess.run([*build, "--no-index", "./client-distribution", "."], check=True)
     installed = [*pip, "--python", environment, "install", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run([*installed, *sorted(Path("wheels").glob("*.whl"))], check=True)
     shutil.rmtree("wheels")

@@ -26,10 +26,10 @@ HEADER = "# Written by `make locks`; installed by pip with --require-hashes --no
 def main() -> int:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
-    server, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
+    server, extras = project["tool"]["attendant"]["dependencies"], project["project"]["optional-dependencies"]
     with_alone = blocks([one for one in server if one.startswith(ALONE)])[ALONE]
     base = [one for one in server if not one.startswith(ALONE)]
-    training = [one for one in [*extras["training"], *extras["export"]] if not one.startswith("attendant[")]
+    training = [one for one in [*extras["training"], *extras["export"]] if not one.startswith("attendant-seq2seq[")]
     locks = {
         "server-cpu": blocks([*base, *extras["cpu"]]) | {ALONE: with_alone},
         "server-gpu": blocks([*base, *extras["gpu"]]) | {ALONE: with_alone},

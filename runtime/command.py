@@ -9,22 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
 from attendant.runtime.limited import anything_given_up
+from attendant_client.version import VERSION
 
 INTERRUPTED = 130
-
-
-def installed_version() -> str:
-    """Of this distribution."""
-    try:
-        return version("attendant")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +28,7 @@ class Command:
 
     def __post_init__(self) -> None:
         with_user_errors(self.parser)
-        self.parser.add_argument("--version", action="version", version=f"attendant {installed_version()}")
+        self.parser.add_argument("--version", action="version", version=f"attendant {VERSION}")
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
         """Raises SystemExit after --help and --version; UserError, as `run` may: a bad option."""

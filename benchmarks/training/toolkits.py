@@ -6,9 +6,9 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
+from attendant_client.version import VERSION
 from benchmarks.harness.environment import ENVIRONMENTS
 from benchmarks.job import NUM_SPECIAL_SYMBOLS, word_of
 from benchmarks.workload import Workload
@@ -40,7 +40,7 @@ class Toolkit:
 
     @property
     def version(self) -> str:
-        return ENVIRONMENTS[self.environment].version if self.environment else version("attendant")
+        return ENVIRONMENTS[self.environment].version if self.environment else VERSION
 
     def python(self, cache: Path) -> str:
         """Its interpreter, from the environments in this folder. Raises Unavailable."""

@@ -14,9 +14,9 @@ from opentelemetry.semconv.attributes.client_attributes import CLIENT_ADDRESS
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from attendant.runtime.command import installed_version
 from attendant.server.access.clients import address_of
 from attendant.server.engine.request import RequestStats
+from attendant_client.version import VERSION
 
 NANOSECONDS = 10**9
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -33,7 +33,7 @@ CALL: ContextVar[tuple[Context, dict[str, str]]] = ContextVar("call")
 
 def otlp_provider() -> TracerProvider:
     """Sends spans by OTLP over gRPC, in batches, from a thread; what can't be sent in time is dropped."""
-    ours = Resource({"service.name": "attendant", "service.version": installed_version()})
+    ours = Resource({"service.name": "attendant", "service.version": VERSION})
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

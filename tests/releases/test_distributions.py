@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,14 +19,15 @@ from tests.paths import ROOT
 from tests.releases.conftest import built
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-WHEEL, CLIENT_WHEEL = f"attendant-{VERSION}-py3-none-any.whl", f"attendant_client-{VERSION}-py3-none-any.whl"
+NAMES = ("attendant_seq2seq", "attendant_seq2seq_client")
+WHEEL, CLIENT_WHEEL = (f"{name}-{VERSION}-py3-none-any.whl" for name in NAMES)
 
 
 def test_both_are_the_same_bytes_twice(distributions: Path, tmp_path: Path) -> None:
     again = built(tmp_path / "again", umask=0o077, TZ="Pacific/Auckland", PYTHONHASHSEED="7")
     first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (distributions, again))
-    archives = {f"attendant-{VERSION}.tar.gz", f"attendant_client-{VERSION}.tar.gz"}
-    assert first.keys() == {WHEEL, CLIENT_WHEEL} | archives
+    archives = {f"{name}-{VERSION}.tar.gz" for name in NAMES}
+    assert first.keys() == {WHEEL, CLIENT_WHEEL, "server-cpu.txt", "server-gpu.txt"} | archives
     assert [name for name in first if first[name] != second.get(name)] == []
 
 
@@ -35,11 +37,19 @@ def test_they_hold_every_module_and_no_test(distributions: Path) -> None:
     ours = {f"attendant/{name}" for name in tracked if name.startswith(rooms) and name.endswith(".py")}
     clients = {name.removeprefix("client/") for name in tracked if re.match(r"client/attendant_client/.*\.pyi?$", name)}
     wheel, client = (set(zipfile.ZipFile(distributions / name).namelist()) for name in (WHEEL, CLIENT_WHEEL))
-    with tarfile.open(distributions / f"attendant-{VERSION}.tar.gz") as opened:
+    with tarfile.open(distributions / f"{NAMES[0]}-{VERSION}.tar.gz") as opened:
         archive = {name.partition("/")[2] for name in opened.getnames()}
-    assert ours | clients <= wheel and ours | clients <= archive and clients <= client
+    assert ours <= wheel and ours <= archive and clients <= client
+    assert not wheel & client, "a file that both install is gone when either is uninstalled"
     assert not [name for name in wheel | client | archive if name.startswith(("tests/", "server/", "benchmarks/"))]
-    assert "attendant/server/web/page/index.html" in wheel and "attendant_client/py.typed" in wheel & client
+    assert "attendant/server/web/page/index.html" in wheel and "attendant_client/py.typed" in client
+
+
+def test_they_know_their_commit(distributions: Path) -> None:
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--dirty"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert zipfile.ZipFile(distributions / WHEEL).read("attendant/runtime/commit.txt").decode() == described
 
 
 @contextmanager
@@ -69,10 +79,22 @@ def installed(folder: Path, *requirements: str) -> Path:
     return folder / "venv/bin"
 
 
+def wheels(distributions: Path, extras: str) -> tuple[str, str]:
+    """Returns the requirements for everything with these extras: two files, so that no name of ours is looked up."""
+    return str(distributions / CLIENT_WHEEL), f"{distributions / WHEEL}[{extras}]"
+
+
 def says(folder: Path, program: Path, *arguments: str) -> str:
     run = subprocess.run([program, *arguments], cwd=folder, env=bare(), capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
+
+
+def refused(folder: Path, program: Path, *arguments: str) -> str:
+    """Returns the one line with which a command ends that can't run here."""
+    run = subprocess.run([program, *arguments], cwd=folder, env=bare(), capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1), run.stdout + run.stderr
+    return run.stderr
 
 
 def names_in(programs: Path) -> set[str]:
@@ -84,24 +106,61 @@ def names_in(programs: Path) -> set[str]:
 def test_the_server_and_the_client_answer_from_empty_environments(distributions: Path, tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     (tmp_path / "client").mkdir()
-    server = installed(tmp_path / "server", f"{distributions / WHEEL}[cpu]")
+    server = installed(tmp_path / "server", *wheels(distributions, "cpu"))
     client = installed(tmp_path / "client", str(distributions / CLIENT_WHEEL))
-    assert not names_in(server) & {"attendant-client", "attendant_client", "torch"}
-    assert not names_in(client) & {"attendant", "numpy", "onnxruntime", "torch"}
+    assert "torch" not in names_in(server)
+    assert not names_in(client) & {"attendant-seq2seq", "numpy", "onnxruntime", "torch"}
     with served(server, tmp_path) as target:
         for programs in (server, client):
             asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--target", target)
             assert asked == "F OW N IY M\n"
     program = f"import attendant; print(attendant.load({str(ROOT / 'models/g2p-en')!r}).generate('phoneme').best.text)"
     assert says(tmp_path, server / "python", "-c", program) == "F OW N IY M\n"
+    uninstall = [server / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "attendant-seq2seq"]
+    subprocess.run(uninstall, check=True)
+    assert says(tmp_path, server / "attendant", "generate", "--version") == f"attendant-client {VERSION}\n"
+    assert refused(tmp_path, server / "attendant", "serve", "models/g2p-en").startswith("attendant serve: ")
+    subprocess.run([server / "python", "-m", "pip", "install", "--quiet", distributions / WHEEL], check=True)
+    subprocess.run([*uninstall[:-1], "attendant-seq2seq-client"], check=True)
+    check = subprocess.run([server / "python", "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    expected = f"attendant-seq2seq {VERSION} requires attendant-seq2seq-client, which is not installed.\n"
+    assert (check.returncode, check.stdout) == (1, expected)
+
+
+def test_the_released_lock_leaves_the_model_hub_out(distributions: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    programs = tmp_path / "venv/bin"
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--require-hashes", "--requirement", distributions / "server-cpu.txt"], check=True)
+    subprocess.run([*pip, *wheels(distributions, "cpu")], check=True)
+    assert not names_in(programs) & {"huggingface-hub", "huggingface_hub", "httpx", "fsspec", "hf-xet"}
+    asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--bundle", str(ROOT / "models/g2p-en"))
+    assert asked == "F OW N IY M\n"
+
+
+def test_a_checkout_installs_without_asking_an_index_for_our_names(tmp_path: Path) -> None:
+    """What pip builds it of is a copy: building leaves folders beside the sources."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    packed = ["pyproject.toml", "setup.py", "README.md", "LICENSE", "client", "attendant"]
+    packed += ["runtime", "training", "export", "server", "library", "cluster", "recipes"]
+    for name in names:
+        if name.partition("/")[0] in packed:
+            (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / "checkout" / name, follow_symlinks=False)
+    programs = installed(tmp_path, f"{tmp_path / 'checkout'}[cpu]")
+    assert {"attendant-seq2seq", "attendant-seq2seq-client"} <= names_in(programs)
+    asked = says(tmp_path, programs / "attendant", "generate", "phoneme", "--bundle", str(ROOT / "models/g2p-en"))
+    assert asked == "F OW N IY M\n"
 
 
 def test_training_and_export_run_from_empty_environments(distributions: Path, tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "export").mkdir()
-    training = installed(tmp_path / "training", f"{distributions / WHEEL}[training,cpu]")
+    training = installed(
+        tmp_path / "training", str(distributions / CLIENT_WHEEL), f"{distributions / WHEEL}[training,cpu]"
+    )
     recipe = ["train", str(ROOT / "recipes/copy.toml"), "--output", "run", "--set", "training.max_steps=20"]
     says(tmp_path, training / "attendant", *recipe)
-    export = installed(tmp_path / "export", f"{distributions / WHEEL}[export,cpu]")
+    export = installed(tmp_path / "export", *wheels(distributions, "export,cpu"))
     says(tmp_path, export / "attendant", "export", "run", "--output", "bundle")
     assert "bundle" in says(tmp_path, export / "attendant", "inspect", "bundle")

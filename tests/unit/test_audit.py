@@ -32,7 +32,8 @@ def test_our_own_names_and_unknown_ones_are_told(
 ) -> None:
     (tmp_path / "client").mkdir()
     (tmp_path / "pyproject.toml").write_text(
-        '[project]\nname = "attendant"\ndependencies = ["attendant-client", "numpy>=2", "typo-squat"]\n'
+        '[project]\nname = "attendant"\n'
+        '[tool.attendant]\ndependencies = ["attendant-client", "numpy>=2", "typo-squat"]\n'
         '[project.optional-dependencies]\ndev = ["attendant[all]"]\n'
     )
     (tmp_path / "client" / "pyproject.toml").write_text('[project]\nname = "attendant-client"\ndependencies = []\n')

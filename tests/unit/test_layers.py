@@ -14,8 +14,8 @@ TOPS = ("runtime", "training", "export", "server", "library", "cluster")
 
 # package -> what of this project it may import. A longer prefix wins over a shorter one.
 ALLOWED = {
-    "attendant.runtime": {"attendant.runtime"},
-    "attendant.training": {"attendant.training", "attendant.runtime"},
+    "attendant.runtime": {"attendant.runtime", "attendant_client.version"},
+    "attendant.training": {"attendant.training", "attendant.runtime", "attendant_client.version"},
     "attendant.export": {
         "attendant.export",
         "attendant.training.model",
@@ -36,7 +36,13 @@ ALLOWED = {
         "attendant.server.polling",
         "attendant.runtime",
     },
-    "attendant.server": {"attendant.server", "attendant.runtime", "attendant_client.v1", "attendant_client.fields"},
+    "attendant.server": {
+        "attendant.server",
+        "attendant.runtime",
+        "attendant_client.v1",
+        "attendant_client.fields",
+        "attendant_client.version",
+    },
     "attendant.library": {"attendant.library", "attendant.server.engine", "attendant.runtime", "attendant_client"},
     "attendant.cluster": {
         "attendant.cluster",

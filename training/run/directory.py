@@ -23,7 +23,6 @@ report.html                  what `python -m training report` shows of all this,
 
 import json
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +33,12 @@ from typing import Any, Final, TypeVar
 import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
-from attendant.runtime.command import installed_version
+from attendant.runtime.commit import commit
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant_client.version import VERSION
 
 Content = TypeVar("Content", dict[str, Any], list[Any])
 
@@ -155,8 +155,8 @@ def read_json(path: Path, kind: type[Content], *keys: str) -> Content:
 def versions() -> dict[str, str]:
     """What this process runs on."""
     return {
-        "attendant": installed_version(),
-        "commit": _commit(),
+        "attendant": VERSION,
+        "commit": commit(),
         # Which library multiplies on a CPU depends on the hardware, and the last bits of all weights on the library.
         "float32_products": "onednn" if onednn_is_exact() else "torch",
         "platform": platform.platform(),
@@ -164,14 +164,3 @@ def versions() -> dict[str, str]:
         "tokenizers": version("tokenizers"),
         "torch": torch.__version__,
     }
-
-
-def _commit() -> str:
-    """The git commit of this source, with `-dirty` where it was changed since."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip() or "unknown"

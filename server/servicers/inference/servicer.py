@@ -5,7 +5,6 @@ from typing import Any
 
 import grpc
 
-from attendant.runtime.command import installed_version
 from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.models import Catalogue
@@ -16,6 +15,7 @@ from attendant.server.servicers.inference.tensors import INPUT, OUTPUTS
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
 from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant.server.servicers.request_context import Answering
+from attendant_client.version import VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
@@ -34,7 +34,6 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
         self._reconciler = reconciler
         self._is_serving = is_serving
         self._metrics = metrics
-        self._version = installed_version()
 
     async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
         return wire.ServerLiveResponse(live=True)
@@ -52,7 +51,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ServerMetadata", request, context):
-            return wire.ServerMetadataResponse(name="attendant", version=self._version, extensions=["model_repository"])
+            return wire.ServerMetadataResponse(name="attendant", version=VERSION, extensions=["model_repository"])
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ModelMetadata", request, context):

@@ -84,8 +84,8 @@ def test_it_installs_alone_and_asks_a_server(tmp_path: Path) -> None:
         [python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True
     )
     names = {line.split("==")[0] for line in listed.stdout.split()}
-    assert "attendant-client" in names
-    assert not names & {"attendant", "numpy", "torch", "onnxruntime", "grpcio-tools"}
+    assert "attendant-seq2seq-client" in names
+    assert not names & {"attendant-seq2seq", "numpy", "torch", "onnxruntime", "grpcio-tools"}
     environment = {"PATH": os.environ["PATH"]}
     with served() as server:
         asked = [command, "generate", "hello", "--target", server.target]
@@ -93,7 +93,7 @@ def test_it_installs_alone_and_asks_a_server(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "HELLO\n", "")
         program = f"""
 import asyncio, importlib.metadata, pathlib, attendant_client
-assert importlib.metadata.version("attendant-client") == attendant_client.VERSION
+assert importlib.metadata.version("attendant-seq2seq-client") == attendant_client.VERSION
 assert (pathlib.Path(attendant_client.__file__).parent / "py.typed").exists()
 assert (pathlib.Path(attendant_client.__file__).parent / "v1/seq2seq_pb2.pyi").exists()
 async def main():
