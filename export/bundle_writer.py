@@ -19,7 +19,7 @@ from attendant.export.verification.golden import NUM_TRIED, choose_golden
 from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
-from attendant.export.verification.quality import preferred_precision
+from attendant.export.verification.quality import preferred_precision, with_measured
 from attendant.export.verification.reference import reference_of
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
@@ -37,17 +37,20 @@ from attendant.runtime.bundle.manifest import (
     GraphPair,
     Manifest,
     Precision,
+    Provenance,
     Reference,
     SourceSide,
     TargetSide,
 )
 from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.commit import commit
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import sha256_of
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
+from attendant_client.version import VERSION
 
 REWRITERS: Final[dict[Precision, Callable[[TracedPair], TracedPair]]] = {"int8": quantize, "fp16": convert}
 
@@ -113,9 +116,7 @@ class _Draft:
         # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
         steppers.pop("fp16", None)
         measured = () if measure is None else measure(steppers)
-        again = {(one.metric, one.protocol) for one in measured}
-        kept = [one for one in self.exportable.evaluation if (one.metric, one.protocol) not in again]
-        evaluation = (*kept, *measured)
+        evaluation = with_measured(self.exportable.evaluation, measured)
         if "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
@@ -211,12 +212,19 @@ class _Draft:
             default_precision=self._defaults(evaluation),
             limits=exportable.limits,
             decoding=exportable.decoding,
-            provenance=exportable.provenance,
+            provenance=_with_exporter(exportable.provenance),
             evaluation=evaluation,
             certificates=tuple(self.certificates),
             reference=reference,
             files=dict(files or {}),
         )
+
+
+def _with_exporter(provenance: Provenance) -> Provenance:
+    """Returns where the weights came from, with the version and commit that make this bundle of them."""
+    return provenance.model_copy(
+        update={"versions": {**provenance.versions, "exported_by": f"attendant {VERSION}, commit {commit()}"}}
+    )
 
 
 def _random_sources(manifest: Manifest) -> list[list[int]]:

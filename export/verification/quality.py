@@ -4,6 +4,7 @@ A correct rewrite can still be too coarse for a model, and beams worse than gree
 references tell.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -147,6 +148,20 @@ def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> 
         config=_served_by(decoding, opened.config),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
     )
+
+
+def with_measured(former: Sequence[Evaluation], measured: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+    """Returns all measurements; a new one replaces those of its metric, data and search, so that each has one row.
+
+    The data may be in another folder now: the files' names and the number of examples identify them.
+    """
+    again = {_identity(evaluation) for evaluation in measured}
+    return (*(evaluation for evaluation in former if _identity(evaluation) not in again), *measured)
+
+
+def _identity(evaluation: Evaluation) -> tuple[str, int, str]:
+    data, separator, rest = evaluation.protocol.partition("; ")
+    return evaluation.metric, evaluation.num_examples, re.sub(r"[^\s,]*/", "", data) + separator + rest
 
 
 def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> EvaluationConfig:

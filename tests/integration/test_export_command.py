@@ -17,6 +17,7 @@ from attendant.export.__main__ import main
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, SEARCH_OPTIONS
 from attendant.runtime.command import run_command
+from attendant_client.version import VERSION
 from tests.paths import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -62,6 +63,7 @@ def test_the_bundle_says_where_it_came_from(run: Path, bundle: Path) -> None:
     assert manifest.limits.max_source_tokens == 16
     assert manifest.provenance.recipe["data"]["fetch"] == "reverse"
     assert manifest.provenance.checkpoint.startswith("sha256:")
+    assert manifest.provenance.versions["exported_by"].startswith(f"attendant {VERSION}, commit ")
     assert {one.metric for one in manifest.evaluation} == {"exact_match", "perplexity", "word_perplexity"}
     assert (manifest.certificates[0].grid.batch_sizes[-1], manifest.certificates[0].grid.source_lengths[-1]) == (64, 80)
     assert {example.beam_size for example in opened.golden} == {1, 4}

@@ -25,6 +25,7 @@ ALLOWED = {
         "attendant.training.data.config",
         "attendant.training.data.tokenization",
         "attendant.runtime",
+        "attendant_client.version",
     },
     "attendant.server.errors": {"attendant.runtime"},
     "attendant.server.deadlines": {"attendant.runtime"},

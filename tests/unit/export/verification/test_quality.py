@@ -3,7 +3,13 @@
 import pytest
 
 from attendant.export.status import say_nothing
-from attendant.export.verification.quality import QualityMeasurement, losses, preferred_precision, too_costly
+from attendant.export.verification.quality import (
+    QualityMeasurement,
+    losses,
+    preferred_precision,
+    too_costly,
+    with_measured,
+)
 from attendant.runtime.bundle.manifest import Evaluation, Precision
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
@@ -33,6 +39,21 @@ def entry(metric: str, precision: Precision, difference: float | None) -> Evalua
 def test_int8_is_preferred_where_it_costs_little(metric: str, difference: float, expected: str) -> None:
     measured = [entry(metric, "fp32", None), entry(metric, "int8", difference), entry("per", "int8", 0.0)]
     assert preferred_precision(measured) == expected
+
+
+def measured(protocol: str, value: float, num_examples: int = 9) -> Evaluation:
+    return Evaluation(metric="wer", value=value, protocol=protocol, num_examples=num_examples)
+
+
+def test_what_is_measured_again_has_one_row() -> None:
+    former = [
+        measured("data/words/test.tsv; % of words; beam 4", 26.22),
+        measured("data/words/test.tsv; % of words; greedy", 26.4),
+        measured("data/words/short.tsv; % of words; beam 4", 20.0),
+        measured("other/test.tsv; % of words; beam 4", 30.0, num_examples=8),
+    ]
+    again = measured("/home/me/words/test.tsv; % of words; beam 4", 26.16)
+    assert with_measured(former, [again]) == (*former[1:], again)
 
 
 def test_what_was_not_measured_is_not_preferred() -> None:

@@ -1,0 +1,69 @@
+"""What a shipped bundle says of its training is what the recipe says that its page names."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tokenizers import normalizers
+
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
+from attendant.training.data.normalization import WORD_START, normalization_steps
+from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.run.directory import FORMER_KEYS
+from tests.paths import ROOT
+
+PAGES = dict(
+    re.findall(r"^\| `([\w-]+)` .*\(\.\./(recipes/[\w-]+\.md)\)", (ROOT / "models/README.md").read_text(), re.M)
+)
+COMMAND = re.compile(r"attendant train (recipes/\S+\.toml)|python -m training (recipes/\S+\.toml)")
+
+NOT_OF_THE_MODEL = {
+    "training.num_threads": "the order in which a host sums, and with it the last bits",
+    "evaluation.metrics": "what is measured after the training",
+}
+"""Fields in which a training may differ from its recipe, and what they decide instead of the model."""
+
+
+def recipe_of(page: Path) -> Path:
+    """The recipe of the page's first command."""
+    match = COMMAND.search(page.read_text())
+    assert match is not None, f"{page}: no command that trains"
+    return ROOT / (match[1] or match[2])
+
+
+def trained_by(bundle: Path) -> Recipe:
+    """The manifest's recipe, read as a run's is: what an earlier version called otherwise is renamed or dropped."""
+    content = json.loads((bundle / "manifest.json").read_text())["provenance"]["recipe"]
+    for table, key in FORMER_KEYS:
+        content[table].pop(key, None)
+    return Recipe.model_validate(content)
+
+
+def normalizes_alike(field: str, recipe: Recipe, bundle: Path) -> bool:
+    """Whether a recipe that normalizes more than the training did makes the same of its texts: every symbol that the
+    tokenizer has learned from them stays as it is. Texts of other symbols are the server's affair, not the training's.
+    """
+    side = field.partition(".")[0]
+    config = {"source": recipe.source, "target": recipe.target}[side]
+    tokenizer = json.loads((bundle / f"{side}_tokenizer.json").read_text())
+    symbols = [symbol.strip(WORD_START) for symbol in tokenizer["model"]["vocab"] if symbol not in SPECIAL_TOKENS]
+    steps = normalization_steps(config.normalize, keep_spaces=False, marks_words=False)
+    return all(normalizers.Sequence(steps).normalize_str(symbol) == symbol for symbol in symbols)
+
+
+def test_every_shipped_bundle_has_a_page() -> None:
+    assert PAGES.keys() == {path.parent.name for path in ROOT.glob("models/*/manifest.json")}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_shipped_bundle_was_trained_by_its_recipe(name: str) -> None:
+    recipe, trained = load_recipe(recipe_of(ROOT / PAGES[name])), trained_by(ROOT / "models" / name)
+    differences = {
+        field: (wanted, value)
+        for field, wanted, value in recipe.differences(trained, Recipe.model_fields)
+        # "auto" is the precision that the training host has.
+        if field not in NOT_OF_THE_MODEL and (field, wanted) != ("training.precision", "auto")
+        if not (field.endswith(".normalize") and normalizes_alike(field, recipe, ROOT / "models" / name))
+    }
+    assert not differences, f"{name}: field -> its recipe's value, its training's value"
