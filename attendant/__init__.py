@@ -22,11 +22,14 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"attendant.{name}")
     # What Python and its tools look for is not worth an import.
-    if not name.startswith("_") and name in (library := import_module("attendant.library")).__all__:
-        return getattr(library, name)
+    if name == "__all__" or not name.startswith("_"):
+        library = import_module("attendant.library")
+        if name in ("__all__", *library.__all__):
+            return getattr(library, name)
     raise AttributeError(f"module 'attendant' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """What a prompt completes."""
-    return [*globals(), *_PACKAGES, *import_module("attendant.library").__all__]
+    hidden = {"TYPE_CHECKING", "Any", "import_module", "_PACKAGES"}
+    return sorted({*globals(), *_PACKAGES, *import_module("attendant.library").__all__} - hidden)

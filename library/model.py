@@ -1,10 +1,11 @@
 """A bundle that is opened in this process, and what it can be asked."""
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Unpack, overload
+from typing import Any, Final, Literal, Self, Unpack, get_args, overload
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.requests import Options, read_generate, read_score
@@ -13,6 +14,7 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle_stepper import BundleStepper, default_precision
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.decoding.growing_text import GrowingText
+from attendant.runtime.errors import UserError
 from attendant.runtime.golden_check import open_checked
 from attendant.runtime.limited import limited
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
@@ -21,11 +23,13 @@ from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
-from attendant_client import Delta, FinishReason, InvalidArgument, Source
-from attendant_client.messages import timings_of
+from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
+from attendant_client.messages import checked_source, plain_number, timings_of
 from attendant_client.streaming import Streamed
 
 MAX_ROWS: Final = 256
+MAX_BUDGET_ROWS: Final = 65536
+MAX_THREADS: Final = 1024
 MAX_SOURCE_POSITIONS: Final = 32768
 """Of the server's engines, by default."""
 
@@ -41,28 +45,71 @@ def load(
     """Opens a bundle and checks it on this host, as a server does: its digests, and that it decodes its examples.
 
     Args:
-        precision: which of its graphs; None: the one that it names for the provider.
+        path: the bundle's folder.
+        precision: which of its graphs: fp32, int8 or fp16; None: the one that it names for the provider.
+        provider: cpu or cuda.
         threads: of a CPU; None: as many as this process may use.
         max_rows: live hypotheses that are stepped together at most: beams are no wider.
 
     Raises:
-        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows.
+        UserError: the bundle is refused, or has no such precision; there is no such provider here; too few rows; an
+            option that can't be.
     """
-    return limited(
-        lambda: _load(Path(path), precision, provider, threads or available_cpus(), max_rows),
-        f"the bundle {path} is refused",
-    )
+    threads, max_rows = plain_number(threads), plain_number(max_rows)
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"path={path!r}: must be the folder of a bundle")
+    if precision is not None:
+        _check_choice("precision", precision, Precision, ", or None for the bundle's own choice")
+    _check_choice("provider", provider, Provider)
+    if threads is not None:
+        _check_count("threads", threads, MAX_THREADS, ", or None for as many as this process may use")
+    _check_count("max_rows", max_rows, MAX_BUDGET_ROWS)
+    options = {"precision": precision, "provider": provider, "threads": threads, "max_rows": max_rows}
+
+    def opened() -> "Model":
+        bundle = open_bundle(path)
+        refuse_few_rows(bundle.manifest, max_rows)
+        chosen = precision or default_precision(bundle.manifest, provider)
+        stepper = open_checked(bundle, chosen, provider, threads or available_cpus())
+        return Model(bundle, stepper, max_rows=max_rows, loaded_with=options)
+
+    return limited(opened, f"the bundle {path} is refused")
 
 
-def _load(path: Path, precision: Precision | None, provider: Provider, threads: int, max_rows: int) -> "Model":
-    bundle = open_bundle(path)
-    refuse_few_rows(bundle.manifest, max_rows)
-    precision = precision or default_precision(bundle.manifest, provider)
-    return Model(bundle, open_checked(bundle, precision, provider, threads), max_rows=max_rows)
+def _check_choice(name: str, value: object, choices: Any, otherwise: str = "") -> None:
+    *others, last = get_args(choices)
+    if value not in get_args(choices):
+        raise UserError(f"{name}={value!r}: must be {', '.join(others)} or {last}{otherwise}")
+
+
+def _check_count(name: str, value: object, most: int, otherwise: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise UserError(f"{name}={value!r}: must be a whole number from 1 to {most}{otherwise}")
+
+
+def _loaded_again(path: Path, version: str, options: Mapping[str, Any]) -> "Model":
+    """Returns a model that was pickled.
+
+    Raises:
+        UserError: as `load`; or the folder has another bundle now, which would give other answers.
+    """
+    model = load(path, **options)
+    if model.version != version:
+        raise UserError(
+            f"{path}: has version {model.version} of {model.name}, and the model was pickled with version {version}: "
+            "load and pickle it again"
+        )
+    return model
 
 
 class Model:
     """A model that answers in this process; several threads may ask it at once.
+
+        with attendant.load("models/g2p-en") as model:
+            print(model.generate("face").best.text)
+
+    It is pickled as the path of its bundle and the options that it was loaded with, and loaded again where it is
+    unpickled.
 
     What it can't do raises `attendant.InvalidArgument`, whose `violations` name every option that is wrong. An option
     of a wrong name or type is a TypeError or ValueError.
@@ -72,19 +119,54 @@ class Model:
         limits: of a request.
     """
 
-    def __init__(self, bundle: Bundle, stepper: BundleStepper, *, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        stepper: BundleStepper,
+        *,
+        max_rows: int = MAX_ROWS,
+        loaded_with: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Made by `load`.
+
+        Args:
+            loaded_with: the options of `load`; None: those of the stepper, which are its precision and provider.
+        """
         self.bundle = bundle
         self.limits = limits_in_force(bundle.manifest, max_rows)
-        self._stepper = stepper
+        self._stepper: BundleStepper | None = stepper
+        self._runs_as = f"{stepper.precision} on {stepper.provider}"
+        own = {"precision": stepper.precision, "provider": stepper.provider, "max_rows": max_rows}
+        self._pickled = bundle.path.absolute(), self.version, dict(own if loaded_with is None else loaded_with)
         self._facts = BundleModel(bundle=bundle, precision=stepper.precision, limits=self.limits)
         self._budget = Budget(max_rows=max_rows, max_source_positions=MAX_SOURCE_POSITIONS)
 
     def __repr__(self) -> str:
-        return f"<attendant model {self.name} {self.version}, {self._stepper.precision} on {self._stepper.provider}>"
+        return f"<attendant model {self.name} {self.version}, {self._runs_as if self._stepper else 'closed'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the graphs and their memory. Calls that have begun are answered; later ones raise RuntimeError."""
+        self._stepper = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._open_stepper()
+        return _loaded_again, self._pickled
+
+    def _open_stepper(self) -> BundleStepper:
+        """Returns the stepper. Raises RuntimeError if the model is closed."""
+        if self._stepper is None:
+            raise RuntimeError(f"the model {self.name} is closed; load it again with attendant.load")
+        return self._stepper
 
     @property
     def name(self) -> str:
-        return self._facts.name
+        return self.bundle.manifest.name
 
     @property
     def version(self) -> str:
@@ -114,22 +196,31 @@ class Model:
         Args:
             source: a text, or its tokens as a tuple; or a list, each of whose items is a text or the tokens of one
                 source.
-            return_errors: of a list: what is wrong with a source stands in its place; otherwise it is raised.
+            return_errors: of a list: what is wrong with a source, or an item that is none, stands in its place as an
+                InvalidArgument; otherwise it is raised.
             options: the API's, which docs/api.md lists; one that is left out takes the bundle's default.
         """
+        self._open_stepper()
         if _is_one(source):
             request = read_generate(source, options, self._facts)
             return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
         for place, one in enumerate(source):
+            checked = checked_source(one)
+            if isinstance(checked, InvalidArgument):
+                if not return_errors:
+                    kind = ValueError if isinstance(one, str) else TypeError
+                    raise kind(f"source {place}: {checked.message}")
+                read.append(checked)
+                continue
             try:
-                read.append(read_generate(one, options, self._facts))
+                read.append(read_generate(checked, options, self._facts))
             except InvalidArgument as error:
                 if not return_errors:
                     raise _of_source(place, error) from None
                 read.append(error)
         results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
-        return [one if isinstance(one, InvalidArgument) else self.generation(one, next(results)) for one in read]
+        return Answers(one if isinstance(one, InvalidArgument) else self.generation(one, next(results)) for one in read)
 
     def stream(self, source: Source, **options: Unpack[Options]) -> "GenerationStream":
         """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.
@@ -143,6 +234,7 @@ class Model:
             source: a text, or its tokens.
             options: as for `generate`.
         """
+        self._open_stepper()
         return GenerationStream(self, read_generate(source, options, self._facts))
 
     @overload
@@ -174,6 +266,7 @@ class Model:
         Raises:
             TypeError, ValueError: a list for one target; lists of two lengths.
         """
+        self._open_stepper()
         read = partial(read_score, model=self._facts, include_eos=include_eos, attention=attention)
         if _is_one(source):
             return self._scores([read(source, target)])[0]
@@ -207,7 +300,7 @@ class Model:
         return Hypothesis(**fields)
 
     def _scores(self, requests: Sequence[ReadRequest]) -> list[Score]:
-        scores = []
+        scores = Answers[Score]()
         for request, result in zip(requests, self._decode(requests), strict=True):
             fields = score_fields(result.hypotheses[0], request, self._facts)
             fields |= {side: tuple(fields[side]) for side in ("source_tokens", "target_tokens")}
@@ -224,7 +317,7 @@ class Model:
 
         The key of a request is its place in `requests`.
         """
-        engine = Engine(self._stepper, self._budget, self.bundle.manifest.special_ids)
+        engine = Engine(self._open_stepper(), self._budget, self.bundle.manifest.special_ids)
         # Neighbours of like lengths need little padding; the stragglers at the end are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
             request = requests[key]

@@ -8,7 +8,7 @@ Anything else that escapes a command is a bug of ours and keeps its traceback.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from attendant.runtime.escaping import escaped
 
@@ -31,8 +31,17 @@ class Refusal(Exception):
         self.summary = summary
         self.differences = tuple(differences)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the refusal with its attributes, so that pools of processes can raise it."""
+        return _restored, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         return "\n  - ".join(map(escaped, [self.summary, *self.differences]))
+
+
+def _restored(kind: type[Refusal], arguments: tuple[Any, ...]) -> Refusal:
+    """Returns a refusal whose attributes are set afterwards."""
+    return kind.__new__(kind, *arguments)
 
 
 class UserError(Refusal):

@@ -26,4 +26,6 @@ else:
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")
 
     def __dir__():
-        return [*globals(), *__getattr__("__all__")]
+        """What a prompt completes."""
+        hidden = {"TYPE_CHECKING", "import_module"}
+        return sorted({*globals(), *__getattr__("__all__")} - hidden)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypeVar
 
-from attendant_client.notebook import attention_table, table
+from attendant_client.notebook import attention_table, paragraphs, table
 from attendant_client.options import GenerateOptions
 
 # What stands for a target's end where its tokens are shown.
@@ -101,8 +102,37 @@ class Generation:
     def _repr_html_(self) -> str:
         """In notebooks: the hypotheses, and where the best one looked, if that was asked for."""
         rows = [(str(rank), f"{one.score:.4f}", one.text) for rank, one in enumerate(self.hypotheses, 1)]
-        shown = table(("", "score", "text"), rows)
+        shown = table(("", "score", "text"), rows) + paragraphs(self.warnings)
         return shown + _attention_html(self.best.attention, self.source_tokens, self.best.tokens)
+
+
+_Item = TypeVar("_Item")
+
+
+class Answers(list[_Item]):
+    """A list of answers, and of errors in the places of others; notebooks show it as a table."""
+
+    MAX_ROWS = 100
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return Answers(found) if isinstance(place, slice) else found
+
+    def _repr_html_(self) -> str:
+        heads = ("", "source", "score", "answer", "warnings")
+        rows = [(str(place), *_row(answer)) for place, answer in enumerate(self[: self.MAX_ROWS])]
+        more = len(self) - len(rows)
+        return table(heads, rows) + paragraphs([f"and {more} more"] if more else [])
+
+
+def _row(answer: object) -> tuple[str, str, str, str]:
+    """Returns the columns of one answer, or of an error, in a table of answers."""
+    if isinstance(answer, Generation):
+        source, best = " ".join(answer.source_tokens), answer.best
+        return source, f"{best.score:.4f}", best.text, "; ".join(answer.warnings)
+    if isinstance(answer, Score):
+        return " ".join(answer.source_tokens), f"{answer.log_prob:.4f}", " ".join(answer.target_tokens), ""
+    return "", "", "", f"{type(answer).__name__}: {answer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,17 @@ from typing import Any, Literal, Self, Unpack, cast, overload
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from attendant_client.answers import Generation, HealthStatus, ModelInfo, Score, Source
+from attendant_client.answers import Answers, Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, result_of
 from attendant_client.channel import DEFAULT_PORT, open_channel
-from attendant_client.errors import AttendantError, NotFound, error_of
+from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
 from attendant_client.messages import (
+    checked_source,
     generate_request,
     generation_of,
     many_request,
     model_info_of,
+    plain_number,
     score_of,
     score_request,
 )
@@ -135,16 +137,20 @@ class AttendantClient:
             source: a text, or its tokens as a tuple, which must all be in the vocabulary. A list holds sources, at most
                 256, and is answered by a list; `generate_many` takes any number.
             request_id: echoed, and written to the server's log.
-            return_errors: of a list: put a request's error in its place; otherwise the first one is raised.
+            return_errors: of a list: put a request's error in its place, that of an item that is no source too;
+                otherwise the first one is raised.
             options: see `GenerateOptions`.
         """
         if not isinstance(source, list):
             request = generate_request(source, request_id, options)
             return generation_of(await self._call(self._seq2seq.Generate, request, options))
-        if not source:
-            return []
-        answers = await self._call(self._seq2seq.GenerateMany, many_request(source, request_id, options), options)
-        found = [result_of(one) for one in answers.results]
+        checked = [checked_source(one) for one in source] if return_errors else source
+        sources = [one for one in checked if not isinstance(one, InvalidArgument)]
+        if not sources:
+            return Answers(checked)
+        answers = await self._call(self._seq2seq.GenerateMany, many_request(sources, request_id, options), options)
+        results = iter(answers.results)
+        found = Answers(one if isinstance(one, InvalidArgument) else result_of(next(results)) for one in checked)
         if not return_errors:
             for one in found:
                 if isinstance(one, AttendantError):
@@ -204,7 +210,8 @@ class AttendantClient:
         Args:
             sources: drawn as fast as the answers come; may be endless.
             concurrency: requests in flight at most; the server takes as many of them as it has room for.
-            return_errors: yield a request's error in its place and go on; otherwise the first one is raised.
+            return_errors: yield a request's error in its place and go on, that of an item that is no source too;
+                otherwise the first one is raised.
             options: of every request, see `GenerateOptions`; `timeout`: seconds that may pass without an answer.
         """
         if isinstance(sources, str | bytes):
@@ -213,14 +220,18 @@ class AttendantClient:
         deadline: Deadline = {"timeout": options["timeout"]} if "timeout" in options else {}
 
         async def answer(source: Source) -> Generation | AttendantError:
+            checked = checked_source(source) if return_errors else source
+            if isinstance(checked, InvalidArgument):
+                return checked
             try:
-                return await bulk.generate(source, **given)
+                return await bulk.generate(checked, **given)
             except AttendantError as error:
                 if return_errors:
                     return error
                 raise
 
-        async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=concurrency)) as found:
+        num_calls = plain_number(concurrency)
+        async with self.bulk(**deadline) as bulk, aclosing(in_order(answer, sources, concurrency=num_calls)) as found:
             async for one in found:
                 yield one
 
@@ -324,6 +335,7 @@ class AttendantClient:
 
 
 def _checked(timeout: float | None) -> float | None:
+    timeout = plain_number(timeout)
     if not isinstance(timeout, float | int | None):
         raise TypeError(f"timeout={timeout!r}: must be a number of seconds, or None for no deadline")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):

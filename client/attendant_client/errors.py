@@ -55,6 +55,15 @@ class AttendantError(Exception):
         self.message = " ".join(message.split()) or self.default_message
         super().__init__(self.message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the error with its attributes, so that pools of processes can raise it."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[AttendantError], arguments: tuple[Any, ...]) -> AttendantError:
+    """Returns an error whose attributes are set afterwards."""
+    return kind.__new__(kind, *arguments)
+
 
 class InvalidArgument(AttendantError):
     """The request can't be served as it is; a retry would not help."""

@@ -19,7 +19,7 @@ from attendant_client.answers import (
     Source,
     Timings,
 )
-from attendant_client.errors import InvalidArgument
+from attendant_client.errors import InvalidArgument, Violation
 from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
 from attendant_client.v1 import seq2seq_pb2 as pb
 
@@ -27,6 +27,8 @@ _Filled = TypeVar("_Filled", bound=Message)
 _Plain = TypeVar("_Plain")
 
 MAX_REQUEST_BYTES = 256 * 1024
+
+MAX_SHOWN_CHARACTERS = 64
 
 _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
@@ -38,11 +40,30 @@ def generate_request(source: Source, request_id: str, options: Mapping[str, Any]
     """Raises TypeError or ValueError, naming the option, where a value can't stand in the message; InvalidArgument."""
     check_names(options, GenerateOptions)
     request = pb.GenerateRequest()
+    _fill_source(request, source)
     _fill(request, {"request_id": request_id, "model": options.get("model"), "version": options.get("version")})
-    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
     _fill(request.decoding, {name: _field(name, options.get(name)) for name in DecodingFields.__annotations__})
     _fill(request.output, {name: options.get(name) for name in OutputFields.__annotations__})
     return sized(request)
+
+
+def checked_source(source: Any) -> Source | InvalidArgument:
+    """Returns a source as it can be sent, or why it can't: no text, no tokens, not to be written in UTF-8, too long."""
+    request = pb.GenerateRequest()
+    try:
+        checked: Source = source if isinstance(source, str) else tuple(_tokens(source, "source").tokens)
+        _fill_source(request, checked)
+        sized(request)
+    except InvalidArgument as error:
+        return error
+    except (TypeError, ValueError) as error:
+        field = "text" if isinstance(source, str) else "tokens"
+        return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, str(error), (Violation(field, str(error)),))
+    return checked
+
+
+def _fill_source(request: pb.GenerateRequest, source: Any) -> None:
+    _fill(request, {"text": source} if isinstance(source, str) else {"tokens": _tokens(source, "source")})
 
 
 def many_request(sources: Sequence[Source], request_id: str, options: Mapping[str, Any]) -> pb.GenerateManyRequest:
@@ -122,6 +143,7 @@ def model_info_of(model: pb.Model) -> ModelInfo:
 
 def _field(name: str, value: Any) -> Any:
     """An option's value as the message has it."""
+    value = plain_number(value)
     if name == "sampling" and value is not None:
         if not isinstance(value, Sampling):
             raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
@@ -133,13 +155,14 @@ def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
     if isinstance(tokens, bytes | bytearray):
         raise TypeError(f"{name}: is bytes, must be a text or its tokens; decode it first")
     if not isinstance(tokens, Iterable):
-        raise TypeError(f"{name}={tokens!r}: must be a text or its tokens")
+        raise TypeError(f"{name}={_shown(tokens)}: must be a text or its tokens")
     return _fill(pb.Tokens(), {"tokens": tuple(tokens)})
 
 
 def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
     """Sets the fields that have a value; protobuf's complaints name none, so they are told again with the field's."""
-    for name, value in values.items():
+    for name, given in values.items():
+        value = plain_number(given)
         try:
             if isinstance(value, Message):
                 getattr(message, name).CopyFrom(value)
@@ -150,8 +173,19 @@ def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
         except (AttributeError, TypeError, ValueError) as error:
             # AttributeError: a plain value where a message belongs.
             kind = ValueError if isinstance(error, ValueError) else TypeError
-            raise kind(f"{name}={value!r}: {error}") from None
+            raise kind(f"{name}={_shown(value)}: {error}") from None
     return message
+
+
+def plain_number(value: Any) -> Any:
+    """Returns a scalar of numpy, or of a library like it, as a number of Python; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def _shown(value: object) -> str:
+    """Returns how an error shows a value: on one line, and its beginning if it is long."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 
 def _plain(kind: type[_Plain], message: Message, **converted: Any) -> _Plain:

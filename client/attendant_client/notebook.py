@@ -15,6 +15,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def paragraphs(texts: Sequence[str]) -> str:
+    """Returns a paragraph for each text."""
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
 def attention_table(weights: Sequence[Sequence[float]], columns: Sequence[str], rows: Sequence[str]) -> str:
     """Attention as a table: a row per target token, a column per source token, the darker the more attention."""
     head = "".join(f'<th style="{HEADING}">{escape(column)}</th>' for column in columns)

@@ -2,6 +2,7 @@
 
 from attendant_client import attention_map
 from attendant_client.answers import (
+    Answers,
     Delta,
     Evaluation,
     FinishReason,
@@ -36,6 +37,7 @@ from attendant_client.version import VERSION
 
 __all__ = [
     "VERSION",
+    "Answers",
     "AttendantClient",
     "AttendantError",
     "BlockingClient",

@@ -1,11 +1,16 @@
 """Every call of the client against a server that writes down what it was asked."""
 
+import pickle
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
+import attendant_client
 from attendant_client import (
     VERSION,
+    Answers,
     AttendantClient,
     DeadlineExceeded,
     Delta,
@@ -65,6 +70,51 @@ async def test_a_list_is_one_call(client: AttendantClient, server: Served) -> No
         await client.generate(["ab", "bad"])
     found = await client.generate(["ab", "bad"], return_errors=True)
     assert isinstance(found[0], Generation) and isinstance(found[1], InvalidArgument)
+
+
+async def test_every_item_that_is_no_source_has_its_error_in_its_place(client: AttendantClient, server: Served) -> None:
+    items: list[Any] = ["ab", None, "\ud800", 7, "bad", ["x", None], "c" * (300 << 10), iter(["y", "z"])]
+    kinds = ["Generation", *["InvalidArgument"] * 6, "Generation"]
+    found = await client.generate(items, return_errors=True)
+    assert [type(one).__name__ for one in found] == kinds
+    assert "source=None: must be a text or its tokens" in str(found[1]) and found[-1].best.text == "YZ"
+    items[-1] = ("y", "z")
+    many = [one async for one in client.generate_many(items, return_errors=True, concurrency=np.int64(2))]
+    assert [(type(one), str(one)) for one in many[1:-1]] == [(type(one), str(one)) for one in found[1:-1]]
+    assert many[-1].best.text == "YZ"
+    assert all(isinstance(one, InvalidArgument) for one in await client.generate([None], return_errors=True))  # type: ignore[list-item]
+    for options in ({"beams": 1}, {"beam_size": "4"}):
+        with pytest.raises(TypeError, match="beam"):
+            await client.generate(items, return_errors=True, **options)
+        with pytest.raises(TypeError, match="beam"):
+            _ = [one async for one in client.generate_many(items, return_errors=True, **options)]
+
+
+async def test_numbers_of_numpy_are_numbers(client: AttendantClient, server: Served) -> None:
+    sampling = Sampling(temperature=np.float32(0.5), seed=np.int64(3))
+    await client.generate(
+        "ab", beam_size=np.int64(4), length_penalty=np.float32(0.5), attention=np.bool_(True), sampling=sampling,
+        timeout=np.float32(20),
+    )  # fmt: skip
+    (request,) = server.seq2seq.requests
+    decoding = request.decoding
+    assert (decoding.beam_size, decoding.length_penalty, request.output.attention) == (4, 0.5, True)
+    assert (decoding.sampling.temperature, decoding.sampling.seed) == (0.5, 3)
+
+
+async def test_a_list_of_answers_has_a_table(client: AttendantClient) -> None:
+    found = await client.generate(["<i>", "bad"], return_errors=True)
+    assert isinstance(found, Answers) and isinstance(found, list)
+    page = found._repr_html_()
+    assert page.count("<tr>") == 3 and "&lt;I&gt;" in page and "<i>" not in page and "InvalidArgument" in page
+    assert pickle.loads(pickle.dumps(found[:1])) == found[:1]
+
+
+def test_a_prompt_completes_what_there_is_to_use() -> None:
+    shown = {name for name in dir(attendant_client) if not name.startswith("_")}
+    modules = {name for name in shown if isinstance(getattr(attendant_client, name), ModuleType)}
+    assert shown == {*attendant_client.__all__, *modules}
+    assert all(getattr(attendant_client, name).__name__.startswith("attendant_client.") for name in modules)
 
 
 async def test_a_stream_gives_pieces_and_then_the_answer(client: AttendantClient) -> None:

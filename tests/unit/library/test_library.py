@@ -1,6 +1,8 @@
 """`attendant.load`: answers as the server gives them, in this process."""
 
+import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +143,152 @@ def test_a_notebook_shows_hypotheses_and_attention(model: attendant.Model) -> No
     assert drawn.count("<table>") == 2 and drawn.count("rgba(31") == 4 * 5
     assert "&lt;/s&gt;" in drawn and "</s>" not in drawn
     assert model.score("face", "F EY S", attention=True)._repr_html_().count("<table>") == 2
+
+
+def test_every_item_that_is_no_source_has_its_error_in_its_place(model: attendant.Model) -> None:
+    items: list[Any] = ["face", None, "\ud800", 7, float("nan"), b"face", ["f", None], "", ["nope"], iter("face"), "a"]
+    found = model.generate(items, return_errors=True, beam_size=1)
+    kinds = [type(one).__name__ for one in found]
+    assert kinds == ["Generation", *["InvalidArgument"] * 8, "Generation", "Generation"]
+    assert found[9].best.text == found[0].best.text == "F EY S"
+    assert "source=None: must be a text or its tokens" in str(found[1])
+    assert found[1].violations[0].field == "tokens" and found[2].violations[0].field == "text"
+    assert all("\n" not in str(one) and len(str(one)) < 200 for one in found[1:9])
+    with pytest.raises(TypeError, match="source 1: source=None: must be a text or its tokens"):
+        model.generate(items)
+    with pytest.raises(ValueError, match="source 0: text="):
+        model.generate(items[2:])
+    with pytest.raises(TypeError, match="there is no option beams"):
+        model.generate(items, return_errors=True, beams=4)  # type: ignore[call-overload]
+
+
+def test_numbers_of_numpy_are_numbers_in_every_option(model: attendant.Model) -> None:
+    integers = {"beam_size": 4, "num_hypotheses": 2, "min_length": 1, "max_length": 9, "no_repeat_ngram_size": 3}
+    floats = {
+        "min_length_ratio": 0.5,
+        "max_length_ratio": 3.0,
+        "length_penalty": 0.5,
+        "length_penalty_offset": 5.0,
+        "coverage_penalty": 0.25,
+        "repetition_penalty": 1.5,
+        "patience": 2.0,
+    }
+    flags = {"suppress_unk": True, "attention": True, "token_log_probs": True, "replace_unknowns": False}
+    theirs = {name: np.int64(value) for name, value in integers.items()}
+    theirs |= {name: np.float32(value) for name, value in floats.items()}  # type: ignore[misc]
+    theirs |= {name: np.bool_(value) for name, value in flags.items()}  # type: ignore[misc]
+    plain = model.generate("knowledgeable", **integers, **floats, **flags)  # type: ignore[call-overload]
+    ours = model.generate(np.str_("knowledgeable"), **theirs)  # type: ignore[call-overload]
+    assert [one.score for one in ours.hypotheses] == [one.score for one in plain.hypotheses]
+    sampling = Sampling(temperature=np.float64(1.5), top_k=np.uint8(5), top_p=np.float32(0.5), seed=np.int64(7))
+    drawn = model.generate("face", sampling=sampling, num_hypotheses=np.array(3))
+    same = model.generate("face", sampling=Sampling(temperature=1.5, top_k=5, top_p=0.5, seed=7), num_hypotheses=3)
+    assert [one.text for one in drawn.hypotheses] == [one.text for one in same.hypotheses]
+    assert model.score("face", "F", include_eos=np.bool_(False), attention=np.bool_(True)).attention is not None
+    with pytest.raises(TypeError, match="beam_size="):
+        model.generate("face", beam_size=np.float64(1.5))  # type: ignore[call-overload]
+
+
+def test_a_model_is_pickled_as_its_path_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(BUNDLE, tmp_path / "bundle")
+    monkeypatch.chdir(tmp_path)
+    first = attendant.load("bundle", threads=np.int64(1), max_rows=np.int64(64), precision="fp32")
+    data = pickle.dumps(first)
+    assert len(data) < 1000
+    monkeypatch.chdir("/")
+    again = pickle.loads(data)
+    assert repr(again) == repr(first) and "fp32" in repr(again) and again.limits == first.limits
+    answer = again.generate(["face"])[0]
+    assert answer.best.score == first.generate("face").best.score
+    kept = pickle.loads(pickle.dumps([answer, again.score("face", "F", attention=True)]))
+    assert kept[0].best.text == "F EY S" and kept[1].attention.shape == (2, 5)
+    shutil.rmtree(tmp_path / "bundle")
+    shutil.copytree(ROOT / "models" / "normalize-numbers-en", tmp_path / "bundle")
+    with pytest.raises(
+        attendant.UserError, match=r"bundle: has version \w+ of .*, and the model was pickled with version"
+    ):
+        pickle.loads(data)
+
+
+def test_a_function_that_holds_a_model_is_pickled_with_it(model: attendant.Model) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    again = pickle.loads(cloudpickle.dumps(lambda word: model.generate(word).best.text))
+    assert again("face") == "F EY S"
+
+
+def test_errors_are_pickled_with_what_they_say(model: attendant.Model, tmp_path: Path) -> None:
+    refused = model.generate(["", None], return_errors=True)  # type: ignore[list-item]
+    again = pickle.loads(pickle.dumps(refused))
+    assert [(one.code, one.message, one.violations) for one in again] == [
+        (one.code, one.message, one.violations) for one in refused
+    ]
+    with pytest.raises(attendant.UserError) as caught:
+        attendant.load(tmp_path)
+    unpickled = pickle.loads(pickle.dumps(caught.value))
+    assert (type(unpickled), str(unpickled)) == (type(caught.value), str(caught.value))
+
+
+def test_a_closed_model_says_so() -> None:
+    with attendant.load(BUNDLE) as opened:
+        begun = opened.stream("face")
+        steps = iter(opened.stream("face"))
+        next(steps)
+    list(steps)
+    assert repr(opened).endswith("closed>") and opened.name == "g2p-en"
+    opened.close()
+    for ask in (
+        lambda: opened.generate("face"),
+        lambda: opened.generate([]),
+        lambda: opened.score("face", "F"),
+        lambda: opened.stream("face"),
+        lambda: list(begun),
+        lambda: pickle.dumps(opened),
+    ):
+        with pytest.raises(RuntimeError, match=r"the model g2p-en is closed; load it again with attendant\.load"):
+            ask()
+
+
+def test_a_notebook_shows_a_list_as_a_table(model: attendant.Model) -> None:
+    found = model.generate(["face", "<b>", None], return_errors=True)  # type: ignore[list-item]
+    assert isinstance(found, list) and [*found] == found
+    page = found._repr_html_()  # type: ignore[attr-defined]
+    assert page.count("<tr>") == 4 and "F EY S" in page
+    assert "InvalidArgument: source=None" in page and "<b>" not in page
+    assert found[:1]._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
+    many = model.generate(["a"] * 120)._repr_html_()  # type: ignore[attr-defined]
+    assert many.count("<tr>") == 101 and "and 20 more" in many
+    assert model.score(["face"], ["F"])._repr_html_().count("<tr>") == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"provider": "gpu"}, "provider='gpu': must be cpu or cuda"),
+        ({"provider": None}, "provider=None: must be cpu or cuda"),
+        ({"precision": "fp8"}, "precision='fp8': must be fp32, int8 or fp16, or None for the bundle's own choice"),
+        ({"precision": 8}, "precision=8: must be fp32, int8 or fp16"),
+        ({"threads": 0}, "threads=0: must be a whole number from 1 to 1024, or None for as many as this process"),
+        ({"threads": 2.5}, "threads=2.5: must be a whole number"),
+        ({"threads": True}, "threads=True: must be a whole number"),
+        ({"max_rows": 0}, "max_rows=0: must be a whole number from 1"),
+        ({"max_rows": "64"}, "max_rows='64': must be a whole number"),
+        ({"path": None}, "path=None: must be the folder of a bundle"),
+        ({"path": 3}, "path=3: must be the folder of a bundle"),
+    ],
+)
+def test_options_of_loading_that_cannot_be_have_their_choices_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(attendant.UserError) as caught:
+        attendant.load(**{"path": BUNDLE, **options})
+    assert str(caught.value).startswith(message)
+
+
+def test_a_prompt_completes_what_there_is_to_use() -> None:
+    shown = [name for name in dir(attendant) if not name.startswith("_")]
+    packages = {"export", "library", "runtime", "server", "training", "cluster"}
+    assert set(shown) - packages == set(attendant.library.__all__) and shown == sorted(shown)
+    namespace: dict[str, Any] = {}
+    exec("from attendant import *", namespace)
+    assert namespace.keys() - {"__builtins__"} == set(attendant.library.__all__)
 
 
 def test_what_can_not_be_loaded(tmp_path: Path) -> None:
