@@ -14,6 +14,7 @@ from attendant_client.answers import Generation, Source
 from attendant_client.errors import AttendantError, DeadlineExceeded, Overloaded, Unavailable, error_of, error_of_status
 from attendant_client.messages import generate_request, generation_of, sized
 from attendant_client.options import RequestOptions
+from attendant_client.target import Proxy
 from attendant_client.v1 import seq2seq_pb2 as pb
 
 STATUS_SECONDS = 0.5
@@ -36,8 +37,9 @@ class Bulk:
     that has brought none.
     """
 
-    def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None) -> None:
+    def __init__(self, open_stream: Callable[[bool], Any], timeout: float | None, proxy: Proxy | None = None) -> None:
         """`open_stream`: makes a call of GenerateBatches; of GenerateBatch, where it is given False."""
+        self._proxy = proxy
         self._open_stream = open_stream
         # Servers before version 0.2.0 take one request in a message.
         self._takes_several = True
@@ -133,7 +135,7 @@ class Bulk:
             if self._takes_several and raised is not None and raised.code() is grpc.StatusCode.UNIMPLEMENTED:
                 self._takes_several = False
                 continue
-            why = partial(_why_it_ended, raised, hidden)
+            why = partial(_why_it_ended, raised, hidden, self._proxy)
             if not (answered and isinstance(why(), Unavailable | Overloaded)):
                 self._fail_all(why)
 
@@ -204,9 +206,9 @@ def result_of(answer: pb.GenerateBatchResponse) -> Generation | AttendantError:
     return error_of_status(answer.error) if answer.WhichOneof("result") == "error" else generation_of(answer.response)
 
 
-def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool) -> AttendantError:
+def _why_it_ended(raised: grpc.aio.AioRpcError | None, hidden: bool, proxy: Proxy | None) -> AttendantError:
     if raised is None:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
     if hidden:
         return Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream broke")
-    return error_of(raised, "")
+    return error_of(raised, "", proxy)

@@ -1,17 +1,12 @@
 """How the client connects: credentials, retries, sizes."""
 
-import ipaddress
 import json
-import re
 from collections.abc import Sequence
-from urllib.parse import unquote
 
 import grpc
 
+from attendant_client.target import is_this_machine, with_port
 from attendant_client.version import VERSION
-
-DEFAULT_PORT = 50051
-MAX_PORT = 65535
 
 # Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -37,9 +32,6 @@ SERVICE_CONFIG = {
         }
     ],
 }
-
-_PORTS = re.compile(r":([0-9]+)(?=,|$)")
-_HOST_ALONE = re.compile(r"(dns:(//[^/]*/)?)?([^:/,\[\]]+|\[[^\]]+\])")
 
 
 def open_channel(
@@ -80,40 +72,12 @@ def open_channel(
         ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
     )
     target = with_port(target)
+    if is_this_machine(target):
+        # A proxy is on another machine, for which this one's loopback is its own.
+        options = (*options, ("grpc.enable_http_proxy", 0))
     if needs_tls or (not is_this_machine(target) if tls is None else tls):
         credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
         if server_name:
             options = (*options, ("grpc.ssl_target_name_override", server_name))
         return grpc.aio.secure_channel(target, credentials, options=options)
     return grpc.aio.insecure_channel(target, options=options)
-
-
-def with_port(target: str) -> str:
-    """The target; gRPC would take port 443 where it names a host alone, and the remainder of a port above 65535.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    if not isinstance(target, str):
-        raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
-    if not target:
-        raise ValueError("target: is empty; HOST:PORT says where the server is")
-    if large := [port for port in _PORTS.findall(target) if int(port) > MAX_PORT]:
-        raise ValueError(f"target={target!r}: port {large[0]} must be at most {MAX_PORT}")
-    return f"{target}:{DEFAULT_PORT}" if _HOST_ALONE.fullmatch(target) else target
-
-
-def is_this_machine(target: str) -> bool:
-    """Whether what is sent to a target certainly stays on this machine: its name says so, nothing is looked up."""
-    if target.startswith(("unix:", "unix-abstract:")):
-        return True
-    addresses = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", unquote(target)).split(",")
-    return all(map(_is_loopback, addresses))
-
-
-def _is_loopback(address: str) -> bool:
-    host = re.sub(r":\d*$", "", address) if address.count(":") == 1 or "]" in address else address
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

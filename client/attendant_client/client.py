@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant_client.answers import Answers, Generation, HealthStatus, ModelInfo, Score, Source
 from attendant_client.bulk import Bulk, result_of
-from attendant_client.channel import DEFAULT_PORT, open_channel
+from attendant_client.channel import open_channel
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
 from attendant_client.messages import (
     checked_source,
@@ -26,6 +26,7 @@ from attendant_client.messages import (
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
 from attendant_client.ordered import in_order
 from attendant_client.streaming import GenerationStream
+from attendant_client.target import DEFAULT_PORT, proxy_of, with_port
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
 
@@ -44,8 +45,9 @@ class AttendantClient:
     are retried within the deadline first.
 
     Args:
-        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock; port 50051 where there is none. Servers
-            behind one name, and those of ipv4:10.0.0.1:50051,10.0.0.2:50051, take turns.
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock; port 50051 where there is none; a port
+            alone is one of this machine. Servers behind one name, and those of ipv4:10.0.0.1:50051,10.0.0.2:50051, take
+            turns. This machine is reached directly, others through the proxy that the environment names.
         timeout: seconds that a call may take where it doesn't say itself; None: for ever.
         tls: encrypt, and check who the server is. None: unless the target is this machine ("localhost:50051",
             "127.0.0.1:50051", "unix:..."). False: anyone on the way can read texts and token.
@@ -76,6 +78,7 @@ class AttendantClient:
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("token: holds characters that can't stand in a header; printable ASCII can")
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._proxy = proxy_of(with_port(target))
         self._channel = open_channel(
             target,
             tls=tls,
@@ -172,7 +175,7 @@ class AttendantClient:
         request = generate_request(source, request_id, options)
         request_id, metadata = self._named(request)
         call = self._seq2seq.GenerateStream(request, timeout=self._timeout_of(options), metadata=metadata)
-        return GenerationStream(call, request_id)
+        return GenerationStream(call, request_id, self._proxy)
 
     @overload
     def generate_many(
@@ -252,7 +255,7 @@ class AttendantClient:
             method = self._seq2seq.GenerateBatches if several else self._seq2seq.GenerateBatch
             return method(metadata=self._metadata)
 
-        return Bulk(open_stream, self._timeout_of(deadline))
+        return Bulk(open_stream, self._timeout_of(deadline), self._proxy)
 
     async def score(
         self,
@@ -313,7 +316,7 @@ class AttendantClient:
         try:
             return await method(request, timeout=self._timeout_of(options), metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, request_id) from error
+            raise error_of(error, request_id, self._proxy) from error
 
     def _named(self, request: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         """The request's id and the call's metadata, which has the id where the request has none.

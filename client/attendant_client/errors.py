@@ -23,6 +23,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from attendant_client.target import Proxy
+
 _DETAILS = "grpc-status-details-bin"
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -129,14 +131,15 @@ _CLASSES: dict[grpc.StatusCode, type[AttendantError]] = {
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of(error: grpc.aio.AioRpcError, request_id: str) -> AttendantError:
+def error_of(error: grpc.aio.AioRpcError, request_id: str, proxy: Proxy | None = None) -> AttendantError:
     """The tree's own error for a failed call, with what google.rpc details say.
 
     Args:
         request_id: the one that it was asked under; the server's own word goes before it.
+        proxy: that the connection goes through. Errors of connecting name it.
     """
     status = _status(error.trailing_metadata())
-    return _with_id(_error(error.code(), error.details() or "", status), status, request_id)
+    return _with_id(_error(error.code(), error.details() or "", status, proxy), status, request_id)
 
 
 def error_of_status(status: status_pb2.Status) -> AttendantError:
@@ -164,11 +167,19 @@ _TLS_FAILURES = {
 }
 
 
-def _error(code: grpc.StatusCode, message: str, status: status_pb2.Status) -> AttendantError:
+def _error(
+    code: grpc.StatusCode, message: str, status: status_pb2.Status, proxy: Proxy | None = None
+) -> AttendantError:
+    through = "" if proxy is None else f"; {proxy}"
     if code is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_CONNECTED):
         for said, meaning in _TLS_FAILURES.items():
             if said in message:
-                return TlsFailed(code, meaning)
+                return TlsFailed(code, meaning + through)
+    if code is grpc.StatusCode.UNAVAILABLE and not status.details:
+        # No server has said so.
+        return Unavailable(code, (message or Unavailable.default_message) + through)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(code, (message or DeadlineExceeded.default_message) + through)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         bad = _detail(status, error_details_pb2.BadRequest())
         fields = bad.field_violations if bad else ()

@@ -8,6 +8,7 @@ import grpc
 from attendant_client.answers import Delta, Generation
 from attendant_client.errors import error_of
 from attendant_client.messages import generation_of
+from attendant_client.target import Proxy
 
 AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
 
@@ -32,9 +33,10 @@ class GenerationStream(Streamed[Generation]):
         AttendantError: while it is iterated over.
     """
 
-    def __init__(self, call: Any, request_id: str) -> None:
+    def __init__(self, call: Any, request_id: str, proxy: Proxy | None = None) -> None:
         self._call = call
         self._request_id = request_id
+        self._proxy = proxy
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         try:
@@ -44,7 +46,7 @@ class GenerationStream(Streamed[Generation]):
                 else:
                     yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
         except grpc.aio.AioRpcError as error:
-            raise error_of(error, self._request_id) from error
+            raise error_of(error, self._request_id, self._proxy) from error
         finally:
             self._call.cancel()
 

@@ -16,6 +16,7 @@ from attendant_client.errors import (
     Unavailable,
     Unimplemented,
 )
+from attendant_client.target import proxy_of
 
 # Of a bulk run: whatever the line, the next one would end likewise.
 _OF_EVERY_LINE = (NotFound, Unauthenticated, Unavailable, Unimplemented)
@@ -56,7 +57,9 @@ def _explanation(error: AttendantError, options: Namespace) -> str:
         remedy = _TLS_REMEDY if isinstance(error, TlsFailed) else _OTHER_TARGET
         return f"{options.target} is unavailable ({error.message}); {remedy}"
     if isinstance(error, DeadlineExceeded):
-        return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time"
+        proxy = proxy_of(options.target)
+        through = "" if proxy is None else f"; {proxy}"
+        return f"no answer from {options.target} within {options.timeout:g} s; --timeout gives it more time{through}"
     if isinstance(error, Unimplemented):
         return f"the server at {options.target} does not offer this: {error.message}"
     if isinstance(error, Unauthenticated):

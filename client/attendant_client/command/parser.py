@@ -3,18 +3,19 @@
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from attendant_client.channel import with_port
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
 from attendant_client.command import generate, questions
 from attendant_client.command.completion import SHELLS, script
 from attendant_client.command.further import FURTHER, parsers
 from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
+from attendant_client.target import with_port
 from attendant_client.version import VERSION
 
 EPILOG = """\
@@ -30,6 +31,9 @@ exit status:
   2  a wrong option, an invalid source, an unknown model
 """
 
+_NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
+"""A negative number, which argparse takes for a text."""
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options, with `run`: the coroutine function that does it. Wrong ones end the process."""
@@ -37,6 +41,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     name = arguments[0] if arguments else ""
     if not name.startswith("-") and (near := get_close_matches(name, [*OWN, *FURTHER], n=1)) and near != [name]:
         parser.error(f"there is no command {name!r}; did you mean {near[0]}?")
+    if name in OWN:
+        _refuse_unknown_dashes(_command_of(parser, name), arguments[1:])
     options = parser.parse_args(arguments)
     if "target" in options:
         _check_connection(parser, options)
@@ -56,6 +62,48 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if texts == ["-"] and sys.stdin is None:
         parser.error("`-` reads the sources from standard input, which is closed")
     return options
+
+
+def _command_of(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    command: argparse.ArgumentParser = commands.choices[name]
+    return command
+
+
+def _refuse_unknown_dashes(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuses the first argument that begins like an option and is none, with how to write it as a text or a value."""
+    actions = {flag: action for action in command._actions for flag in action.option_strings}
+    takes_text = any(action.type is _text and not action.option_strings for action in command._actions)
+    expecting = ""
+    for argument in arguments:
+        if argument == "--":
+            return
+        flag = argument.partition("=")[0]
+        of_long_ones = [name for name in actions if name.startswith(flag)] if flag.startswith("--") else []
+        matching = [flag] if flag in actions else of_long_ones
+        if _looks_like_option(argument) and not matching:
+            if expecting:
+                command.error(
+                    f"{argument} looks like an option; as the value of {expecting} it is {expecting}={argument}"
+                )
+            near = get_close_matches(flag, actions, n=1)
+            ways = [f"did you mean {near[0]}?"] if near else []
+            if takes_text:
+                example = _after_dashes(command, argument)
+                ways.append(f"a text that begins with a dash goes after all options and `--`: {example}")
+            command.error("; ".join([f"there is no option {argument}", *ways]))
+        takes_value = len(matching) == 1 and actions[matching[0]].nargs != 0 and "=" not in argument
+        expecting = matching[0] if takes_value else ""
+
+
+def _looks_like_option(argument: str) -> bool:
+    """Returns whether argparse takes an argument for an option: it begins with a dash and is no number or phrase."""
+    return argument.startswith("-") and argument != "-" and " " not in argument and not _NEGATIVE.fullmatch(argument)
+
+
+def _after_dashes(command: argparse.ArgumentParser, argument: str) -> str:
+    others = ["TARGET"] if "score" in command.prog else []
+    return shlex.join([*command.prog.split(), "--", argument, *others])
 
 
 def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -39,6 +39,14 @@ def test_texts_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("SLOW\nB\n", "")
 
 
+def test_texts_that_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--json", "--", "-5,000", "--beam-size"]) == 0
+    assert [json.loads(line)["source"] for line in capsys.readouterr().out.splitlines()] == ["-5,000", "--beam-size"]
+    assert main(["generate", "-5", "- a", "--", "-a"]) == 0
+    assert capsys.readouterr().out == "-5\n- A\n-A\n"
+    assert main(["score", "--", "-5", "-five"]) == 0
+
+
 EVERY_OPTION = """
 --beam-size 4 --num-hypotheses 2 --alternatives --min-length 0 --max-length 9 --min-length-ratio 0.5
 --max-length-ratio 1.5 --length-penalty 0.5 --length-penalty-offset 0 --coverage-penalty 0.25

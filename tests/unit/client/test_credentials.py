@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, TlsFailed, Unavailable
-from attendant_client.channel import is_this_machine, with_port
 from attendant_client.command import main
+from attendant_client.target import is_this_machine, with_port
 from tests.certificates import Authority, new_authority
 from tests.unit.client.fake_server import Served, served
 
@@ -63,7 +63,14 @@ def test_targets_that_may_be_elsewhere(target: str) -> None:
         ("dns:///models:7", "dns:///models:7"),
         ("unix:/run/a", "unix:/run/a"),
         ("ipv4:1.2.3.4:5,6.7.8.9:5", "ipv4:1.2.3.4:5,6.7.8.9:5"),
-        ("::1", "::1"),
+        ("ipv4:1.2.3.4,6.7.8.9:5", "ipv4:1.2.3.4:50051,6.7.8.9:5"),
+        ("ipv6:[::1]", "ipv6:[::1]:50051"),
+        ("ipv6:%5B::1%5D:1", "ipv6:[::1]:1"),
+        ("::1", "[::1]:50051"),
+        ("2001:db8::7", "[2001:db8::7]:50051"),
+        ("7", "localhost:7"),
+        (":7", "localhost:7"),
+        (" models:7\n", "models:7"),
     ],
 )
 def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> None:
@@ -76,6 +83,28 @@ def test_a_target_without_a_port_has_the_servers(target: str, meant: str) -> Non
         (None, TypeError, "target=None: must be a text, such as localhost:50051"),
         ("", ValueError, "target: is empty"),
         ("localhost:99999", ValueError, "target='localhost:99999': port 99999 must be at most 65535"),
+        ("localhost:", ValueError, "target='localhost:': has no port after its colon; without the colon it is 50051"),
+        (":", ValueError, "has no port after its colon"),
+        ("[::1]:", ValueError, "has no port after its colon"),
+        ("localhost:http", ValueError, "port 'http' is not a number"),
+        ("localhost:-1", ValueError, "port '-1' is not a number"),
+        ("0", ValueError, "port 0 must be at least 1"),
+        ("::1:50051", ValueError, r"has several colons; an IPv6 address with a port is written \[::1\]:50051"),
+        ("[models]:1", ValueError, "is no IPv6 address in brackets"),
+        ("[::1]50051", ValueError, "something other than a colon and a port after the bracket"),
+        (
+            "http://models:7/",
+            ValueError,
+            "target='http://models:7/': is a URL; write models:7 where that is the port of",
+        ),
+        ("http://models", ValueError, "is a URL; write models:50051 "),
+        ("https://u:p@models:7/v1", ValueError, "is a URL; write models:7, with --tls, or tls=True, where"),
+        ("grpc://[::1]:7", ValueError, r"is a URL; write \[::1\]:7 "),
+        ("http://", ValueError, "is a URL; write localhost"),
+        ("models:7/v1", ValueError, "has a path"),
+        ("two words:7", ValueError, "is no host and port"),
+        ("user@models:7", ValueError, "is no host and port"),
+        ("unix:", ValueError, "names nothing after unix:"),
         ("ipv4:1.2.3.4:70000,6.7.8.9:5", ValueError, "port 70000"),
     ],
 )

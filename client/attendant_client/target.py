@@ -1,0 +1,175 @@
+"""Where a server is: its host and port, or another of gRPC's names; and whether a proxy is in between."""
+
+import ipaddress
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+DEFAULT_PORT = 50051
+MAX_PORT = 65535
+
+GRPC_SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p")
+"""How gRPC's own names begin."""
+
+PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+DIRECT_VARIABLES = ("no_grpc_proxy", "no_proxy")
+"""Variables of the environment in the order in which gRPC reads them. The first that is set counts."""
+
+_HOST = re.compile(r"[^\s:/?#@,\[\]]+")
+_DNS = re.compile(r"(dns:(?://[^/]*/)?)(.+)", re.DOTALL)
+
+
+def with_port(target: str) -> str:
+    """Returns a target as gRPC takes it, with the server's own port if it has none.
+
+    gRPC would take port 443 for a host alone, and look up a URL or a lone port as a host.
+
+    Raises:
+        TypeError, ValueError: it is no target; the message says what to write.
+    """
+    if not isinstance(target, str):
+        raise TypeError(f"target={target!r}: must be a text, such as localhost:{DEFAULT_PORT}")
+    stripped = target.strip()
+    if not stripped:
+        raise ValueError("target: is empty; HOST:PORT says where the server is")
+    try:
+        return _with_port(stripped)
+    except ValueError as error:
+        raise ValueError(f"target={target!r}: {error}") from None
+
+
+def _with_port(target: str) -> str:
+    if "://" in target and not target.startswith(tuple(f"{scheme}:" for scheme in GRPC_SCHEMES)):
+        raise ValueError(_no_url(target))
+    scheme, _, rest = target.partition(":")
+    if scheme in ("ipv4", "ipv6"):
+        return f"{scheme}:{','.join(_address(address) for address in unquote(rest).split(','))}"
+    if dns := _DNS.fullmatch(target):
+        return dns[1] + _address(dns[2])
+    if scheme in GRPC_SCHEMES and target != scheme:
+        if not rest.strip("/"):
+            raise ValueError(f"names nothing after {scheme}:, as unix:///run/attendant.sock does")
+        return target
+    if "/" in target:
+        raise ValueError("has a path; HOST:PORT says where the server is")
+    return _address(target)
+
+
+def _no_url(target: str) -> str:
+    """Returns what to write in place of a URL."""
+    parts = urlsplit(target)
+    try:
+        host = _address(parts.netloc.rpartition("@")[2])
+    except ValueError:
+        return "is a URL; HOST:PORT says where the server is"
+    encrypted = ", with --tls, or tls=True," if parts.scheme == "https" else ""
+    return f"is a URL; write {host}{encrypted} where that is the port of gRPC, not that of HTTP and metrics"
+
+
+def _address(text: str) -> str:
+    """Returns a host and its port, or a port of this machine, as HOST:PORT. Raises ValueError if it is neither."""
+    if _is_ipv6(text):
+        return f"[{text}]:{DEFAULT_PORT}"
+    if text.startswith("["):
+        host, bracket, port = text.partition("]")
+        if not (bracket and _is_ipv6(host[1:])):
+            raise ValueError("is no IPv6 address in brackets, such as [::1]:50051")
+        if port and not port.startswith(":"):
+            raise ValueError("has something other than a colon and a port after the bracket")
+        return f"{host}]:{_port(port[1:]) if port else DEFAULT_PORT}"
+    if text.count(":") > 1:
+        raise ValueError("has several colons; an IPv6 address with a port is written [::1]:50051")
+    host, colon, port = text.partition(":")
+    if not colon and host.isdecimal():
+        return f"localhost:{_port(host)}"
+    if host and not _HOST.fullmatch(host):
+        raise ValueError("is no host and port; HOST:PORT says where the server is")
+    return f"{host or 'localhost'}:{_port(port) if colon else DEFAULT_PORT}"
+
+
+def _port(text: str) -> int:
+    if not text:
+        raise ValueError(f"has no port after its colon; without the colon it is {DEFAULT_PORT}")
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"port {text!r} is not a number")
+    if int(text) > MAX_PORT:
+        raise ValueError(f"port {text} must be at most {MAX_PORT}")
+    if int(text) == 0:
+        raise ValueError("port 0 must be at least 1")
+    return int(text)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_this_machine(target: str) -> bool:
+    """Returns whether data sent to a target certainly stays on this machine: its name says so, nothing is looked up."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    return all(map(_is_loopback, _addresses(target)))
+
+
+def _addresses(target: str) -> list[str]:
+    """Returns the hosts and ports of a target that is not a socket's."""
+    return re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", unquote(target)).split(",")
+
+
+def _host(address: str) -> str:
+    has_port = address.count(":") == 1 or "]" in address
+    return (re.sub(r":\d*$", "", address) if has_port else address).strip("[]")
+
+
+def _is_loopback(address: str) -> bool:
+    host = _host(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Proxy(NamedTuple):
+    """A proxy that connections go through.
+
+    Attributes:
+        url: without user and password.
+        variable: of the environment, which names it.
+    """
+
+    url: str
+    variable: str
+
+    def __str__(self) -> str:
+        return (
+            f"connections go through the proxy {self.url}, which the variable {self.variable} names; "
+            "no_proxy lists hosts to be reached directly"
+        )
+
+
+def proxy_of(target: str) -> Proxy | None:
+    """Returns the proxy that gRPC uses for a target; None if it connects directly."""
+    variable = next((name for name in PROXY_VARIABLES if os.environ.get(name)), None)
+    if variable is None or is_this_machine(target) or target.startswith("vsock:"):
+        return None
+    exempt = next((value for name in DIRECT_VARIABLES if (value := os.environ.get(name))), "")
+    hosts = [_host(address) for address in _addresses(target)]
+    if any(_is_exempt(host, entry.strip()) for host in hosts for entry in exempt.split(",")):
+        return None
+    scheme, _, rest = os.environ[variable].partition("://")
+    # gRPC connects directly where it can't use a proxy.
+    return Proxy(f"http://{rest.rpartition('@')[2]}", variable) if scheme.lower() == "http" else None
+
+
+def _is_exempt(host: str, entry: str) -> bool:
+    """Returns whether a host is one of an entry of no_proxy: it ends like it, or is in its network."""
+    if not entry:
+        return False
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return host.lower().endswith(entry.lower())
