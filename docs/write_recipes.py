@@ -18,8 +18,8 @@ smallest recipe that works names data, tokenizers and a limit of training:
 
 ```toml
 [data]
-train = "train.tsv"                                    # source, tab, target; or two files:
-validation = {source = "valid.en.gz", target = "valid.fr.gz"}
+train = "pairs.tsv"                          # source, tab, target; other formats: data.md
+split = {validation = 0.05, test = 0.05}     # or files: validation = "validation.tsv"
 
 [source]
 tokenizer = "bpe"
@@ -31,9 +31,11 @@ tokenizer = "bpe"
 max_epochs = 10
 ```
 
-Relative paths start at the working directory; data files that are not found there are looked up beside the recipe.
-`python -m training RECIPE.toml --set table.key=value` changes single fields. If a key is unknown or a value is bad,
-the error message names the nearest key or the choices. The run directory keeps the recipe with every field resolved.
+`train`, `validation` and `test` name a file, a list of files, `{pairs = FILE, columns = [...]}`, or
+`{source = FILE, target = FILE}`: see [data.md](data.md#your-own-files). Relative paths start at the working directory;
+data files that are not found there are looked up beside the recipe. `python -m training RECIPE.toml --set
+table.key=value` changes single fields. If a key is unknown or a value is bad, the error message names the nearest key
+or the choices. The run directory keeps the recipe with every field resolved.
 `python docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
 """
 

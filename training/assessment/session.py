@@ -11,7 +11,7 @@ from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import OpenedModel
 from attendant.training.assessment.results import OutputsFile, Result
 from attendant.training.data.config import CorpusFiles, Split
-from attendant.training.data.pairs import Example, group_references, read_pairs
+from attendant.training.data.pairs import Example, group_references, no_pairs, read_pairs
 from attendant.training.evaluation.bootstrap import compare
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
@@ -91,7 +91,7 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
     """
     examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
     if not examples:
-        raise UserError(f"{files} has no pairs")
+        raise no_pairs(files)
     without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
     return EvaluationData(f"{files}{without}", examples)
 

@@ -9,7 +9,8 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import told_of
 from attendant.training.assessment.models import OpenedModel, open_runs
 from attendant.training.commands.options import check_folder
-from attendant.training.data.pairs import Example, numbered_lines, read_sources
+from attendant.training.data.lines import numbered_lines
+from attendant.training.data.pairs import Example, read_sources
 from attendant.training.evaluation.decoding import decode_examples
 from attendant.training.evaluation.evaluating import search_options
 from attendant.training.terminal import progress_bar

@@ -13,7 +13,8 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--data",
         metavar="FILE.tsv|SOURCE,TARGET",
-        help="other data: source, tab, target; or two files whose lines correspond; may be gzip",
+        help="other data: a file of pairs, also FILE[COLUMN,COLUMN]; or two files whose lines correspond "
+        "(docs/data.md)",
     )
 
 

@@ -97,6 +97,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
 def describe(facts: Mapping[str, Any]) -> list[str]:
     """Lines that say what was found in the data, and what was dropped from the training split."""
     counts = {
+        "empty": facts["num_empty"]["train"],
         "too long": facts["num_too_long"]["train"],
         "of too unequal lengths": facts["num_unequal"]["train"],
         "duplicates or of shared sources": facts["num_left_out"],
@@ -106,6 +107,10 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         f"{facts['num_trained_pairs']:,} of {facts['num_pairs']['train']:,} pairs"
         + (left_out and f"; left out: {left_out}")
     ]
+    lines += facts["notes"]
+    for split, count in facts["num_empty"].items():
+        if count and split != "train":
+            lines.append(f"empty pairs left out of {split}: {count:,}")
     if facts["num_duplicates"]:
         lines.append(f"duplicates in the training split: {facts['num_duplicates']:,} (see data.drop_duplicates)")
     for split, count in facts["num_sources_shared_with_training"].items():

@@ -1,10 +1,12 @@
 """The `[data]` and `[batches]` tables of a recipe."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from attendant.runtime.errors import UserError
 from attendant.training.table import Count, Table
 
 Split = Literal["train", "validation", "test"]
@@ -19,44 +21,155 @@ FetcherName = Literal[
     "numbers",
     "reverse",
 ]
+WITH_COLUMNS: Final = re.compile(r"(.+)\[([^,\]]+),([^,\]]+)\]")
+"""FILE[COLUMN,COLUMN]."""
+
 SharedSources = Literal["keep", "drop_from_train", "drop_from_held_out"]
 
 
-class CorpusFiles(Table):
-    """Where the pairs of one split stand: one TSV file (source, tab, target), or two files whose lines correspond.
+Names = tuple[str, ...]
+Columns = tuple[str, str] | tuple[int, int]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
-    A recipe may write `train = "pairs.tsv"` for `train = {tsv = "pairs.tsv"}`. A name that ends in `.gz` is gzip.
-    Relative paths start at the working directory; what is not there may stand beside the recipe.
+
+class SplitShares(Table):
+    """`data.split`: shares of the distinct sources of `data.train` that are held out, chosen by a hash of the source.
+
+    Attributes:
+        validation: for validation; 0: `data.validation` names files.
+        test: for the test; 0: `data.test` names files, or there is no test split.
     """
 
-    tsv: str | None = None
-    source: str | None = None
-    target: str | None = None
+    validation: Share = 0.0
+    test: Share = 0.0
+
+    @model_validator(mode="after")
+    def something_is_trained_on(self) -> Self:
+        if not 0.0 < self.validation + self.test < 1.0:
+            raise ValueError(
+                f"validation = {self.validation:g} and test = {self.test:g} must be above 0 and below 1 together, e.g. "
+                "{validation = 0.05, test = 0.05}"
+            )
+        return self
+
+
+class CorpusFiles(Table):
+    """The files of the pairs of one split: files of pairs, or pairs of files whose lines correspond.
+
+    A recipe may write `train = "pairs.tsv"` for `train = {pairs = ["pairs.tsv"]}`, and `train = ["a.tsv", "b.jsonl"]`.
+    A file of pairs is a TSV (source, tab, target), a .csv or a .jsonl; any may be compressed by gzip, xz or bzip2.
+    Relative paths start at the working directory, or at the recipe's folder for files that are not there.
+
+    Attributes:
+        pairs: files of pairs; several are read one after the other.
+        source, target: files with a text a line; as many on each side.
+        columns: the columns of `pairs` that are source and target; None: as `data.columns`.
+    """
+
+    pairs: Names | None = None
+    source: Names | None = None
+    target: Names | None = None
+    columns: Columns | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def a_string_is_a_tsv_file(cls, value: Any) -> Any:
-        return {"tsv": value} if isinstance(value, str) else value
+    def names_are_lists_of_pairs(cls, value: Any) -> Any:
+        if isinstance(value, str | list | tuple):
+            value = {"pairs": value}
+        if not isinstance(value, dict):
+            return value
+        # `tsv` is the former name of `pairs`.
+        renamed = {"pairs" if key == "tsv" and "pairs" not in value else key: each for key, each in value.items()}
+        return {
+            key: (each,) if isinstance(each, str) and key in ("pairs", "source", "target") else each
+            for key, each in renamed.items()
+        }
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def columns_are_two(cls, value: Any) -> Any:
+        return checked_columns(value)
 
     @model_validator(mode="after")
-    def one_file_or_two(self) -> Self:
-        given = (self.tsv is not None, self.source is not None, self.target is not None)
-        if given not in ((True, False, False), (False, True, True)):
-            raise ValueError("give either tsv = FILE, or source = FILE and target = FILE")
+    def pairs_or_two_sides(self) -> Self:
+        sides = (bool(self.pairs), bool(self.source), bool(self.target))
+        if sides not in ((True, False, False), (False, True, True)):
+            raise ValueError("give either FILE, or [FILE, ...], or {source = FILE, target = FILE}")
+        if self.source and self.target and len(self.source) != len(self.target):
+            raise ValueError(
+                f"{len(self.source)} files of sources, {len(self.target)} of targets: they must correspond"
+            )
+        if self.source and self.columns is not None:
+            raise ValueError("columns are of files of pairs, and these have a text a line: leave columns out")
         return self
 
     @classmethod
     def named(cls, text: str) -> "CorpusFiles":
-        """What an option of a command names: FILE.tsv, or SOURCE,TARGET."""
+        """Returns the files that an option of a command names.
+
+        Args:
+            text: FILE; FILE[COLUMN,COLUMN] with two names or numbers; SOURCE,TARGET.
+
+        Raises:
+            UserError: the columns are not two.
+        """
+        if Path(text).exists():
+            return cls(pairs=(text,))
+        if chosen := WITH_COLUMNS.fullmatch(text):
+            name, *parts = (part.strip() for part in chosen.groups())
+            try:
+                return cls(pairs=(name,), columns=checked_columns([int(p) if p.isdecimal() else p for p in parts]))
+            except ValueError as error:
+                raise UserError(f"{text}: {error}") from None
         source, comma, target = text.partition(",")
-        return cls(source=source, target=target) if comma and not Path(text).exists() else cls(tsv=text)
+        return cls(source=(source,), target=(target,)) if comma else cls(pairs=(text,))
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        return tuple(Path(name) for name in (self.tsv, self.source, self.target) if name is not None)
+        return tuple(Path(name) for names in (self.pairs, self.source, self.target) for name in names or ())
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.paths))
+
+
+class Part(Table):
+    """One of the splits that a corpus is divided into."""
+
+    name: Split
+    shares: SplitShares
+
+
+class SplitFiles(CorpusFiles):
+    """The files of one split, and how the recipe reads them.
+
+    Attributes:
+        drop_empty: see DataConfig.
+        part: the part of the files that is this split; None: all of them.
+    """
+
+    drop_empty: bool = False
+    part: Part | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """Returns what decides, beside the files' contents, which pairs are read; empty if all of them are."""
+        fields = self.model_dump(mode="json", include={"columns", "drop_empty", "part"})
+        return {name: value for name, value in fields.items() if value}
+
+    def __str__(self) -> str:
+        files = super().__str__()
+        return files if self.part is None else f"{files} ({self.part.name} part)"
+
+
+def checked_columns(value: Any) -> Any:
+    """Returns columns as a tuple; None stays. Raises ValueError: they are not two names or two numbers."""
+    if value is None:
+        return None
+    is_pair = isinstance(value, list | tuple) and len(value) == 2 and value[0] != value[1]
+    names = is_pair and all(isinstance(each, str) and each for each in value)
+    numbers = is_pair and all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in value)
+    if not (names or numbers):
+        raise ValueError('must be the two names of a header row, e.g. ["en", "fr"], or two numbers from 1, e.g. [1, 3]')
+    return tuple(value)
 
 
 class DataConfig(Table):
@@ -68,6 +181,14 @@ class DataConfig(Table):
         train: the training split; with a fetcher, `<directory>/train.tsv` if none is named. The other splits likewise.
         validation: held out for early stopping.
         test: held out for the final evaluation; None: there is no test split.
+        columns: the columns that are source and target: two names of a header row or keys of JSONL, e.g. ["en", "fr"],
+            or two numbers from 1, e.g. [1, 3]; None: a file has two columns, and no header row (JSONL: the keys are
+            "source" and "target"). A split whose files differ has its own: `{pairs = FILE, columns = [...]}`.
+        drop_empty: leaves out the pairs of which a side is empty, and counts them; false: they are refused.
+        split: holds out shares of the distinct sources of `train`, e.g. {validation = 0.05, test = 0.05}. A hash of the
+            source, whatever its case, decides, so a source is never in two splits and stays in its split when pairs are
+            added; None: `validation` and `test` name files.
+        allow_unknown_targets: trains although more than half of the tokens of validation's targets are unknown.
         max_source_tokens: pairs with a longer source are left out of the training split (the run counts them); also the
             served model's limit. Doesn't count EOS.
         max_target_tokens: the same for targets; validation and evaluation cut their outputs at this length.
@@ -89,6 +210,10 @@ class DataConfig(Table):
     train: CorpusFiles | None = None
     validation: CorpusFiles | None = None
     test: CorpusFiles | None = None
+    columns: Columns | None = None
+    drop_empty: bool = False
+    split: SplitShares | None = None
+    allow_unknown_targets: bool = False
     max_source_tokens: Count = 100
     max_target_tokens: Count = 100
     max_source_words: Count | None = None
@@ -106,18 +231,36 @@ class DataConfig(Table):
         files = {split: f"{directory}/{split}.tsv" for split in ("train", "validation", "test")}
         return {"directory": directory} | files | value
 
+    @field_validator("columns", mode="before")
+    @classmethod
+    def columns_are_two(cls, value: Any) -> Any:
+        return checked_columns(value)
+
     @model_validator(mode="after")
     def training_and_validation_are_needed(self) -> Self:
-        for split in ("train", "validation"):
-            if getattr(self, split) is None:
-                raise ValueError(f"needs {split} = FILE, or fetch = NAME")
+        shares = self.split or SplitShares.model_construct()
+        for split in ("validation", "test"):
+            share = getattr(shares, split)
+            if share and getattr(self, split) is not None:
+                raise ValueError(f"split.{split} = {share:g}, and {split} names files: leave one of them out")
+        if self.train is None:
+            raise ValueError("needs train = FILE, or fetch = NAME")
+        if self.validation is None and not shares.validation:
+            raise ValueError("needs validation = FILE, or split = {validation = 0.05}, or fetch = NAME")
         if self.directory is not None and self.fetch is None:
             raise ValueError("directory is where a fetcher builds its files: name the fetcher, or leave it out")
         return self
 
-    def files(self, split: Split) -> CorpusFiles | None:
-        found: CorpusFiles | None = getattr(self, split)
-        return found
+    def files(self, split: Split) -> SplitFiles | None:
+        """Returns the files of a split, and how they are read; None: there is no such split."""
+        named: CorpusFiles | None = getattr(self, split)
+        part = None
+        if self.split is not None and (split == "train" or (named is None and getattr(self.split, split))):
+            named, part = self.train, Part(name=split, shares=self.split)
+        if named is None:
+            return None
+        columns = named.columns or (self.columns if named.pairs else None)
+        return SplitFiles(**dict(named) | {"columns": columns}, drop_empty=self.drop_empty, part=part)
 
     def corpus_folder(self, run: Path) -> Path:
         """Where the tokenized training split of the run at `run` is kept."""

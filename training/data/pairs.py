@@ -1,15 +1,16 @@
 """Reading pairs of texts. A bad row is the user's to mend: the message says file, line and what is wrong."""
 
-import gzip
+import hashlib
 import re
-import zlib
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from attendant.runtime.errors import UserError
-from attendant.training.data.config import CorpusFiles
+from attendant.training.data.config import CorpusFiles, Split, SplitFiles, SplitShares
+from attendant.training.data.lines import Problems, numbered_lines, readable_lines
+from attendant.training.data.rows import Row, rows_of
 
 WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
@@ -28,16 +29,74 @@ class Example:
     references: tuple[str, ...]
 
 
-def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
-    """The pairs of a split, in file order, without the white space around them. Raises UserError: a missing file, a
-    missing column, an empty side, bad UTF-8, files of unequal length.
+class PairReader:
+    """Reads the pairs of a split, in file order, without the white space around them. Each iteration reads the files.
+
+    Attributes:
+        num_empty: pairs that the last iteration left out because a side is empty.
+        notes: lines about what the last iteration read otherwise than it stands.
     """
-    return _read_tsv(Path(files.tsv)) if files.tsv is not None else _read_parallel(*files.paths)
+
+    def __init__(self, files: CorpusFiles) -> None:
+        self._files = files if isinstance(files, SplitFiles) else SplitFiles(**dict(files))
+        self.num_empty = 0
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Raises UserError: a missing file, files of unequal length; at the end: all bad rows together."""
+        problems, part = Problems(), self._files.part
+        self.num_empty, self.notes = 0, []
+        for path, number, (source, target) in self._rows(problems):
+            pair = Pair(source.strip(), target.strip())
+            if pair.source and pair.target:
+                if part is None or split_of_source(pair.source, part.shares) == part.name:
+                    yield pair
+            elif self._files.drop_empty:
+                self.num_empty += 1
+            else:
+                empty = "the source is" if pair.target else "the target is" if pair.source else "both sides are"
+                problems.add("empty", path, number, f"{empty} empty")
+        problems.raise_if_any()
+
+    def _rows(self, problems: Problems) -> Iterator[tuple[Path, int, Sequence[str]]]:
+        """Yields each row after its file and line."""
+        files = self._files
+        for path in map(Path, files.pairs or ()):
+            for number, cells in rows_of(path, files.columns, problems, self.notes):
+                yield path, number, cells
+        for source, target in zip(map(Path, files.source or ()), map(Path, files.target or ()), strict=True):
+            for number, cells in _parallel_rows(source, target, problems):
+                yield source if not cells[0].strip() else target, number, cells
+
+
+def no_pairs(files: CorpusFiles) -> UserError:
+    """Returns the error for files without a pair."""
+    part = files.part if isinstance(files, SplitFiles) else None
+    if part is None or part.name == "train":
+        return UserError(f"{files} has no pairs")
+    share = getattr(part.shares, part.name)
+    return UserError(f"{files} has no pairs: raise data.split.{part.name} = {share:g}, or give more pairs")
+
+
+def read_pairs(files: CorpusFiles) -> Iterator[Pair]:
+    """Yields the pairs of a split, as `PairReader` does."""
+    return iter(PairReader(files))
+
+
+def split_of_source(source: str, shares: SplitShares) -> Split:
+    """Returns the split of a source: always the same one, whatever its case and wherever it is."""
+    key = unicodedata.normalize("NFC", source).casefold().encode("utf-8", "surrogatepass")
+    place = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) / 2**64
+    if place < shares.validation:
+        return "validation"
+    return "test" if place < shares.validation + shares.test else "train"
 
 
 def read_sources(path: Path) -> list[str]:
-    """The sources of a file, one per line, of a `.tsv` its first column; empty lines are left out. Raises UserError: no
-    such file, none in it, bad UTF-8.
+    """Returns the sources of a file, one per line, of a `.tsv` its first column; empty lines are left out.
+
+    Raises:
+        UserError: no such file, none in it, bad UTF-8.
     """
     has_columns = ".tsv" in path.suffixes
     lines = (line.partition("\t")[0] if has_columns else line for _, line in numbered_lines(path))
@@ -62,67 +121,19 @@ def sample_evenly(examples: Sequence[Example], count: int | None) -> list[Exampl
     return [examples[index * len(examples) // count] for index in range(count)]
 
 
-def _read_tsv(path: Path) -> Iterator[Pair]:
-    for number, line in numbered_lines(path):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise UserError(
-                f"{path}:{number}: {len(columns)} column{'s' if len(columns) > 1 else ''}, and a pair has two: "
-                "source, one tab, target"
-            )
-        yield _pair(columns[0], columns[1], (f"{path}:{number}: the source", f"{path}:{number}: the target"))
-
-
-def _read_parallel(source_path: Path, target_path: Path) -> Iterator[Pair]:
-    sources, targets = numbered_lines(source_path), numbered_lines(target_path)
-    number = 0
-    for number, source in sources:
-        _, target = next(targets, (number, None))
-        if target is None:
-            raise UserError(f"{target_path} ends after line {number - 1}, {source_path} goes on: lines must correspond")
-        yield _pair(source, target, (f"{source_path}:{number}: the line", f"{target_path}:{number}: the line"))
-    if next(targets, None) is not None:
-        raise UserError(f"{source_path} ends after line {number}, {target_path} goes on: lines must correspond")
-
-
-def _pair(source: str, target: str, names: tuple[str, str]) -> Pair:
-    pair = Pair(source.strip(), target.strip())
-    for text, name in zip((pair.source, pair.target), names, strict=True):
-        if not text:
-            raise UserError(f"{name} is empty: fill it in or drop the pair")
-    return pair
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file in UTF-8, which may be gzip, counted from 1, without their ends.
-
-    Cut at line feeds only: str.splitlines also cuts at characters that texts contain.
-
-    Raises:
-        UserError: there is no such file, it can't be read, or a line is not UTF-8.
-    """
-    try:
-        with _open(path) as file:
-            for number, raw in enumerate(file, 1):
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}): convert "
-                        "the file, e.g. with iconv"
-                    ) from None
-                yield number, text.rstrip("\r\n")
-    except FileNotFoundError:
-        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
-        raise UserError(f"{path}: there is no such file{where}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
 def num_words(text: str) -> int:
     """How many words and punctuation marks a text has: `don't` is one, `x.y` three."""
     return len(WORD_OR_MARK.findall(text))
+
+
+def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:
+    sources, targets = readable_lines(source_path, problems), readable_lines(target_path, problems)
+    number = 0
+    for number, source in sources:
+        _, target = next(targets, (number, ...))
+        if target is ...:
+            raise UserError(f"{target_path} ends after line {number - 1}, {source_path} goes on: lines must correspond")
+        if source is not None and target is not None:
+            yield number, (source, target)
+    if next(targets, None) is not None:
+        raise UserError(f"{source_path} ends after line {number}, {target_path} goes on: lines must correspond")

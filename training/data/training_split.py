@@ -5,8 +5,8 @@ Duplicate pairs, and sources that held-out splits share, are found in one stream
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles, DataConfig
 from attendant.training.data.corpus import Corpus, PairEncoder
-from attendant.training.data.pairs import Pair, read_pairs
+from attendant.training.data.pairs import Pair, PairReader, no_pairs, read_pairs
 from attendant.training.data.store import open_stored, store
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, train_tokenizer
 
@@ -41,6 +41,8 @@ class Survey:
         num_duplicates: pairs that are equal to an earlier one.
         num_shared: pairs whose source stands in a held-out split too.
         num_left_out: duplicates and shared pairs that the recipe drops.
+        num_empty: pairs that data.drop_empty left out; they don't count among num_pairs.
+        notes: lines about what was read otherwise than the files have it.
         shared_sources: held-out split -> those of its sources that the training split has too, sorted.
     """
 
@@ -49,6 +51,8 @@ class Survey:
     num_shared: int
     num_left_out: int
     shared_sources: dict[str, list[str]]
+    num_empty: int = 0
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,11 @@ def _look_through(
     files: CorpusFiles, config: DataConfig, held_out: Mapping[str, frozenset[str]]
 ) -> tuple[Survey, NDArray[np.bool_]]:
     """As `survey`, of files. Raises UserError: there are no pairs, or none that may be trained on."""
-    found, stays = survey(read_pairs(files), config, held_out)
+    reader = PairReader(files)
+    found, stays = survey(reader, config, held_out)
+    found = replace(found, num_empty=reader.num_empty, notes=tuple(reader.notes))
     if not found.num_pairs:
-        raise UserError(f"{files} has no pairs")
+        raise no_pairs(files)
     if found.num_left_out == found.num_pairs:
         raise UserError(
             f'data.shared_sources = "drop_from_train" leaves nothing of {files}: the held-out splits have all of its '
@@ -193,8 +199,9 @@ def survey(
     found: set[str] = set()
     digests, shared = bytearray(), bytearray()
     for pair in pairs:
-        # No text has a tab beside a line feed, so no two pairs give the same bytes.
-        digests += hashlib.blake2b(f"{pair.source}\t\n{pair.target}".encode(), digest_size=DIGEST_BYTES).digest()
+        # With the length of one side, no two pairs give the same bytes.
+        text = f"{len(pair.source)} {pair.source}{pair.target}"
+        digests += hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
         is_shared = pair.source in every
         shared.append(is_shared)
         if is_shared:

@@ -12,9 +12,9 @@ import torch
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of, told_of, write_json, write_text
-from attendant.training.data.config import CorpusFiles, Split
+from attendant.training.data.config import Split, SplitFiles
 from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
-from attendant.training.data.pairs import Pair, group_references, read_pairs, sample_evenly
+from attendant.training.data.pairs import Pair, PairReader, group_references, no_pairs, sample_evenly
 from attendant.training.data.training_split import TrainingSplit, prepare_training_split
 from attendant.training.kernels.device import choose_device, use_threads
 from attendant.training.kernels.precision import choose_precision
@@ -81,13 +81,10 @@ def prepare(
     # Embeddings that another run trained are of its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
     files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
-    digests = {split: {str(path): sha256_of(path) for path in found.paths} for split, found in files.items()}
-    # Of the contents in their roles: where the files lie does not matter.
-    contents = {split: list(found.values()) for split, found in digests.items()}
-    digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+    digests, digest = digests_of(files)
     if resumed:
         _check_resumption(run, recipe, digest)
-    held_out = {split: _read(files[split]) for split in HELD_OUT if split in files}
+    held_out, num_empty, notes = _read_held_out(files)
     train = prepare_training_split(
         files["train"],
         recipe.data,
@@ -114,6 +111,8 @@ def prepare(
         "files": digests,
         "num_pairs": {"train": train.survey.num_pairs} | num_read,
         "num_validation_examples": len(examples),
+        "num_empty": {"train": train.survey.num_empty} | num_empty,
+        "notes": list(dict.fromkeys([*train.survey.notes, *notes])),
     }
     _check_memory(recipe, device, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     torch.manual_seed(recipe.seed)
@@ -163,11 +162,51 @@ def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
 
 
-def _read(files: CorpusFiles) -> list[Pair]:
-    pairs = list(read_pairs(files))
-    if not pairs:
-        raise UserError(f"{files} has no pairs")
-    return pairs
+def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
+    """Returns the sha256 of each split's files by path, and one digest of what they are read as."""
+    by_path = {
+        path: sha256_of(path) for path in dict.fromkeys(path for found in files.values() for path in found.paths)
+    }
+    digests = {split: {str(path): by_path[path] for path in found.paths} for split, found in files.items()}
+    # Of the contents in their roles: where the files lie does not matter.
+    contents: dict[str, Any] = {split: [by_path[path] for path in found.paths] for split, found in files.items()}
+    for split, found in files.items():
+        if reading := found.reading():
+            contents[f"{split} is read"] = reading
+    return digests, hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def _read_held_out(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, list[Pair]], dict[str, int], list[str]]:
+    """Returns the pairs of the held-out splits, the empty ones that each lost, and notes on how they were read.
+
+    Raises:
+        UserError: no pairs; bad rows of all splits together, of the training split too.
+    """
+    read: dict[Split, list[Pair]] = {}
+    num_empty: dict[str, int] = {}
+    notes: list[str] = []
+    refusals = []
+    for split in HELD_OUT:
+        if split in files:
+            reader = PairReader(files[split])
+            try:
+                read[split] = list(reader)
+                if not read[split]:
+                    raise no_pairs(files[split])
+            except UserError as refusal:
+                refusals.append(refusal)
+            num_empty[split] = reader.num_empty
+            notes += reader.notes
+    if refusals:
+        try:
+            for _ in PairReader(files["train"]):
+                pass
+        except UserError as refusal:
+            refusals.append(refusal)
+        first, *others = {str(refusal): refusal for refusal in refusals}.values()
+        more = [line for refusal in others for line in (refusal.summary, *refusal.differences)]
+        raise UserError(first.summary, [*first.differences, *more])
+    return read, num_empty, notes
 
 
 def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[Pair]:

@@ -268,6 +268,8 @@ def _find_beside(folder: Path, data: Any) -> None:
     """Lets data files that are not in the working directory stand beside the recipe."""
 
     def found(name: Any) -> Any:
+        if isinstance(name, list):
+            return [found(each) for each in name]
         beside = isinstance(name, str) and not Path(name).exists() and (folder / name).exists()
         return str(folder / name) if beside else name
 
@@ -275,7 +277,7 @@ def _find_beside(folder: Path, data: Any) -> None:
         for split in get_args(Split):
             files = data.get(split)
             if isinstance(files, dict):
-                data[split] = {key: found(name) for key, name in files.items()}
+                data[split] = {key: name if key == "columns" else found(name) for key, name in files.items()}
             elif files is not None:
                 data[split] = found(files)
 

@@ -9,7 +9,8 @@ from rapidfuzz.distance import Levenshtein
 
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
-from attendant.training.data.pairs import Example, numbered_lines, sample_evenly
+from attendant.training.data.lines import numbered_lines
+from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, TextMetricName, take_statistics
 

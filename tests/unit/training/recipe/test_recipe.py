@@ -43,7 +43,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
     )  # fmt: skip
     assert recipe.optimizer.learning_rate == 3e-4
     assert recipe.model.cell == "gru"
-    assert recipe.data.test is not None and recipe.data.test.tsv == "x.tsv"
+    assert recipe.data.test is not None and recipe.data.test.pairs == ("x.tsv",)
     assert recipe.seed == 7
     assert recipe.evaluation.metrics == ("bleu", "chrf")
     assert recipe.source.normalize == ("nfkc", "lowercase")
@@ -57,7 +57,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("model.encoder.layers=2", "unknown key model.encoder.layers; did you mean num_layers?"),
         ("data.train.zip=x", "--set data.train.zip=x: train is a value, not a table"),
         ("batches.zzz=1", "unknown key batches.zzz; known here: max_tokens"),
-        ("data.validation.tzv=1", "unknown key data.validation.tzv; did you mean tsv?"),
+        ("data.validation.pair=1", "unknown key data.validation.pair; did you mean pairs?"),
         ("optimizer.kind=adamm", "optimizer.kind = 'adamm': must be one of adam, adamw, adadelta, sgd"),
         ("optimizer.learning_rate=-1", "optimizer.learning_rate = -1: must be above 0"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate = nan: must be a finite number"),
@@ -78,7 +78,9 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("evaluation.length_edges=[]", "evaluation.length_edges = []: must have 1 or more"),
         ("evaluation.length_edges=[4,4]", "evaluation.length_edges: must be whole numbers that rise"),
         ("data=7", "small.toml: data = 7: must be a table"),
-        ("data.train=[]", "data.train = []: must be a table"),
+        ("data.train=[]", "data.train: give either FILE, or [FILE, ...]"),
+        ('data.columns=["en"]', "data.columns: must be the two names of a header row"),
+        ("data.drop_empty=1", "data.drop_empty = 1: must be true or false"),
         ("data.drop_duplicates=7.5", "data.drop_duplicates = 7.5: must be true or false"),
         ("data.cache=7", "data.cache = 7: must be a text in quotes"),
         ("training.label_smoothing=x", "training.label_smoothing = 'x': must be a number"),
@@ -157,12 +159,12 @@ def test_a_recipe_survives_writing(tmp_path: Path) -> None:
     path.write_text(SMALL)
     awkward = 'quo"te\\ \t\u007f é\n'
     recipe = load_recipe(path, ["optimizer.learning_rate=1e-5", "training.max_seconds=2.0"])
-    files = recipe.data.model_copy(update={"train": CorpusFiles(tsv=awkward)})
+    files = recipe.data.model_copy(update={"train": CorpusFiles(pairs=(awkward,))})
     recipe = recipe.model_copy(update={"data": files})
     path.write_text(recipe.to_text(), encoding="utf-8")
     assert load_recipe(path) == recipe
     content = tomllib.loads(recipe.to_text())
-    assert content["data"]["train"] == {"tsv": awkward} and "test" not in content["data"]
+    assert content["data"]["train"] == {"pairs": [awkward]} and "test" not in content["data"]
     assert content["optimizer"]["learning_rate"] == 1e-5 and content["optimizer"]["betas"] == [0.9, 0.999]
     assert isinstance(content["training"]["max_seconds"], float) and content["source"]["normalize"] == ["nfc"]
 

@@ -43,9 +43,21 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             read_vectors(path, {"a": 4}, 8)
-    (tmp_path / "bad.vec").write_text("a 1 2 3 4 5 6 7 x\n")
-    with pytest.raises(UserError, match=r"bad.vec: not numbers"):
-        read_vectors(tmp_path / "bad.vec", {"a": 4}, 8)
+
+
+@pytest.mark.parametrize("number", ["x", "nan", "-inf", "1e39"])
+def test_all_lines_without_finite_numbers_are_told(tmp_path: Path, number: str) -> None:
+    (tmp_path / "bad.vec").write_text(f"a 1 2 {number}\nb 1 2 3\nc {number} 2 3\nother {number} 2 3\n")
+    with pytest.raises(UserError) as caught:
+        read_vectors(tmp_path / "bad.vec", {"a": 4, "b": 5, "c": 6}, 3)
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("2 bad lines") and number in lines[0]
+    assert "bad.vec:1: " in lines[0] and "bad.vec:3: " in lines[1]
+
+
+def test_words_and_numbers_may_be_separated_by_tabs(tmp_path: Path) -> None:
+    (tmp_path / "tabs.vec").write_text("a\t1\t2\t3\n")
+    assert read_vectors(tmp_path / "tabs.vec", {"a": 4}, 3)[1].tolist() == [[1.0, 2.0, 3.0]]
 
 
 def test_of_bpe_a_word_is_what_begins_one() -> None:
