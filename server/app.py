@@ -45,7 +45,7 @@ from attendant.server.servicers.incoming import Bounds, Incoming
 from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant.server.servicers.shadowing import shadow_of
-from attendant.server.web.app import add_api
+from attendant.server.web.app import add_api, guard_hosts
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,8 @@ async def serve(config: ServerConfig) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
-        add_api(app, seq2seq, gatekeeper, metrics, host=config.host, origins=config.http_origins)
+        add_api(app, seq2seq, gatekeeper, metrics, origins=config.http_origins)
+    guard_hosts(app, metrics, config.host)
     tls = access.http_context if has_api else lambda: None
     async with AsyncExitStack() as until_the_end:
         until_the_end.enter_context(tracing(config.traces))

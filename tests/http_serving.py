@@ -15,7 +15,7 @@ from attendant.server.observability.endpoint import http_app
 from attendant.server.process.http import http_server
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.seq2seq import Seq2SeqServicer
-from attendant.server.web.app import add_api
+from attendant.server.web.app import add_api, guard_hosts
 from tests.serving import PATIENCE_SECONDS, Served
 
 JSON = {"content-type": "application/json"}
@@ -81,6 +81,7 @@ async def http_served(
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
     servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
-    add_api(app, servicer, gatekeeper, server.metrics, host="127.0.0.1", origins=origins)
+    add_api(app, servicer, gatekeeper, server.metrics, origins=origins)
+    guard_hosts(app, server.metrics, "127.0.0.1")
     async with http_server(app, "127.0.0.1", 0, access.http_context) as port:
         yield Http(port, tls)

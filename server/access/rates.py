@@ -53,6 +53,13 @@ class Rates:
         wait = max(requests, of_bytes) - BURST_SECONDS - now
         if wait > 0:
             return wait
+        self.charge(client, num_bytes, num_requests)
+        return 0.0
+
+    def charge(self, client: str, num_bytes: int, num_requests: int) -> None:
+        """Charges a client that has been let in, however far ahead it is."""
+        now = self._clock()
+        requests, of_bytes = self._paid_at.get(client, (now, now))
         self._paid_at[client] = (
             max(requests, now) + num_requests / self._requests_per_second,
             max(of_bytes, now) + num_bytes / self._bytes_per_second,
@@ -60,4 +67,3 @@ class Rates:
         self._paid_at.move_to_end(client)
         if len(self._paid_at) > self._max_clients:
             self._paid_at.popitem(last=False)
-        return 0.0

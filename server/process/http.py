@@ -6,14 +6,16 @@ takes the place of the one whose peer has been waited for longest, so that idle 
 """
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from logging import ERROR, getLogger
-from typing import Any
+from typing import Any, NoReturn
 
+import h11
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -36,11 +38,65 @@ END_SECONDS = 1.0
 """At the end of the server: how long answers that are under way may take to be written."""
 
 
+ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
+
+
+class StrictRequests(h11.Connection):
+    """The parser of a connection, which refuses what is ambiguous where two servers stand in a row.
+
+    Attributes:
+        refusal: why the last request was refused; empty if h11 itself has refused it.
+    """
+
+    refusal = ""
+
+    def next_event(self) -> Any:
+        """As h11; the target of a request is a path and a query, or `*`.
+
+        Raises:
+            h11.RemoteProtocolError: the request is refused; the connection must be closed.
+        """
+        event = super().next_event()
+        return self._checked(event) if isinstance(event, h11.Request) else event
+
+    def _checked(self, request: h11.Request) -> h11.Request:
+        names = {name for name, _ in request.headers}
+        if not request.http_version.startswith(b"1."):
+            self._refuse("The version of HTTP must be 1.1 or 1.0.")
+        # RFC 9112, 6.1 and 6.3: whoever reads the one header sees another end of the request than who reads the other.
+        if b"transfer-encoding" in names and (b"content-length" in names or request.http_version == b"1.0"):
+            self._refuse("Transfer-Encoding must not stand beside Content-Length, nor in HTTP/1.0.")
+        if request.target.startswith(b"/") or (request.target, request.method) == (b"*", b"OPTIONS"):
+            return request
+        if (found := ABSOLUTE_TARGET.fullmatch(request.target)) is None or request.method == b"CONNECT":
+            self._refuse("The target must be a path, or a URL of http or https.")
+        # RFC 9112, 3.2.2: its host counts, not the header's.
+        headers = [(name, value) for name, value in request.headers if name != b"host"]
+        target = (found[2] or b"/") + (found[3] or b"")
+        return h11.Request(
+            method=request.method,
+            headers=[(b"host", found[1]), *headers],
+            target=target,
+            http_version=request.http_version,
+        )
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.refusal = reason
+        raise h11.RemoteProtocolError(reason)
+
+
 class BoundedConnection(H11Protocol):
     """A connection that ends when it takes too long.
 
     Its peer is waited for while it brings a request, or does not read its answer; not while the application works.
     """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.conn: StrictRequests = StrictRequests(h11.SERVER, MAX_HEAD_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(self.conn.refusal or msg)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -137,7 +193,6 @@ async def http_server(
         access_log=False,
         # A proxy's word for its client's address is anybody's word on this machine: clients are told apart by tokens.
         proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=round(REQUEST_SECONDS),
     )
     config.load()

@@ -61,6 +61,12 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         service = SERVICE_NAME if method in METHODS else inference.SERVICE_NAME
         return _Guarded(f"{service}/{method}", client_of, self._access.rates, self._counted(method), behaviour)
 
+    def charge_listed(self, request: Any) -> None:
+        """Charges the client whose call is being handled for a list, which was let in as one request, unread."""
+        if (rates := self._access.rates).limited:
+            _, num_requests = _size(request)
+            rates.charge(CLIENT.get(), 0, num_requests - 1)
+
     def _counted(self, method: str) -> Refuse:
         """Refuses a request of ours, which is counted and logged like any other."""
 

@@ -25,11 +25,11 @@ from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
 from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
-from attendant.server.web.bodies import JSON, Body, read_body
+from attendant.server.web.bodies import Body, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
 from attendant.server.web.endpoints import CallLimit, Endpoint, MakeRequest, Method, StreamEndpoint
 from attendant.server.web.openapi import document
-from attendant.server.web.playground import page_routes
+from attendant.server.web.playground import StaticFile, page_routes
 from attendant.server.web.problems import HttpError, refusal
 from attendant.server.web.routes import ROUTES, STREAM, ApiRoute
 
@@ -43,17 +43,14 @@ def add_api(
     gatekeeper: Gatekeeper,
     metrics: Metrics,
     *,
-    host: str,
     origins: Sequence[str],
 ) -> None:
     """Adds the API, its OpenAPI document and the playground.
 
     Args:
-        host: on which the port listens.
         origins: of pages elsewhere that may use the API from a browser.
     """
     call_limit = CallLimit()
-    guards = [Middleware(KnownHosts, metrics)] if is_loopback(host) else []
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -70,17 +67,13 @@ def add_api(
         answering: ASGIApp = endpoint(Endpoint, one.method, make_request)
         if one.streaming is not None:
             answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request), metrics)
-        middleware = [*guards, *([cors] if origins else [])]
+        middleware = [cors] if origins else []
         # Preflights are answered by the middleware, on the same path.
         methods = [one.verb, *(["OPTIONS"] if origins else [])]
         return Route(one.path, answering, methods=methods, middleware=middleware)
 
-    described = json.dumps(document()).encode()
-
-    async def openapi(request: Request) -> Response:
-        return Response(described, media_type=JSON)
-
-    pages = [Route("/openapi.json", openapi, middleware=guards), *page_routes(guards)]
+    described = StaticFile("openapi.json", json.dumps(document()).encode())
+    pages = [Route("/openapi.json", described.answer), *page_routes()]
     app.router.routes.extend([*map(route, ROUTES), *pages])
     app.add_exception_handler(HTTPException, partial(_refused, metrics))
 
@@ -126,10 +119,17 @@ class Either:
         await endpoint(scope, receive, send)
 
 
+def guard_hosts(app: Starlette, metrics: Metrics, host: str) -> None:
+    """Lets all paths be asked by known names alone, where the port listens on a loopback address."""
+    if is_loopback(host):
+        app.add_middleware(KnownHosts, metrics)
+
+
 class KnownHosts:
     """Keeps away pages elsewhere whose name has been made to lead to this machine (DNS rebinding).
 
-    On a loopback address, a request must be for `localhost` or for an address.
+    On a loopback address, a request must be for `localhost`, for an address, or (in HTTP/1.0) for no host. A browser
+    always names one.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -137,8 +137,8 @@ class KnownHosts:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = HTTPConnection(scope).headers.get("host", "")
-        app = self._app if _is_local(host) else refusal(scope, "", MISDIRECTED, self._metrics)
+        hosts = HTTPConnection(scope).headers.getlist("host")
+        app = self._app if all(map(_is_local, hosts)) else refusal(scope, "", MISDIRECTED, self._metrics)
         await app(scope, receive, send)
 
 

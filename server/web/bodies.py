@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.requests import Request
 
+from attendant.runtime.requests.violations import Violation
+from attendant.server.errors import InvalidArgument
 from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant.server.servicers.incoming import Decoder
 from attendant.server.servicers.requests import off_the_loop
 from attendant.server.servicers.undecodable import UndecodableRequest
-from attendant.server.web.faults import undecodable
+from attendant.server.web.json_reading import reader_of, undecodable
 from attendant.server.web.problems import HttpError
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -26,6 +29,13 @@ JSON = "application/json"
 WRITERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
 """Where large answers become text, as large requests are read on a thread of their own."""
 LOOP_ANSWER_BYTES = 4096
+
+TOO_LONG = f"the body must have at most {MAX_REQUEST_BYTES} bytes, also when it is expanded"
+GZIP, GZIP_WINDOW = "gzip", 31
+"""The coding, and zlib's number for its format with the largest window."""
+CODINGS = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
+MAX_MEMBERS = 16
+"""Each costs a copy of what follows it."""
 
 
 @dataclass(slots=True)
@@ -51,25 +61,67 @@ class Body:
 
 def decoder_of(path: str, request_class: type[Message]) -> Decoder:
     """Makes messages of JSON; `path`: of the method, as gRPC writes it."""
-    return Decoder(path, lambda raw: json_format.Parse(raw, request_class()), partial(undecodable, request_class))
+    return Decoder(path, reader_of(request_class), undecodable)
 
 
 async def read_body(request: Request) -> Body:
-    """The body of a request, as long as a gRPC message may be. How long it may take is the connection's affair.
+    """The body of a request that says it is JSON.
 
     Raises:
-        HttpError: it is too long, or no JSON by its header. A page of another origin can't send that header unasked.
+        HttpError: as `body_bytes`, or the type is another one. A page of another origin can't send it unasked.
+        InvalidArgument, ClientDisconnect: as `body_bytes`.
+    """
+    if type_of(request) != JSON:
+        raise HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {JSON}")
+    return Body(await body_bytes(request))
+
+
+def type_of(request: Request) -> str:
+    """The media type of a body, without its parameters; empty if the request has none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def body_bytes(request: Request) -> bytes:
+    """A body as it was before it was compressed, at most as long as a gRPC message may be, before and after.
+
+    How long it may take is the connection's affair.
+
+    Raises:
+        HttpError: it is too long, or in a coding that is not read here.
+        InvalidArgument: it is not what its coding says.
         ClientDisconnect: starlette's.
     """
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() != JSON:
-        raise HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {JSON}")
+    coding = ",".join(request.headers.getlist("content-encoding")).strip().lower()
+    if coding not in CODINGS:
+        message = f"Content-Encoding must be {GZIP} or absent"
+        raise HttpError(415, "INVALID_ARGUMENT", message, {"accept-encoding": GZIP})
     raw = bytearray()
     async for piece in request.stream():
         raw += piece
         if len(raw) > MAX_REQUEST_BYTES:
-            raise HttpError(413, "RESOURCE_EXHAUSTED", f"the body must have at most {MAX_REQUEST_BYTES} bytes")
-    return Body(bytes(raw))
+            raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
+    if coding in ("", "identity"):
+        return bytes(raw)
+    return await off_the_loop(len(raw), partial(_expand, bytes(raw)))
+
+
+def _expand(raw: bytes) -> bytes:
+    """What gzip has made smaller: one member after another."""
+    expanded = bytearray()
+    for _ in range(MAX_MEMBERS):
+        expander = zlib.decompressobj(wbits=GZIP_WINDOW)
+        try:
+            expanded += expander.decompress(raw, MAX_REQUEST_BYTES + 1 - len(expanded))
+        except zlib.error:
+            break
+        if len(expanded) > MAX_REQUEST_BYTES:
+            raise HttpError(413, "RESOURCE_EXHAUSTED", TOO_LONG)
+        if not expander.eof:
+            break
+        raw = expander.unused_data
+        if not raw:
+            return bytes(expanded)
+    raise InvalidArgument(Violation("body", "cut short, or damaged", f"{GZIP}, of at most {MAX_MEMBERS} members"))
 
 
 async def written(message: Message) -> str:
@@ -95,16 +147,17 @@ def to_json(message: Message) -> str:
 
 
 def _attentions(message: Any) -> Iterator[messages.Attention]:
-    if isinstance(message, messages.GenerateStreamResponse):
-        message = message.response
-    for one in (message, *getattr(message, "hypotheses", ())):
-        if "attention" in one.DESCRIPTOR.fields_by_name and one.HasField("attention"):
-            yield one.attention
+    results = [one.response for one in getattr(message, "results", ())]
+    for response in results or [getattr(message, "response", message)]:
+        for one in (response, *getattr(response, "hypotheses", ())):
+            if "attention" in one.DESCRIPTOR.fields_by_name and one.HasField("attention"):
+                yield one.attention
 
 
 def _attention_fields(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The same, in the same order."""
-    fields = fields.get("response", fields)
-    for one in (fields, *fields.get("hypotheses", ())):
-        if "attention" in one:
-            yield one["attention"]
+    results = [one.get("response", {}) for one in fields.get("results", ())]
+    for response in results or [fields.get("response", fields)]:
+        for one in (response, *response.get("hypotheses", ())):
+            if "attention" in one:
+                yield one["attention"]

@@ -73,6 +73,7 @@ class Method:
         self._decode = decoder_of(f"/{SERVICE.full_name}/{name}", GetMessageClass(descriptor.input_type))
         self._behaviour = getattr(servicer, name)
         self._call_limit = call_limit
+        self._gatekeeper = gatekeeper
         guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
         self.answer, self.stream = guarded.answer, guarded.stream
 
@@ -87,7 +88,11 @@ class Method:
                     yield message
 
     async def _parsed(self, request: Any) -> Any:
-        return await request.message(self._decode) if isinstance(request, Body) else request
+        if not isinstance(request, Body):
+            return request
+        message = await request.message(self._decode)
+        self._gatekeeper.charge_listed(message)
+        return message
 
 
 class Endpoint:

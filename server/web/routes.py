@@ -38,6 +38,7 @@ class ApiRoute:
 
 ROUTES = (
     ApiRoute("POST", "/v1/generate", "Generate", streaming="GenerateStream"),
+    ApiRoute("POST", "/v1/generate_many", "GenerateMany"),
     ApiRoute("POST", "/v1/score", "Score"),
     ApiRoute("GET", "/v1/models", "ListModels"),
     ApiRoute("GET", "/v1/models/{model}", "GetModel"),

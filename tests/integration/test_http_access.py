@@ -9,10 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
+from attendant.server.observability.metrics import Metrics
+from attendant.server.web.app import guard_hosts
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import new_authority, put
@@ -73,13 +77,38 @@ async def test_another_sites_page_may_ask_where_it_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("localhost:9090", 200), ("127.0.0.1", 200), ("[::1]:9090", 200), ("evil.example", 421), ("", 421)],
+    [
+        ("localhost:9090", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9090", 200),
+        ("evil.example", 421),
+        ("", 421),
+        ("localhost.evil", 421),
+    ],
 )
 async def test_names_that_were_made_to_lead_here_are_refused(host: str, status: int) -> None:
     async with served(fake_stepper()) as server, http_served(server) as web:
-        for path in ("/", "/v1/models", "/openapi.json"):
-            assert (await web.get(path, host=host)).status == status
-        assert (await web.get("/healthz", host=host)).status == 200
+        for path in ("/", "/v1/models", "/openapi.json", "/metrics", "/healthz", "/readyz", "/nothing"):
+            assert (await web.get(path, host=host)).status == (404 if (path, status) == ("/nothing", 200) else status)
+
+
+async def test_a_check_in_http_1_0_names_no_host() -> None:
+    """As a load balancer's; a browser always names one, also in a target that is a URL."""
+    async with served(fake_stepper()) as server, http_served(server) as web:
+        for host, status in (("", 200), ("http://evil.example", 421), ("http://localhost", 200)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+            writer.write(f"GET {host}/healthz HTTP/1.0\r\n\r\n".encode())
+            assert (await reader.readline()).split()[1] == str(status).encode()
+            writer.close()
+
+
+async def test_on_another_address_any_name_will_do() -> None:
+    """There, names lead to the server from outside."""
+    app, metrics = Starlette(), Metrics(CollectorRegistry())
+    guard_hosts(app, metrics, "0.0.0.0")
+    assert not app.user_middleware
+    guard_hosts(app, metrics, "::1")
+    assert app.user_middleware
 
 
 async def test_a_client_has_one_name_whatever_it_calls_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

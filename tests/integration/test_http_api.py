@@ -1,9 +1,12 @@
 """The HTTP API beside gRPC: the same answers, refusals, limits and counts."""
 
 import asyncio
+import gzip
 import json
 import ssl
 import time
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +16,8 @@ import pytest
 import pytest_asyncio
 from google.protobuf import json_format
 
-from attendant.server.access.access import open_access
+from attendant.server.access.access import Access, open_access
+from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
 from attendant.server.process import http
 from attendant.server.process.listening import MAX_REQUEST_BYTES
@@ -108,6 +112,101 @@ class TestAnswers:
         assert await asyncio.to_thread(calls) == [200, 400, 200]
 
 
+class TestLists:
+    async def test_each_text_is_answered_as_alone_and_each_error_is_in_its_place(self, web: Http) -> None:
+        texts = ["abc", "", "de", "a" * 99]
+        decoding = GENERATE["decoding"]
+        answer = await web.post(
+            "/v1/generate_many", {"texts": texts, "decoding": decoding, "output": {"attention": True}}
+        )
+        assert answer.status == 200
+        results = answer.json["results"]
+        assert [sorted(one.keys() - {"requestId"}) for one in results] == [
+            ["response"],
+            ["error"],
+            ["response"],
+            ["error"],
+        ]
+        for text, result in zip(texts, results, strict=True):
+            alone = (await web.post("/v1/generate", GENERATE | {"text": text})).json
+            if "response" in result:
+                assert without_times(result["response"]) == without_times(alone)
+            else:
+                assert (result["error"]["code"], result["error"]["message"]) == (3, alone["detail"])
+
+    async def test_it_is_grpcs_answer_to_the_same_message(self, server: Served, web: Http) -> None:
+        body = {"requests": [GENERATE | {"requestId": "one"}, {"text": "", "requestId": "two"}]}
+        results = (await web.post("/v1/generate_many", body)).json["results"]
+        request = json_format.ParseDict(body, messages.GenerateManyRequest())
+        by_grpc = json_format.MessageToDict(
+            await server.stub.GenerateMany(request), always_print_fields_with_no_presence=True
+        )["results"]
+        assert [one["requestId"] for one in results] == ["one", "two"]
+        assert without_times(results[0]["response"]) == without_times(by_grpc[0]["response"])
+        assert results[1] == by_grpc[1]
+
+    @pytest.mark.parametrize("body", [{}, {"texts": []}, {"requests": []}, {"texts": ["a"] * 257}])
+    async def test_its_length_has_the_limits_of_grpc(self, web: Http, body: Any) -> None:
+        answer = await web.post("/v1/generate_many", body)
+        assert (answer.status, answer.json["code"]) == (400, "INVALID_ARGUMENT")
+        assert "items long, must be 1 to 256 items long" in answer.json["detail"]
+
+    async def test_a_client_pays_for_each_request(self, server: Served) -> None:
+        access = Access(rates=Rates(2.0, clock=lambda: 100.0))
+        async with http_served(server, access) as web:
+            assert (await web.post("/v1/generate_many", {"texts": ["a"] * 5})).status == 200
+            assert (await web.post("/v1/generate_many", {"texts": ["a"]})).status == 429
+
+
+class TestCompression:
+    @pytest.mark.parametrize("coding", ["gzip", "GZIP", "x-gzip"])
+    async def test_a_body_may_be_compressed(self, web: Http, coding: str) -> None:
+        plain = await web.post("/v1/generate", GENERATE)
+        raw = json.dumps(GENERATE).encode()
+        for body in (gzip.compress(raw), gzip.compress(raw[:9]) + gzip.compress(raw[9:])):
+            answer = await web.post("/v1/generate", body, content_encoding=coding)
+            assert without_times(answer.json) == without_times(plain.json)
+
+    @pytest.mark.parametrize("coding", ["br", "deflate", "zstd", "gzip, gzip", "gzip,identity", "x"])
+    async def test_other_codings_are_refused_and_the_known_one_is_named(self, web: Http, coding: str) -> None:
+        answer = await web.post("/v1/generate", GENERATE, content_encoding=coding)
+        assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            gzip.compress(b" " * (MAX_REQUEST_BYTES + 1)),
+            gzip.compress(bytes(MAX_REQUEST_BYTES * 900)),
+            b"".join(gzip.compress(b" " * (MAX_REQUEST_BYTES // 4)) for _ in range(5)),
+        ],
+    )
+    async def test_a_body_that_grows_beyond_the_limit_is_not_expanded_further(self, web: Http, body: bytes) -> None:
+        assert len(body) <= MAX_REQUEST_BYTES
+        tracemalloc.start()
+        try:
+            answer = await web.post("/v1/generate", body, content_encoding="gzip")
+            assert tracemalloc.get_traced_memory()[1] < 16 * MAX_REQUEST_BYTES
+        finally:
+            tracemalloc.stop()
+        assert (answer.status, answer.json["code"]) == (413, "RESOURCE_EXHAUSTED")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{}",
+            gzip.compress(b"{}")[:-1],
+            gzip.compress(b"{}") + b"x",
+            zlib.compress(b"{}"),
+            gzip.compress(b"") * 10_000,
+        ],
+    )
+    async def test_what_is_no_gzip_is_refused(self, web: Http, body: bytes) -> None:
+        answer = await web.post("/v1/generate", body, content_encoding="gzip")
+        assert (answer.status, answer.json["code"]) == (400, "INVALID_ARGUMENT")
+        assert "body is cut short, or damaged, must be gzip" in answer.json["detail"]
+
+
 class TestStreams:
     async def test_pieces_come_as_events_and_the_whole_answer_last(self, web: Http) -> None:
         answer = await web.post("/v1/generate?stream=1", GENERATE)
@@ -153,6 +252,15 @@ class TestProblems:
             ("/v1/generate", {"text": ""}, 400, "INVALID_ARGUMENT", "text is"),
             ("/v1/generate", {"text": "a", "decoding": {"beamSize": 99}}, 400, "INVALID_ARGUMENT", "must be 1 to 6"),
             ("/v1/generate", {"text": "a", "model": "no"}, 404, "NOT_FOUND", "choose from fake"),
+            ("/v1/generate", [], 400, "INVALID_ARGUMENT", "body is a list, must be an object"),
+            ("/v1/generate", {"text": "a", "requestId": "\ud800"}, 400, "INVALID_ARGUMENT", "request_id is "),
+            ("/v1/generate?stream=1", {"text": "a", "requestId": "\ud800"}, 400, "INVALID_ARGUMENT", "request_id is "),
+            ("/v1/score", SCORE | {"requestId": "\udfff"}, 400, "INVALID_ARGUMENT", "request_id is "),
+            ("/v1/generate_many", {"texts": ["a"], "requestId": "\ud800"}, 400, "INVALID_ARGUMENT", "request_id is "),
+            ("/v1/generate", {"text": "a", "\ud800": 1}, 400, "INVALID_ARGUMENT", "body is an object with '\\ud800'"),
+            ("/v1/generate", {"text": "a", "model": "\ud800"}, 400, "INVALID_ARGUMENT", "model is "),
+            ("/v1/generate?%ED%A0%80=1", {}, 400, "INVALID_ARGUMENT", "query is"),
+            ("/v1/generate?stream=%ED%A0%80", {}, 400, "INVALID_ARGUMENT", "stream is"),
             ("/v1/generate", {"txt": "a"}, 400, "INVALID_ARGUMENT", "body is an object with 'txt', must be one with"),
             ("/v1/generate", "{", 400, "INVALID_ARGUMENT", "Failed to load JSON"),
             ("/v1/generate", "[" * 100_000, 400, "INVALID_ARGUMENT", "Failed to load JSON"),

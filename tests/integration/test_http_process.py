@@ -53,7 +53,12 @@ def test_the_page_is_named_where_the_server_says_that_it_serves(running: Running
     page = Http(running.metrics_port).ask("GET", "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    again = Http(running.metrics_port).ask("GET", "/", if_none_match=page.headers["etag"])
+    tag = page.headers["etag"]
+    for tags in (f"W/{tag}", f'"other", {tag}', f'W/"a,b" , W/{tag}', "*", " * "):
+        assert Http(running.metrics_port).ask("GET", "/", if_none_match=tags).status == 304
+    for tags in ('"other"', tag.strip('"'), f'{tag[:-2]}"', "", '"*"'):
+        assert Http(running.metrics_port).ask("GET", "/", if_none_match=tags).status == 200
+    again = Http(running.metrics_port).ask("GET", "/", if_none_match=tag)
     assert (again.status, again.text) == (304, "")
     files = re.findall(r'"(page/[a-z.]+)"', page.text)
     assert len(files) == 3

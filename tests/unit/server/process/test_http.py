@@ -36,6 +36,9 @@ class Application:
     async def quick(self, request: Request) -> Response:
         return PlainTextResponse("quick")
 
+    async def host(self, request: Request) -> Response:
+        return PlainTextResponse(request.headers["host"])
+
     async def never(self, request: Request) -> Response:
         self.waiting += 1
         await asyncio.Event().wait()
@@ -55,7 +58,7 @@ def application() -> Application:
 
 @asynccontextmanager
 async def serving(application: Application) -> AsyncIterator[Connect]:
-    paths = ("quick", "never", "big", "wrong")
+    paths = ("quick", "host", "never", "big", "wrong")
     app = Starlette(routes=[Route(f"/{path}", getattr(application, path)) for path in paths])
     writers = []
     async with http_server(app, "127.0.0.1", 0) as port:
@@ -194,6 +197,63 @@ async def test_what_is_no_request_is_refused_and_not_logged(
             assert (await ended(reader)).partition(b"\r\n")[0] in (b"HTTP/1.1 400 Bad Request", b"")
             assert await ask(connect, b"/nothing") == b"HTTP/1.1 404 Not Found\r\n"
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+BODY = b"3\r\nabc\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET /quick HTTP/2.0\r\nHost: x\r\n\r\n", b"version"),
+        (b"GET /quick HTTP/3.1\r\nHost: x\r\n\r\n", b"version"),
+        (b"GET /quick HTTP/0.9\r\n\r\n", b"version"),
+        (b"GET /quick HTTP/11\r\nHost: x\r\n\r\n", b"Invalid"),
+        (
+            b"POST /quick HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY,
+            b"beside",
+        ),
+        (
+            b"POST /quick HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n" + BODY,
+            b"beside",
+        ),
+        (b"POST /quick HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY, b"HTTP/1.0"),
+        (b"GET quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+        (b"GET * HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+        (b"GET ftp://x/quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+        (b"GET http://user@x/quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+        (b"GET http:///quick HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+        (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", b"target"),
+    ],
+)
+async def test_an_ambiguous_request_is_refused_and_its_connection_closed(
+    application: Application, sent: bytes, reason: bytes
+) -> None:
+    async with serving(application) as connect:
+        reader, writer = await connect()
+        writer.write(sent + GET % b"/quick")
+        answers = await ended(reader)
+        assert answers.startswith(b"HTTP/1.1 400 Bad Request\r\n") and answers.count(b"HTTP/1.1 ") == 1
+        assert reason in answers
+
+
+@pytest.mark.parametrize(
+    "target", [b"http://x/quick", b"HTTP://x:80/quick", b"https://x/quick?a=1", b"http://[::1]:80/quick?"]
+)
+async def test_a_target_may_be_a_url_whose_host_counts(application: Application, target: bytes) -> None:
+    async with serving(application) as connect:
+        for _ in range(2):
+            assert await ask(connect, target) == b"HTTP/1.1 200 OK\r\n"
+        reader, writer = await connect()
+        writer.write(b"GET %s HTTP/1.1\r\nHost: other.example\r\n\r\n" % target.replace(b"quick", b"host"))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().partition(b"content-length: ")[2].split()[0])
+        assert await reader.readexactly(length) == target.split(b"/")[2]
+
+
+async def test_a_url_without_a_path_is_the_root(application: Application) -> None:
+    async with serving(application) as connect:
+        assert await ask(connect, b"http://x") == b"HTTP/1.1 404 Not Found\r\n"
 
 
 async def test_a_fault_of_the_application_is_an_answer_and_one_record(
