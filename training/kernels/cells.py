@@ -3,7 +3,7 @@
 They are made of ordinary operations: a decoder runs them step by step, an export traces them, and autograd finds their
 gradients, of which derivatives by hand were measured to be no faster.
 
-Shapes: R rows, I inputs, H hidden size, G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
+Shapes: R rows, T steps, I inputs, H hidden size, G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,9 @@ from typing import Final, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attendant.training.kernels.precision import runnable_lstm
 
 CellKind = Literal["lstm", "gru", "rnn"]
 
@@ -114,3 +117,36 @@ def step(rnn: nn.RNNBase, kind: CellKind, inputs: Tensor, state: CellState) -> C
     projected = F.linear(inputs, weights.of_inputs, weights.input_bias)
     recurrent = F.linear(state[0], weights.of_hidden, weights.hidden_bias)
     return next_state(kind, (projected + recurrent,) if adds(kind) else (projected, recurrent), state)
+
+
+def unroll(rnn: nn.RNNBase, inputs: Tensor, state: CellState | None = None) -> Tensor:
+    """Runs a layer in one direction over all steps of every row.
+
+    Args:
+        inputs: [R, T, I].
+        state: the first state, [R, H] each. If None, it is zeros.
+
+    Returns:
+        hidden states [R, T, H].
+    """
+    first = None if state is None else tuple(part.unsqueeze(0) for part in state)
+    with runnable_lstm(inputs):
+        outputs: Tensor = rnn(inputs, first[0] if first is not None and len(first) == 1 else first)[0]
+    return outputs
+
+
+def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    """Runs a layer in one direction from zeros over each row's own number of steps.
+
+    Args:
+        inputs: [R, T, I].
+        lengths: [R] int64, at least 1.
+
+    Returns:
+        hidden states [R, T, H], zeros beyond the lengths; and the states at each row's last step, [R, H] each.
+    """
+    packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    with runnable_lstm(inputs):
+        outputs, states = rnn(packed)
+    padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
+    return padded, tuple(state.squeeze(0) for state in states)

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.training.kernels.cells import RNN_CLASSES, CellKind, CellState, adds, next_state, step, weights_of
+from attendant.training.kernels.cells import (
+    RNN_CLASSES,
+    CellKind,
+    CellState,
+    adds,
+    next_state,
+    step,
+    unroll,
+    weights_of,
+)
 from attendant.training.kernels.looped import LoopedProduct, at_every_step
 
 
@@ -26,9 +35,7 @@ class DecoderCell(nn.Module):
 
     def unroll(self, inputs: Tensor, state: CellState) -> Tensor:
         """Runs over inputs [R, T, I] at once, where the loop feeds nothing; returns the hidden states [R, T, H]."""
-        first = tuple(part.unsqueeze(0) for part in state)
-        outputs: Tensor = self.rnn(inputs, first if len(first) > 1 else first[0])[0]
-        return outputs
+        return unroll(self.rnn, inputs, state)
 
     def step(self, inputs: Tensor, state: CellState) -> CellState:
         """One step from inputs [R, I + F]."""

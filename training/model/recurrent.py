@@ -5,9 +5,8 @@ Shapes: B sources, S positions, I inputs, H hidden size of one direction, D = H 
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attendant.training.kernels.cells import RNN_CLASSES, CellKind, CellState
+from attendant.training.kernels.cells import RNN_CLASSES, CellKind, CellState, unroll, unroll_unequal
 
 
 class RecurrentLayer(nn.Module):
@@ -56,11 +55,8 @@ class RecurrentLayer(nn.Module):
     def _run(self, rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
         """One direction: outputs [B, S, H] of inputs [B, S, I], and the last states' parts [B, H]."""
         if self.keeps_cells:
-            packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            outputs, states = rnn(packed)
-            padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
-            return padded, tuple(state.squeeze(0) for state in states)
-        hidden: Tensor = rnn(inputs)[0]
+            return unroll_unequal(rnn, inputs, lengths)
+        hidden = unroll(rnn, inputs)
         last = (lengths - 1).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         return hidden, (hidden.gather(1, last).squeeze(1),)
 
