@@ -50,6 +50,7 @@ RUN /opt/build/bin/python image.py server-gpu --environment /opt/attendant --roo
 FROM build AS root-trainer
 COPY training ./training
 COPY export ./export
+COPY recipes ./recipes
 RUN /opt/build/bin/python image.py server-cpu training --environment /opt/attendant --root /image --mounted work
 
 FROM scratch AS any

@@ -62,7 +62,7 @@ def main() -> int:
     for command, what in (
         ("make serve", "serve the bundle in the foreground (port 50051, metrics on 9090)"),
         (".venv/bin/attendant generate onnx --beam-size 4 --attention", "ask it, from another terminal"),
-        (f".venv/bin/python -m export inspect {BUNDLE}", "what was verified, and how well it held"),
+        (f".venv/bin/attendant inspect {BUNDLE}", "what was verified, and how well it held"),
         (f".venv/bin/tensorboard --logdir {RUN}", "the learning curves"),
     ):
         console.print(f"  [bold]{command}[/]\n      {what}", highlight=False)
@@ -109,7 +109,7 @@ def served(bundle: Path) -> Iterator[tuple[str, int]]:
     """A server on free ports for as long as the block runs: (host:port, metrics port)."""
     command = [sys.executable, "-m", "server", str(bundle), "--port", "0", "--metrics-port", "0"]
     command += ["--log-level", "warning"]
-    console.print(f"[dim]$ python -m server {bundle}[/]", highlight=False)
+    console.print(f"[dim]$ attendant serve {bundle}[/]", highlight=False)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield wait_until_serving(process)

@@ -58,7 +58,7 @@ def serve_parser() -> argparse.ArgumentParser:
         "`serve shutdown` of Ray ends it."
     )
     parser.add_argument(
-        "bundles", metavar="BUNDLE", nargs="+", help="folders made by `python -m export`, at the same path on all nodes"
+        "bundles", metavar="BUNDLE", nargs="+", help="folders made by `attendant export`, at the same path on all nodes"
     )
     replicas = parser.add_argument_group("replicas")
     counts: dict[str, Any] = {"type": _count, "metavar": "NUMBER"}
@@ -145,7 +145,7 @@ def in_cluster(run: Any) -> None:
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise UserError("there is no Ray here: pip install '.[cpu,cluster]'") from None
+        raise UserError("there is no Ray here: pip install 'attendant-seq2seq[cpu,cluster]'") from None
     try:
         ray.init(address="auto", log_to_driver=False)
     except ConnectionError:

@@ -13,8 +13,9 @@ from attendant.training.recipe.recipe import Recipe
 PAGE = Path(__file__).parent / "recipes.md"
 INTRODUCTION = """# Recipes
 
-A recipe is one TOML file that describes a whole experiment: data, model, training. `recipes/` has examples. The
-smallest recipe that works names data, tokenizers and a limit of training:
+A recipe is one TOML file that describes a whole experiment: data, model, training. Those in `recipes/` come with the
+package and go by their names: `attendant train g2p-cmudict-small`. The smallest recipe that works names data,
+tokenizers and a limit of training:
 
 ```toml
 [data]
@@ -33,9 +34,9 @@ max_epochs = 10
 
 `train`, `validation` and `test` name a file, a list of files, `{pairs = FILE, columns = [...]}`, or
 `{source = FILE, target = FILE}`: see [data.md](data.md#your-own-files). Relative paths start at the working directory;
-data files that are not found there are looked up beside the recipe. `python -m training RECIPE.toml --set
-table.key=value` changes single fields. If a key is unknown or a value is bad, the error message names the nearest key
-or the choices. The run directory keeps the recipe with every field resolved.
+data files that are not found there are looked up beside the recipe. `attendant train RECIPE --set table.key=value`
+changes single fields. If a key is unknown or a value is bad, the error message names the nearest key or the choices.
+The run directory keeps the recipe with every field resolved.
 `python docs/write_recipes.py` writes this page from the tables themselves; `None` stands for a field that is left out.
 """
 

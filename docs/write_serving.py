@@ -8,7 +8,7 @@ PAGE = Path(__file__).parent / "serving.md"
 INTRODUCTION = """# Serving options
 
 ```sh
-python -m server models/g2p-en
+attendant serve models/g2p-en
 ```
 
 This page lists the server's options. Positional arguments are bundles and [repositories](models.md) of bundles;

@@ -1,4 +1,4 @@
-"""python -m export RUN|BUNDLE --output BUNDLE; python -m export import|verify|inspect|sign|reference: see --help."""
+"""attendant export RUN|BUNDLE --output BUNDLE; attendant import|verify|inspect|sign|reference: see --help."""
 
 import argparse
 import signal
@@ -19,16 +19,16 @@ DESCRIPTION = """\
 Turns a trained run into a bundle: the encoder and the decoder's step as ONNX graphs, verified against PyTorch by the
 loader and the search that serve. Nothing is published that failed. A bundle is exported anew from its own graphs.
 
-  python -m export RUN --output BUNDLE      export a run
-  python -m export OLD --output BUNDLE --precision fp32,int8
-                                            add precisions to a bundle
-  python -m export import joeynmt MODEL --output BUNDLE
-                                            import a model of JoeyNMT, OpenNMT-py or g2p_en
-  python -m export verify BUNDLE            check a bundle's files and golden examples on this host
-  python -m export inspect BUNDLE           say what a bundle is
-  python -m export sign BUNDLE --key KEY    sign a bundle, for servers that require it
-  python -m export reference BUNDLE --data FILE.tsv --output NEW
-                                            add what a server compares its answers with, for drift
+  attendant export RUN --output BUNDLE     export a run
+  attendant export OLD --output BUNDLE --precision fp32,int8
+                                           add precisions to a bundle
+  attendant import joeynmt MODEL --output BUNDLE
+                                           import a model of JoeyNMT, OpenNMT-py or g2p_en
+  attendant verify BUNDLE                  check a bundle's files and golden examples on this host
+  attendant inspect BUNDLE                 show a bundle's contents
+  attendant sign BUNDLE --key KEY          sign a bundle, for servers that require it
+  attendant reference BUNDLE --data FILE.tsv --output NEW
+                                           add reference statistics for drift detection to a bundle
 """
 
 
@@ -57,10 +57,10 @@ def _run(name: str, options: argparse.Namespace) -> None:
 
 def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="attendant export", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `python -m training` left, or a bundle"
+        "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `attendant train` left, or a bundle"
     )
     _add_output(parser)
     parser.add_argument(
@@ -89,7 +89,7 @@ def _export_parser() -> argparse.ArgumentParser:
 
 def _import_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export import",
+        prog="attendant import",
         description="Turns a recurrent model of another toolkit into a bundle, verified as a run of ours is. Nothing "
         "that stands in the checkpoint is executed.",
     )
@@ -119,7 +119,7 @@ def _import_parser() -> argparse.ArgumentParser:
 
 def _verify_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export verify",
+        prog="attendant verify",
         description="Checks a bundle on this host: files, digests, the graphs' inputs and outputs, golden examples.",
     )
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
@@ -143,14 +143,14 @@ def _verify_parser() -> argparse.ArgumentParser:
 
 
 def _inspect_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m export inspect", description="Says what a bundle is.")
+    parser = argparse.ArgumentParser(prog="attendant inspect", description="Says what a bundle is.")
     parser.add_argument("bundle", metavar="BUNDLE", type=Path)
     return parser
 
 
 def _sign_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export sign",
+        prog="attendant sign",
         description="Signs a bundle: writes model.sig beside its files, by the library model-signing. "
         "A server with --require-signature serves what was signed by a key that it trusts.",
     )
@@ -179,7 +179,7 @@ def _sign_parser() -> argparse.ArgumentParser:
 
 def _reference_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m export reference",
+        prog="attendant reference",
         description="Publishes a bundle anew with reference distributions: how lengths, unknown symbols and "
         "log-probabilities are distributed on held-out texts. A server compares its answers with them.",
     )
@@ -252,4 +252,4 @@ PARSERS: Final[Mapping[str, Callable[[], argparse.ArgumentParser]]] = {
 if __name__ == "__main__":
     # SIGTERM cleans up as Ctrl-C does: what was written aside goes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    exit_command("export", lambda: main(sys.argv[1:]))
+    exit_command("export", lambda: main(sys.argv[1:]), "cpu,export")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -57,19 +58,27 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def run_command(name: str, main: Callable[[], int | None]) -> int:
+def require(package: str) -> None:
+    """Raises ModuleNotFoundError if a package is not installed; doesn't import it, which may take a while."""
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> int:
     """Runs `main` and returns the exit status: 0 done, 1 verification failed, 2 the user's mistake, 130 Ctrl-C.
 
     Args:
         name: what the line on standard error begins with, e.g. "training".
         main: returns its own exit status, or None for 0.
+        extras: of the distribution attendant-seq2seq; they have the packages that `main` imports. If empty, a missing
+            package is raised to the caller, which knows the extras.
     """
     try:
         status = main() or 0
         sys.stdout.flush()
         return status
-    except UserError as error:
-        _say(f"{name}: {error}")
+    except (UserError, ModuleNotFoundError) as error:
+        _say(f"{name}: {error if isinstance(error, UserError) else _remedy(error, extras)}")
         return 2
     except VerificationFailed as error:
         _say(f"{name}: {error}")
@@ -90,6 +99,13 @@ def run_command(name: str, main: Callable[[], int | None]) -> int:
         return 2
 
 
+def _remedy(missing: ModuleNotFoundError, extras: str) -> str:
+    """Returns what is missing and what to install. Raises the error again if it is not a missing extra."""
+    if not extras or missing.name is None or missing.name.startswith("attendant"):
+        raise missing
+    return f"{missing.name} is not installed: pip install 'attendant-seq2seq[{extras}]'"
+
+
 def _say(line: str) -> None:
     with suppress(OSError):  # its disk may be the full one
         print(line, file=sys.stderr, flush=True)
@@ -106,7 +122,7 @@ def _on_thread(found: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(found)
 
 
-def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
+def exit_command(name: str, main: Callable[[], int | None], extras: str = "") -> NoReturn:
     """`run_command` as the end of a process.
 
     CPython ends a process by SIGINT, whatever its exit status, if a KeyboardInterrupt has ever passed through code that
@@ -125,7 +141,7 @@ def exit_command(name: str, main: Callable[[], int | None]) -> NoReturn:
             interruptions.append(interruption)
             raise
 
-    status = run_command(name, interruptible)
+    status = run_command(name, interruptible, extras)
     if status == INTERRUPTED or anything_given_up():
         sys.stdout.flush()
         sys.stderr.flush()

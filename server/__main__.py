@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attendant.runtime.command import Command, exit_command
+from attendant.runtime.command import Command, exit_command, require
 
 if TYPE_CHECKING:
     from attendant.server.engine.queueing.scheduler import Scheduler
@@ -23,6 +23,8 @@ def main(scheduler: "type[Scheduler] | None" = None) -> int:
 
 
 def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> int:
+    # Only the workers import it, in processes of their own.
+    require("onnxruntime")
     import uvloop  # noqa: PLC0415
 
     from attendant.server.app import serve  # noqa: PLC0415
@@ -42,4 +44,4 @@ def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> i
 
 
 if __name__ == "__main__":
-    exit_command("server", main)
+    exit_command("server", main, "cpu")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from attendant.runtime.command import Command, run_command
+from attendant.runtime.command import Command, require, run_command
 from attendant.server.config import config_of, config_parser
 
 
@@ -29,4 +29,5 @@ def command(name: str) -> Command:
 
 
 def _check(parsed: argparse.Namespace) -> None:
+    require("onnxruntime")
     config_of(parsed, os.environ)

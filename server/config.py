@@ -90,7 +90,7 @@ def _option(default: Any, kind: Kind, about: str, default_text: str = "") -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What `python -m server` was asked for.
+    """What `attendant serve` was asked for.
 
     Attributes:
         scheduler: makes each engine's admission policy. No option: measurements put another one in its place.
@@ -340,7 +340,7 @@ OPTIONS = tuple(
 def config_parser() -> argparse.ArgumentParser:
     """What the command line may say; see `config_of`."""
     parser = argparse.ArgumentParser(
-        prog="python -m server",
+        prog="attendant serve",
         allow_abbrev=False,
         description="Serves bundles over gRPC, with health checks and reflection, and metrics over HTTP.",
         epilog="The command line takes precedence over the environment. Exit status: 0 drained after SIGTERM or "
@@ -350,7 +350,7 @@ def config_parser() -> argparse.ArgumentParser:
         "bundles",
         metavar="BUNDLE",
         nargs="*",
-        help="folders made by `python -m export`, or repositories of them (NAME/VERSION/), whose changes are followed "
+        help="folders made by `attendant export`, or repositories of them (NAME/VERSION/), whose changes are followed "
         f"while the server runs (docs/models.md) [env {BUNDLES_VARIABLE}, separated by {os.pathsep}]",
     )
     add_options(parser, OPTIONS)
@@ -379,5 +379,5 @@ def config_of(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Ser
         raise UserError("--http-origins: may use the API over HTTP, which --no-http takes away; leave one of them out")
     bundles = given["bundles"] or [path for path in environment.get(BUNDLES_VARIABLE, "").split(os.pathsep) if path]
     if not bundles:
-        raise UserError(f"no bundle: name at least one folder that `python -m export` made, or set {BUNDLES_VARIABLE}")
+        raise UserError(f"no bundle: name at least one folder that `attendant export` made, or set {BUNDLES_VARIABLE}")
     return ServerConfig(bundles=tuple(Path(bundle) for bundle in bundles), **values)

@@ -38,4 +38,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    exit_command("training", lambda: main(sys.argv[1:]))
+    exit_command("training", lambda: main(sys.argv[1:]), "cpu,training")

@@ -141,5 +141,7 @@ def _library() -> Any:
         import model_signing.signing  # noqa: PLC0415
         import model_signing.verifying  # noqa: PLC0415
     except ImportError as error:
-        raise UserError(f"signatures need the extra `signing` ({error}): pip install '.[signing]'") from error
+        raise UserError(
+            f"signatures need the extra `signing` ({error}): pip install 'attendant-seq2seq[signing]'"
+        ) from error
     return model_signing

@@ -17,7 +17,11 @@ import numpy as np
 
 # Read by onnxruntime when it is loaded: what a server does is nobody else's affair.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-import onnxruntime as ort
+try:
+    import onnxruntime as ort
+except ModuleNotFoundError as missing:
+    remedy = "pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
+    raise ModuleNotFoundError(f"{missing.name} is not installed: {remedy}", name=missing.name) from None
 
 from attendant.runtime.bundle.graph_content import check_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.command import Command
+from attendant.runtime.command import Command, require
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import limited
@@ -56,6 +56,7 @@ def command(name: str) -> Command:
 
 
 def _run(options: argparse.Namespace) -> None:
+    require("onnxruntime")
     bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
     most = bundle.manifest.limits.max_beam_size
     if options.beam_size is not None and not 1 <= options.beam_size <= most:

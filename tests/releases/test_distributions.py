@@ -159,7 +159,7 @@ def test_training_and_export_run_from_empty_environments(distributions: Path, tm
     training = installed(
         tmp_path / "training", str(distributions / CLIENT_WHEEL), f"{distributions / WHEEL}[training,cpu]"
     )
-    recipe = ["train", str(ROOT / "recipes/copy.toml"), "--output", "run", "--set", "training.max_steps=20"]
+    recipe = ["train", "copy", "--output", "run", "--set", "training.max_steps=20"]
     says(tmp_path, training / "attendant", *recipe)
     export = installed(tmp_path / "export", *wheels(distributions, "export,cpu"))
     says(tmp_path, export / "attendant", "export", "run", "--output", "bundle")

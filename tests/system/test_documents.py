@@ -29,7 +29,7 @@ SHOWN = ("text", "json", "toml", "yaml", "ini", "js", "go", "java", "promql", "n
 FENCE = re.compile(
     r"(?m)^(?:(?P<mark>[^\n]*)\n+)?(?P<indent> *)```(?P<language>\S*)\n(?P<body>.*?)^(?P=indent)```$", re.S
 )
-SERVER = re.compile(r"(?m)^(\.venv/bin/)?python -m server .*$")
+SERVER = re.compile(r"(?m)^(\.venv/bin/)?attendant serve .*$")
 
 
 pytestmark = pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""python -m training average RUN --last N --output DIRECTORY: the mean of the last checkpoints, as a run."""
+"""attendant average RUN --last N --output DIRECTORY: the mean of the last checkpoints, as a run."""
 
 import argparse
 import shutil
@@ -23,7 +23,7 @@ COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
-        prog="python -m training average",
+        prog="attendant average",
         description="Averages the weights of a run's last validated checkpoints (those that training.keep_checkpoints "
         "kept) into a new run, to be evaluated and exported.",
     )
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--last {arguments.last}: must be at least 1")
     steps = average_run(Run(arguments.run), arguments.last, arguments.output)
     print(f"{arguments.output}: the mean of the weights at steps {', '.join(map(str, steps))}")
-    print(f"next: python -m training evaluate {arguments.output}")
+    print(f"next: attendant evaluate {arguments.output}")
 
 
 def average_run(run: Run, last: int, output: Path) -> list[int]:

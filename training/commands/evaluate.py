@@ -1,4 +1,4 @@
-"""python -m training evaluate PATH...: measures runs and bundles with the decoder that serves."""
+"""attendant evaluate PATH...: measures runs and bundles with the decoder that serves."""
 
 import argparse
 import itertools
@@ -37,7 +37,7 @@ EDGES = ",".join(map(str, DEFAULT_EDGES))
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m training evaluate", description=DESCRIPTION)
+    found = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION)
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     add_data_options(found)
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")

@@ -1,4 +1,4 @@
-"""python -m training fetch RECIPE.toml: builds the recipe's data; python -m training fetch NAME: sources to label."""
+"""attendant fetch RECIPE: builds the recipe's data; attendant fetch NAME: sources to label."""
 
 import argparse
 from pathlib import Path
@@ -11,14 +11,14 @@ from attendant.training.terminal import say
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
-        prog="python -m training fetch",
-        description="Builds the data that a recipe names by its fetcher, or sources without targets, for `python -m "
-        "training label`.",
+        prog="attendant fetch",
+        description="Builds the data that a recipe names by its fetcher, or sources without targets, for `attendant "
+        "label`.",
     )
     found.add_argument(
         "recipe",
-        metavar="RECIPE.toml|NAME",
-        help=f"a recipe with [data] fetch = NAME; or sources alone: {', '.join(SOURCES)}",
+        metavar="RECIPE|NAME",
+        help=f"a recipe that has [data] fetch, a file or one that comes along; or sources alone: {', '.join(SOURCES)}",
     )
     found.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="TABLE.KEY=VALUE", help="e.g. data.directory=D"

@@ -1,4 +1,4 @@
-"""python -m training label RUN... --sources FILE --output FILE.tsv: the models' own outputs, as pairs to train on."""
+"""attendant label RUN... --sources FILE --output FILE.tsv: the models' own outputs, as pairs to train on."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ CHUNK = 2048
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
-        prog="python -m training label",
+        prog="attendant label",
         description="Decodes sources by a run, or by several as an ensemble, and writes each with its output: pairs "
         "that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
     )

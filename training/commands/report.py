@@ -1,4 +1,4 @@
-"""python -m training report RUN...: what came of a training, or of several, as one page."""
+"""attendant report RUN...: what came of a training, or of several, as one page."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ DEFAULT_NAME = "report.html"
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m training report", description=DESCRIPTION)
+    found = argparse.ArgumentParser(prog="attendant report", description=DESCRIPTION)
     found.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
     found.add_argument(
         "--output",

@@ -1,4 +1,4 @@
-"""python -m training RECIPE.toml: trains, resumes, and measures on the test split."""
+"""attendant train RECIPE.toml: trains, resumes, and measures on the test split."""
 
 import argparse
 import shutil
@@ -16,20 +16,24 @@ from attendant.training.loop.memory import translate_memory_errors
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.progress import TrainingProgress, make_progress
 from attendant.training.loop.trainer import Trainer
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.recipe.recipe import Recipe, load_recipe, shipped_recipes
 from attendant.training.run.directory import Run
 from attendant.training.terminal import say
 
-DESCRIPTION = """Trains the model of a recipe and leaves a run directory (see training/run/directory.py).
-In more processes: torchrun --nproc_per_node N -m training RECIPE.toml; they share each batch, and the run directory and
-the data must be in reach of all.
-Other subcommands, each with its --help: python -m training fetch RECIPE | evaluate RUN | report RUN | average RUN |
-label RUN"""
+DESCRIPTION = """Trains the model of a recipe and leaves a run directory: recipe, checkpoints, values measured, log.
+In several processes: torchrun --nproc_per_node N -m attendant.training RECIPE; they share each batch, and all must
+reach the run directory and the data.
+Related commands, each with its --help: attendant fetch RECIPE | evaluate RUN | report RUN | average RUN | label RUN"""
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m training", description=DESCRIPTION)
-    found.add_argument("recipe", type=Path, metavar="RECIPE.toml", help="the recipe; recipes/ has some")
+    found = argparse.ArgumentParser(prog="attendant train", description=DESCRIPTION)
+    found.add_argument(
+        "recipe",
+        type=Path,
+        metavar="RECIPE",
+        help=f"a TOML file, or one that comes along: {', '.join(shipped_recipes())}",
+    )
     found.add_argument(
         "--set",
         action="append",
@@ -91,7 +95,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
     if recipe.data.test is not None and (state.step > begun or not place.evaluations()):
         evaluate.run(evaluate.parser().parse_args([str(place.path), "--split", "test"]))
-    print(f"next: python -m export {place.path} --output bundles/{place.path.name}")
+    print(f"next: attendant export {place.path} --output bundles/{place.path.name}")
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
 
 class DistillationConfig(Table):
     """`[distillation]`: learning from the distributions of other runs, symbol by symbol (Hinton et al. 2015; Kim and
-    Rush 2016). Learning from their outputs needs no table: `python -m training label` writes them as pairs.
+    Rush 2016). Learning from their outputs needs no table: `attendant label` writes them as pairs.
 
     Attributes:
         teachers: run directories, whose best weights predict the distributions; several: the mean of their

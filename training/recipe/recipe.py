@@ -5,12 +5,13 @@ import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from attendant.runtime.command import suggestion
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import BatchConfig, DataConfig, Split
 from attendant.training.data.distillation import DistillationConfig
@@ -23,6 +24,8 @@ from attendant.training.model import ModelConfig
 from attendant.training.optimization.optimizer import OptimizerConfig
 from attendant.training.optimization.schedule import DECAYS_TO_AN_END, ScheduleConfig
 from attendant.training.table import Count, Table, problems_of, requirement
+
+SHIPPED: Final = Path(__file__).parents[2] / "recipes"
 
 
 class TrainerConfig(Table):
@@ -59,7 +62,7 @@ class TrainerConfig(Table):
             is not finite stops it at once.
         checkpoint_every_seconds: the most work that a killed run loses; besides, every validation leaves a checkpoint.
         checkpoint_every_steps: the same in steps.
-        keep_checkpoints: how many of the last validated checkpoints are kept, for `python -m training average`; the
+        keep_checkpoints: how many of the last validated checkpoints are kept, for `attendant average`; the
             best and the last one are always kept as well.
         log_every_steps: steps summarized by each line of metrics.jsonl.
         device: "auto": CUDA if there is a device, else the CPU.
@@ -235,17 +238,23 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
     """Reads and validates a recipe.
 
     Args:
-        path: the TOML file.
+        path: the TOML file, or the name of a recipe that comes with the package.
         overrides: `table.key=value` each; a value that is no TOML is taken as a string.
         ignored: table and key each, of what may stand there and means nothing.
 
     Raises:
         UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
     """
+    recipes = shipped_recipes()
+    if not path.is_file():
+        path = recipes.get(path.as_posix(), path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such recipe") from None
+        raise UserError(
+            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, or one that comes along: "
+            f"{', '.join(recipes)}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -262,6 +271,11 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         if len(problems) == 1:
             raise UserError(f"{path}: {problems[0]}") from None
         raise UserError(f"{path}: {len(problems)} fields are wrong:", problems) from None
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Returns the recipes that come with the package: name -> file."""
+    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.toml"))}
 
 
 def _find_beside(folder: Path, data: Any) -> None:

@@ -18,7 +18,7 @@ tensorboard/                 the same, for TensorBoard
 checkpoints/step-N/          model.safetensors, optimizer.safetensors, state.json (training/run/checkpoint.py)
 checkpoints/best, last       links to two of them
 evaluation.json              a list of {metric, value, protocol, num_examples, decoding}
-report.html                  what `python -m training report` shows of all this, where it was asked for
+report.html                  what `attendant report` shows of all this, where it was asked for
 """
 
 import json

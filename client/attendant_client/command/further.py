@@ -1,4 +1,4 @@
-"""The commands of `attendant` that stand in the distribution `attendant`: this one only knows where."""
+"""The commands of `attendant` that the distribution attendant-seq2seq has; this one only knows where."""
 
 import argparse
 import sys
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from attendant_client.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class Further:
     Attributes:
         summary: for --help.
         module: whose `command(name)` gives a `parser`, and a `main(program, arguments)` that ends the process.
-        extras: of the distribution `attendant`, with which the command runs.
+        extras: of the distribution attendant-seq2seq, with which the command runs.
     """
 
     summary: str
@@ -34,10 +36,10 @@ FURTHER = {
     "label": Further("decode sources into pairs to train on", _TRAINING, "cpu,training"),
     "export": Further("turn a run into a verified bundle", _EXPORT, "cpu,export"),
     "import": Further("turn a model of another toolkit into a bundle", _EXPORT, "cpu,export"),
-    "verify": Further("check a bundle on this host", _EXPORT, "cpu,export"),
-    "inspect": Further("say what a bundle is", _EXPORT, "cpu,export"),
-    "sign": Further("sign a bundle", _EXPORT, "cpu,export"),
-    "reference": Further("give a bundle what its answers are compared with, for drift", _EXPORT, "cpu,export"),
+    "verify": Further("check a bundle on this host", _EXPORT, "cpu"),
+    "inspect": Further("show a bundle's contents", _EXPORT, "cpu"),
+    "sign": Further("sign a bundle", _EXPORT, "cpu,signing"),
+    "reference": Further("add reference statistics for drift detection to a bundle", _EXPORT, "cpu,export"),
     "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
     "bench": Further("measure how fast a bundle is served on this host", "attendant.server.bench.command", "cpu"),
 }
@@ -53,13 +55,22 @@ def run(name: str, arguments: Sequence[str]) -> int:
     try:
         load(name).main(f"attendant {name}", arguments)
     except ModuleNotFoundError as missing:
-        print(f"attendant {name}: {missing.name} is not installed; {remedy(FURTHER[name].extras)}", file=sys.stderr)
+        print(f"attendant {name}: {remedy(missing, FURTHER[name].extras)}", file=sys.stderr)
     return 2
 
 
-def remedy(extras: str) -> str:
-    """What to install, and where."""
-    return f"in a checkout of Attendant: pip install '.[{extras}]'"
+def remedy(missing: ModuleNotFoundError, extras: str) -> str:
+    """Returns which package is missing and what to install.
+
+    An installed distribution's further extras come from the index alone; the distribution itself is on none.
+    """
+    if (missing.name or "").partition(".")[0] == "attendant":
+        wheel = f"./attendant_seq2seq-{VERSION}-py3-none-any.whl"
+        return (
+            f"the distribution attendant-seq2seq is not installed: pip install '{wheel}[{extras}]' (made by `make "
+            f"dist`), or in a checkout '.[{extras}]'"
+        )
+    return f"{missing.name} is not installed: pip install 'attendant-seq2seq[{extras}]'"
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:

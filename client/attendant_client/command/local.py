@@ -23,7 +23,7 @@ class LocalModel:
         try:
             library = import_module("attendant.library")
         except ModuleNotFoundError as missing:
-            raise _refusal(f"{missing.name} is not installed; {remedy('cpu')}") from None
+            raise _refusal(remedy(missing, "cpu")) from None
         try:
             self._model = library.load(path)
         except library.UserError as error:

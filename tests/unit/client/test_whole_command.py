@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from attendant_client.command import main
 from attendant_client.command.further import FURTHER
 from attendant_client.command.parser import OWN
+from attendant_client.version import VERSION
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served
 
@@ -44,14 +44,39 @@ def run(*arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedPro
 def test_what_is_not_installed_is_told_in_a_line(name: str) -> None:
     done = run(name, "something", without=["attendant"])
     assert (done.returncode, done.stdout) == (2, "")
-    remedy = f"is not installed; in a checkout of Attendant: pip install '.[{FURTHER[name].extras}]'\n"
-    assert re.fullmatch(rf"attendant {name}: attendant\S* {re.escape(remedy)}", done.stderr)
+    extras = FURTHER[name].extras
+    wheel = f"./attendant_seq2seq-{VERSION}-py3-none-any.whl[{extras}]"
+    assert done.stderr == (
+        f"attendant {name}: the distribution attendant-seq2seq is not installed: pip install '{wheel}' (made by `make "
+        f"dist`), or in a checkout '.[{extras}]'\n"
+    )
 
 
-def test_what_a_command_needs_and_is_not_installed_is_told_likewise() -> None:
-    done = run("inspect", BUNDLE, without=["torch"])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("attendant inspect: torch") and done.stderr.endswith("'.[cpu,export]'\n"), done.stderr
+@pytest.mark.parametrize(
+    ("name", "missing", "extras"),
+    [
+        ("export", "torch", "cpu,export"),
+        ("import", "onnx", "cpu,export"),
+        ("train", "torch", "cpu,training"),
+        ("fetch", "tomli_w", "cpu,training"),
+        ("serve", "onnxruntime", "cpu"),
+        ("bench", "onnxruntime", "cpu"),
+    ],
+)
+def test_a_package_of_an_extra_that_is_missing_is_told_in_a_line(name: str, missing: str, extras: str) -> None:
+    more = {"import": ["joeynmt", "model"]}.get(name, [BUNDLE])
+    output = ["--output", "new"] if name in ("export", "import") else []
+    done = run(name, *more, *output, without=[missing])
+    told = f"attendant {name}: {missing} is not installed: pip install 'attendant-seq2seq[{extras}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+def test_the_library_says_what_it_needs() -> None:
+    program = f"import sys; sys.modules['onnxruntime'] = None; import attendant; attendant.load({BUNDLE!r})"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    expected = "onnxruntime is not installed: pip install 'attendant-seq2seq[cpu]', or with [gpu] for CUDA"
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {expected}"
 
 
 def test_a_failure_is_one_line_whatever_grpc_has_to_say(server: Served) -> None:
@@ -66,7 +91,7 @@ def test_the_clients_own_commands_need_nothing_else() -> None:
     assert {*OWN, *FURTHER} <= set(done.stdout.split())
     done = run("generate", "face", "--bundle", "b", without=["attendant"])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--bundle: attendant.library is not installed; in a checkout of Attendant: pip install" in done.stderr
+    assert "--bundle: the distribution attendant-seq2seq is not installed: pip install" in done.stderr
 
 
 @pytest.mark.parametrize("name", FURTHER)

@@ -187,7 +187,7 @@ def test_bundles_from_the_environment() -> None:
 
 @pytest.mark.parametrize("arguments", [("b", "--colour"), ("b", "--port"), ("b", "--metrics", "9")])
 def test_an_option_that_is_not_there(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="see python -m server --help"):
+    with pytest.raises(UserError, match="see attendant serve --help"):
         parse(*arguments)
 
 

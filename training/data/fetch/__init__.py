@@ -1,6 +1,6 @@
 """Fetchers: what builds a recipe's data. Each leaves `train.tsv`, `validation.tsv`, `test.tsv` in one directory.
 
-Those of sources alone leave what `python -m training label` takes.
+Those of sources alone leave what `attendant label` takes.
 """
 
 from functools import partial

@@ -25,7 +25,7 @@ def test_a_run_says_all(tmp_path: Path, tiny_recipe: Path, command: Command) -> 
     output = tmp_path / "run"
     status, said, _ = command(tiny_recipe, "--output", output, "--set", "optimizer.learning_rate=0.01")
     assert status == 0
-    assert "wer " in said and f"next: python -m export {output}" in said
+    assert "wer " in said and f"next: attendant export {output}" in said
     assert {path.name for path in output.iterdir()} == {
         "recipe.toml", "versions.json", "data.json", "metrics.jsonl", "tensorboard", "source_tokenizer.json",
         "target_tokenizer.json", "checkpoints", "evaluation.json", "corpus",
@@ -116,7 +116,8 @@ def test_help_is_there(subcommand: list[str], capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as caught:
         main([*subcommand, "--help"])
     assert caught.value.code == 0
-    assert "usage: python -m training" in capsys.readouterr().out
+    name = (subcommand or ["train"])[0]
+    assert f"usage: attendant {name} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

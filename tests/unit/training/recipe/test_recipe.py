@@ -7,7 +7,7 @@ import pytest
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.recipe.recipe import Recipe, load_recipe, shipped_recipes
 from tests.paths import ROOT
 
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
@@ -171,3 +171,23 @@ def test_a_recipe_survives_writing(tmp_path: Path) -> None:
 
 def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert load(tmp_path, "\ufeff" + SMALL) == load(tmp_path, SMALL)
+
+
+def test_a_recipe_that_comes_along_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {"copy", "g2p-cmudict-small", "papers/luong"} < shipped_recipes().keys()
+    (tmp_path / "copy").mkdir()
+    for name, path in shipped_recipes().items():
+        assert load_recipe(Path(name)) == load_recipe(path)
+
+
+@pytest.mark.parametrize("name", ["g2p-cmudict-smal", "recipes/g2p-cmudict-small.toml"])
+def test_an_unknown_recipe_is_answered_with_those_there_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        load_recipe(Path(name))
+    told = str(refused.value)
+    assert told.startswith(f"{name}: there is no such recipe; did you mean g2p-cmudict-small?; give a file, or ")
+    assert "papers/luong" in told and "\n" not in told
