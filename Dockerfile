@@ -34,6 +34,10 @@ COPY attendant ./attendant
 COPY runtime ./runtime
 COPY library ./library
 COPY server ./server
+# `attendant verify`, `inspect` and `evaluate` run in the servers' images too.
+COPY training ./training
+COPY export ./export
+COPY recipes ./recipes
 # What runs and bundles that are made in the trainer's image record; `make image` takes the checkout's.
 ARG COMMIT=unknown
 RUN echo "${COMMIT}" > runtime/commit.txt
@@ -48,9 +52,6 @@ FROM build AS root-gpu
 RUN /opt/build/bin/python image.py server-gpu --environment /opt/attendant --root /image --mounted bundle
 
 FROM build AS root-trainer
-COPY training ./training
-COPY export ./export
-COPY recipes ./recipes
 RUN /opt/build/bin/python image.py server-cpu training --environment /opt/attendant --root /image --mounted work
 
 FROM scratch AS any

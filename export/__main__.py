@@ -49,10 +49,15 @@ def _run(name: str, options: argparse.Namespace) -> None:
 
     if name in ("export", "import", "reference"):
         refuse_occupied(options.output, force=options.force)
-    # Importing torch takes seconds: --help and a mistyped option don't wait for it.
-    from attendant.export import commands  # noqa: PLC0415
+    if name in ("verify", "inspect", "sign"):
+        from attendant.export import published  # noqa: PLC0415
 
-    commands.COMMANDS[name](options)
+        published.COMMANDS[name](options)
+    else:
+        # Importing torch takes seconds: --help and a mistyped option don't wait for it.
+        from attendant.export import commands  # noqa: PLC0415
+
+        commands.COMMANDS[name](options)
 
 
 def _export_parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The commands of `python -m export`, once their command line is read."""
+"""The commands that make a bundle, once their command line is read."""
 
 import argparse
 import shutil
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
-from attendant.export.inspection import describe
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_checkpoint import exportable_checkpoint
 from attendant.export.origins.from_model import bundle_name, exportable_run
 from attendant.export.publication import published
-from attendant.export.recheck import recheck
 from attendant.export.status import status
 from attendant.export.verification.quality import (
     QualityMeasurement,
@@ -28,17 +26,13 @@ from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
-    SIGNATURE_NAME,
     DecodingDefaults,
     Evaluation,
     Manifest,
     search_of,
 )
-from attendant.runtime.bundle.signature import sign_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_stepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.escaping import escaped
-from attendant.runtime.limited import limited
 from attendant.training.assessment.session import read_data
 from attendant.training.data.config import CorpusFiles
 from attendant.training.run.loading import load_run
@@ -154,41 +148,6 @@ def _why(evaluation: Sequence[Evaluation]) -> str:
     return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
 
-def verify(options: argparse.Namespace) -> None:
-    """Prints what holds, one line each."""
-    run = None if options.run is None else (options.run, options.checkpoint or "best")
-    with status() as say:
-        limits = options.load_seconds, options.load_mib
-        lines = recheck(options.bundle, options.provider, run, trusted=options.signature, limits=limits, say=say)
-    print("\n".join(lines))
-
-
-def inspect(options: argparse.Namespace) -> None:
-    """Prints what the manifest says."""
-    bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
-    # What a manifest says may hold anything that a terminal obeys.
-    print("\n".join(map(escaped, describe(bundle))))
-
-
-def sign(options: argparse.Namespace) -> None:
-    """Writes model.sig, and says where.
-
-    Raises:
-        UserError: there is one, without --force; options that exclude each other; a bad key or bundle.
-    """
-    if (options.bundle / SIGNATURE_NAME).exists() and not options.force:
-        raise UserError(f"{options.bundle / SIGNATURE_NAME} exists already: add --force to replace it")
-    if options.certificate is not None and options.passphrase_file is not None:
-        raise UserError("--passphrase-file: the key of a --certificate must not be encrypted")
-    if options.chain and options.certificate is None:
-        raise UserError("--chain: it leads from a --certificate to its authority, and there is none")
-    password = None if options.passphrase_file is None else _first_line(options.passphrase_file)
-    written = sign_bundle(
-        options.bundle, options.key, certificate=options.certificate, chain=options.chain, password=password
-    )
-    print(f"{written}: signed by {options.certificate or options.key}")
-
-
 def reference(options: argparse.Namespace) -> None:
     """Publishes the bundle with reference distributions: the same files, another manifest.
 
@@ -211,18 +170,8 @@ def reference(options: argparse.Namespace) -> None:
     print(f"{options.output}: {manifest.name} {manifest.version}, with references of {found.num_examples} texts")
 
 
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")[0]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--passphrase-file {path} can't be read: {error}") from error
-
-
 COMMANDS: Final = {
     "export": export,
     "import": import_checkpoint,
-    "verify": verify,
-    "inspect": inspect,
-    "sign": sign,
     "reference": reference,
 }

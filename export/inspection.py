@@ -1,8 +1,7 @@
 """A bundle in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from attendant.export.verification.grid import listed
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, Manifest
 
@@ -36,7 +35,7 @@ def describe(bundle: Bundle) -> Iterator[str]:
             yield f"  {graph.file}  {_bytes(manifest.files[graph.file].size)}  opset {graph.opset}"
             for kind, specs in (("in", graph.inputs), ("out", graph.outputs)):
                 for spec in specs:
-                    yield f"    {kind:<3} {spec.name:<20} {spec.dtype:<8} [{listed(spec.shape)}]"
+                    yield f"    {kind:<3} {spec.name:<20} {spec.dtype:<8} [{_listed(spec.shape)}]"
     yield ""
     yield "provenance"
     made = manifest.provenance
@@ -66,8 +65,8 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"certificate: {certificate.precision} on {certificate.provider}, {certificate.runtime_version}"
     yield f"  host            {certificate.host}"
     yield (
-        f"  grid            batches of {listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
-        f"{grid.source_lengths[-1]}; beams {listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
+        f"  grid            batches of {_listed(grid.batch_sizes)}; lengths {grid.source_lengths[0]} to "
+        f"{grid.source_lengths[-1]}; beams {_listed(grid.beam_sizes)}; {grid.num_steps} teacher-forced steps"
     )
     worst = max(certificate.errors, key=lambda name: certificate.errors[name])
     own = certificate.reference_errors.get(worst)
@@ -79,6 +78,10 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"
     for name, how in sorted(certificate.arithmetic.items()):
         yield f"  {name}: {how}"
+
+
+def _listed(numbers: Sequence[object]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _bytes(size: int) -> str:

@@ -1,25 +1,19 @@
-"""Checks a published bundle again, on this host."""
+"""Checks a published bundle again, on this host. Only a comparison with its run needs PyTorch and onnx."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from attendant.export.origins.from_bundle import exportable_bundle
-from attendant.export.origins.from_model import exportable_run
 from attendant.export.status import Say, say_nothing
-from attendant.export.verification.certification import certify_rewritten, certify_traced
-from attendant.export.verification.grid import GridComparison
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Certificate, Precision, Provider
+from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.device.stepper import DeviceStepper
-from attendant.runtime.errors import UserError, VerificationFailed, some_lines
+from attendant.runtime.errors import VerificationFailed, some_lines
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS, limited
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.model.stepping.stepper import TorchStepper
-from attendant.training.run.loading import load_run
 
 
 def recheck(
@@ -71,16 +65,12 @@ def recheck(
         num_examples = sum(example.precision == precision for example in bundle.golden)
         how = ", through conversions: CUDA's kernels have not run" if (precision, provider) == ("fp16", "cpu") else ""
         held.append(f"{precision} on {provider}: {num_examples} golden examples hold{how}")
-        if run is not None and precision == "fp32":
-            held.append(f"{precision} on {provider}: {_compare(bundle, stepper, run, say)}")
-        if run is not None and "fp32" not in bundle.manifest.graphs:
-            held.append(f"{precision} on {provider}: not compared with the run, since the fp32 graphs were left out")
-        elif run is not None and precision == "int8":
-            # With the fp32 graphs, which were compared with PyTorch before.
-            sources = exportable_bundle(bundle).encoder_sources()
-            grid = GridComparison(bundle.manifest, stepper, OnnxStepper(bundle), sources, say=say)
-            found = certify_rewritten(grid, {})
-            held.append(f"{precision} on {provider}: {_agreement(found)} to fp32's; the same bits alone and in batches")
+        if run is not None:
+            from attendant.export.run_comparison import compare_with_run  # noqa: PLC0415  # PyTorch and onnx
+
+            held += [
+                f"{precision} on {provider}: {line}" for line in compare_with_run(bundle, precision, stepper, *run, say)
+            ]
     return held
 
 
@@ -91,19 +81,3 @@ def _checked(bundle: Bundle, precision: Precision, provider: Provider) -> tuple[
         DeviceStepper(bundle, precision, provider) if provider == "cuda" else OnnxStepper(bundle, precision)
     )
     return stepper, check_decoding(bundle, stepper, precision, provider)
-
-
-def _compare(bundle: Bundle, stepper: BundleStepper, run: tuple[Path, str], say: Say) -> str:
-    manifest, exportable = bundle.manifest, exportable_run(load_run(*run), bundle.manifest.name)
-    ours, theirs = exportable.provenance.checkpoint, manifest.provenance.checkpoint
-    if exportable.model.state_tensors() != manifest.graphs["fp32"].state or ours != theirs:
-        # A bundle of other weights would differ in every number; this says so in one line.
-        raise UserError(f"{run[0]} holds the weights {ours}, the bundle was exported from {theirs}: name its run")
-    grid = GridComparison(manifest, stepper, TorchStepper(exportable.model), exportable.encoder_sources(), say=say)
-    found = certify_traced(grid, exportable.model)
-    ties = f", {found.tokens.num_excused} differ by a tie"
-    return f"{_agreement(found)} to PyTorch's{ties}; largest error {max(found.errors.values()):.1e}"
-
-
-def _agreement(found: Certificate) -> str:
-    return f"{found.tokens.num_identical} of {found.tokens.num_compared} decodings identical"

@@ -11,7 +11,8 @@ from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import scoring_options
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
-from attendant.training.assessment.models import is_bundle, open_bundle_model, open_run
+from attendant.training.assessment.models import is_bundle, open_bundle_model
+from attendant.training.assessment.runs import open_run
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, percentiles, resampled_totals
 from attendant.training.evaluation.decoding import TextModel
 from attendant.training.evaluation.metrics import Floats64

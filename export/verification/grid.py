@@ -101,7 +101,7 @@ class GridComparison:
     def compare_decodings(self, tolerance: float | None = None) -> DecodingReport:
         """As `decoding_report`, of sources that the plan asks for: real ones as far as there are, else random ones."""
         plan = self.plan
-        self.say(f"decoding {plan.num_decoded} sources by beams of {listed(plan.beam_sizes)}")
+        self.say(f"decoding {plan.num_decoded} sources by beams of {', '.join(map(str, plan.beam_sizes))}")
         # Three of four are real where there are enough.
         sources = [list(source) for source in self.real_sources[: plan.num_decoded * 3 // 4]]
         lengths = self._random.choice(np.array(plan.source_lengths), plan.num_decoded - len(sources))
@@ -216,11 +216,6 @@ def decoding_report(
 
 def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
     return [{key: values for key, values in trace.items() if key.partition("/")[2] not in names} for trace in traces]
-
-
-def listed(numbers: Sequence[object]) -> str:
-    """The numbers with commas between them."""
-    return ", ".join(str(number) for number in numbers)
 
 
 def host_description() -> str:

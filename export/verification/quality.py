@@ -14,8 +14,9 @@ from typing import Final, get_args
 from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision, search_of
 from attendant.runtime.stepper import Stepper
-from attendant.training.assessment.models import open_bundle_model, text_model
-from attendant.training.assessment.session import EvaluationData, read_data, read_held_out
+from attendant.training.assessment.models import open_bundle_model
+from attendant.training.assessment.runs import read_held_out, text_model
+from attendant.training.assessment.session import EvaluationData, read_data
 from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options

@@ -116,6 +116,9 @@ def test_the_server_and_the_client_answer_from_empty_environments(distributions:
             assert asked == "F OW N IY M\n"
     program = f"import attendant; print(attendant.load({str(ROOT / 'models/g2p-en')!r}).generate('phoneme').best.text)"
     assert says(tmp_path, server / "python", "-c", program) == "F OW N IY M\n"
+    bundle = str(ROOT / "models/normalize-numbers-en")
+    assert "golden examples hold" in says(tmp_path, server / "attendant", "verify", bundle)
+    assert "normalize-numbers-en  version" in says(tmp_path, server / "attendant", "inspect", bundle)
     uninstall = [server / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "attendant-seq2seq"]
     subprocess.run(uninstall, check=True)
     assert says(tmp_path, server / "attendant", "generate", "--version") == f"attendant-client {VERSION}\n"

@@ -1,21 +1,18 @@
 """One test set, on which any number of models are measured, and where it is read."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.progress import Progress
 
-from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import OpenedModel
 from attendant.training.assessment.results import OutputsFile, Result
-from attendant.training.data.config import CorpusFiles, Split
+from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import Example, group_references, no_pairs, read_pairs
 from attendant.training.evaluation.bootstrap import compare
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
-from attendant.training.run.directory import Run
+from attendant.training.evaluation.metrics import refuse_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,12 @@ class Session:
     rescorer: TextModel | None = None
 
     def evaluate(self, opened: OpenedModel, config: EvaluationConfig, baseline: Result | None) -> Result:
-        """Decodes the data once and takes its metrics: those of `config`, or with a baseline those of the baseline."""
+        """Decodes the data once and takes its metrics: those of `config`, or with a baseline those of the baseline.
+
+        Raises:
+            UserError: a metric's library is not installed.
+        """
+        refuse_missing(config.metrics)
         options = search_options(config, opened.model)
         examples = self.data.examples
         task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))
@@ -94,30 +96,3 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
         raise no_pairs(files)
     without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
     return EvaluationData(f"{files}{without}", examples)
-
-
-def read_chosen(file: str | None, runs: Sequence[Path], split: Split) -> EvaluationData:
-    """What `--data` names, FILE.tsv or SOURCE,TARGET; None: the split of these runs. Raises UserError: no such data."""
-    return read_held_out(runs, split) if file is None else read_data(CorpusFiles.named(file))
-
-
-def read_held_out(runs: Sequence[Path], split: Split) -> EvaluationData:
-    """The held-out split that all these runs' recipes name, without what one of them was trained on. Raises UserError:
-    a recipe names no such split, or another one than the first's; bad or no data.
-    """
-    found = [_held_out_files(path, split) for path in runs]
-    for path, files in zip(runs, found, strict=True):
-        if files != found[0]:
-            raise UserError(
-                f"the {split} split of {path} is {files}, that of {runs[0]} is {found[0]}: to compare them on one, "
-                "give --data FILE.tsv"
-            )
-    return read_data(found[0], frozenset().union(*(Run(path).left_out(split) for path in runs)))
-
-
-def _held_out_files(path: Path, split: Split) -> CorpusFiles:
-    files = Run(path).recipe().data.files(split)
-    if files is None:
-        other = ", or --split validation" if split == "test" else ""
-        raise UserError(f"the recipe of {path} has no data.{split}: give --data FILE.tsv{other}")
-    return files

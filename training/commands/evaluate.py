@@ -1,4 +1,7 @@
-"""attendant evaluate PATH...: measures runs and bundles with the decoder that serves."""
+"""attendant evaluate PATH...: measures runs and bundles with the decoder that serves.
+
+What runs need is imported within these functions: PyTorch, which a server's environment, where bundles are, is without.
+"""
 
 import argparse
 import itertools
@@ -15,17 +18,16 @@ from pydantic import ValidationError
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, CantWrite, write_json
-from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model, open_runs
+from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model
 from attendant.training.assessment.results import Result, document, outputs_file
-from attendant.training.assessment.session import EvaluationData, Session, read_chosen
+from attendant.training.assessment.session import EvaluationData, Session, read_data
 from attendant.training.assessment.tables import show
 from attendant.training.commands.options import add_data_options, check_folder
+from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
 from attendant.training.evaluation.metrics import MetricName
-from attendant.training.run.checkpoint import BEST, LAST
-from attendant.training.run.directory import Run
 from attendant.training.table import problems_of, requirement
 from attendant.training.terminal import progress_bar
 
@@ -67,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="rank each beam's hypotheses by this run's probabilities, or by the mean of several runs'",
     )
-    found.add_argument("--checkpoint", choices=(BEST, LAST), help="a run's weights (default: best)")
+    found.add_argument("--checkpoint", choices=("best", "last"), help="a run's weights (default: best)")
     found.add_argument(
         "--precision", metavar="P,...", help="of a bundle's graphs; several: each (default: the manifest's)"
     )
@@ -137,7 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
                     )
                 results.append(session.evaluate(opened, config, baseline))
                 is_of_a_run = path not in bundles and not arguments.ensemble and rescorer is None
-                if is_of_a_run and (refusal := _record(Run(path), results[-1])):
+                if is_of_a_run and (refusal := _record(path, results[-1])):
                     unrecorded[path] = refusal
     _tell(arguments, results, data.name)
     for refusal in unrecorded.values():
@@ -158,10 +160,12 @@ def _tell(arguments: argparse.Namespace, results: Sequence[Result], data_name: s
         write_json(arguments.output, found)
 
 
-def _record(run: Run, result: Result) -> CantWrite | None:
+def _record(run: Path, result: Result) -> CantWrite | None:
     """Adds what was measured to the run's own list, and returns why it could not."""
+    from attendant.training.run.directory import Run  # noqa: PLC0415
+
     try:
-        run.record_evaluations([measurement.to_json() for measurement in result.evaluation.measurements])
+        Run(run).record_evaluations([measurement.to_json() for measurement in result.evaluation.measurements])
     except CantWrite as refusal:
         return refusal
     return None
@@ -169,12 +173,20 @@ def _record(run: Run, result: Result) -> CantWrite | None:
 
 def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None, *, is_run: bool) -> OpenedModel:
     if is_run:
-        return open_runs(arguments.paths if arguments.ensemble else [path], "--ensemble", arguments.checkpoint or BEST)
+        from attendant.training.assessment.runs import open_runs  # noqa: PLC0415
+
+        return open_runs(
+            arguments.paths if arguments.ensemble else [path], "--ensemble", arguments.checkpoint or "best"
+        )
     return open_bundle_model(path, precision, arguments.provider or "cpu")
 
 
 def _rescorer(arguments: argparse.Namespace) -> OpenedModel | None:
-    return None if arguments.rescore is None else open_runs(arguments.rescore, "--rescore")
+    if arguments.rescore is None:
+        return None
+    from attendant.training.assessment.runs import open_runs  # noqa: PLC0415
+
+    return open_runs(arguments.rescore, "--rescore")
 
 
 def _rescored(opened: OpenedModel, rescorer: OpenedModel) -> OpenedModel:
@@ -254,4 +266,8 @@ def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
     runs = [path for path in arguments.paths if path not in bundles]
     if arguments.data is None and not runs:
         raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
-    return read_chosen(arguments.data, runs, arguments.split)
+    if arguments.data is not None:
+        return read_data(CorpusFiles.named(arguments.data))
+    from attendant.training.assessment.runs import read_held_out  # noqa: PLC0415
+
+    return read_held_out(runs, arguments.split)

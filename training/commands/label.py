@@ -7,7 +7,8 @@ from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import told_of
-from attendant.training.assessment.models import OpenedModel, open_runs
+from attendant.training.assessment.models import OpenedModel
+from attendant.training.assessment.runs import open_runs
 from attendant.training.commands.options import check_folder
 from attendant.training.data.lines import numbered_lines
 from attendant.training.data.pairs import Example, read_sources

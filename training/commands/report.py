@@ -7,7 +7,7 @@ from typing import get_args
 
 from attendant.runtime.errors import UserError
 from attendant.training.assessment.models import is_bundle
-from attendant.training.assessment.session import read_chosen
+from attendant.training.assessment.runs import read_chosen
 from attendant.training.commands.options import add_data_options, check_folder
 from attendant.training.evaluation.lengths import LengthUnit
 

@@ -9,13 +9,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.bundle.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
 from attendant.runtime.perplexity import num_words_and_end
 from attendant.training.data.config import DataConfig
 from attendant.training.data.distillation import CorpusSoftTargets
 from attendant.training.data.pairs import Pair, num_words
+from attendant.training.data.tokenization import encode_source
 
 Item = TypeVar("Item")
 
@@ -73,12 +74,6 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.sources)
-
-
-def encode_source(tokenizer: Tokenizer, texts: Sequence[str], *, append_eos: bool) -> list[list[int]]:
-    """Source ids as the encoder reads them."""
-    end = [EOS_ID] if append_eos else []
-    return [ids + end for ids in tokenizer.encode_batch(texts)]
 
 
 class PairEncoder:

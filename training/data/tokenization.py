@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.normalization import (
     WORD_START,
@@ -230,3 +230,9 @@ def _without_added_tokens(library: LibraryTokenizer) -> LibraryTokenizer:
     content = json.loads(library.to_str())
     content["added_tokens"] = []
     return LibraryTokenizer.from_str(json.dumps(content))
+
+
+def encode_source(tokenizer: Tokenizer, texts: Sequence[str], *, append_eos: bool) -> list[list[int]]:
+    """Returns source ids as the encoder reads them."""
+    end = [EOS_ID] if append_eos else []
+    return [ids + end for ids in tokenizer.encode_batch(texts)]

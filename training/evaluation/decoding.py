@@ -9,8 +9,8 @@ from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Floats, Stepper
-from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import Example
+from attendant.training.data.tokenization import encode_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

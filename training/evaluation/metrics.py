@@ -8,16 +8,15 @@ N examples, F numbers per example.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from importlib.util import find_spec
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
-from sacrebleu.metrics.base import Metric as SacrebleuMetric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+
+from attendant.runtime.errors import UserError
 
 TextMetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
 PerplexityName = Literal["perplexity", "word_perplexity"]
@@ -29,6 +28,15 @@ Floats64 = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "perplexity", "word_perplexity"))
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
+
+
+LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
+    "per": ("rapidfuzz", "rapidfuzz"),
+    "bleu": ("sacrebleu", "sacrebleu"),
+    "chrf": ("sacrebleu", "sacrebleu"),
+    **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge_score", "rouge-score")),
+}
+"""The module, and the distribution on PyPI, that a metric is taken by; others are taken without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,20 @@ def take_statistics(metric: TextMetricName, outputs: Sequence[str], references: 
     return Statistics(metric=metric, rule=rule, rows=np.asarray(rows, np.float64), value_of=value_of)
 
 
+def refuse_missing(metrics: Iterable[str]) -> None:
+    """Refuses metrics whose library is not installed, as in a server's environment; each is imported where it is used.
+
+    Raises:
+        UserError: names the metric, the library and what to install.
+    """
+    for metric in metrics:
+        library = LIBRARIES.get(metric)
+        if library is not None and find_spec(library[0]) is None:
+            others = ", ".join(name for name in get_args(MetricName) if name not in LIBRARIES)
+            remedy = f"pip install {library[1]}, or choose --metrics of {others}"
+            raise UserError(f"metric {metric}: {library[1]} is not installed: {remedy}")
+
+
 def is_better(
     metric: str, value: float, best: float | None, *, loss: float = 0.0, best_loss: float | None = None
 ) -> bool:
@@ -105,6 +127,8 @@ def _right(outputs: Sequence[str], references: References) -> list[tuple[float, 
 
 
 def _per(outputs: Sequence[str], references: References) -> Parts:
+    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
+
     rows = []
     for output, targets in zip(outputs, references, strict=True):
         symbols = output.split()
@@ -116,7 +140,11 @@ def _per(outputs: Sequence[str], references: References) -> Parts:
     return rule, rows, _percentage
 
 
-def _sacrebleu(metric: SacrebleuMetric, outputs: Sequence[str], references: References) -> Parts:
+def _sacrebleu(name: Literal["bleu", "chrf"], outputs: Sequence[str], references: References) -> Parts:
+    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
+    from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415
+
+    metric = BLEU() if name == "bleu" else CHRF()
     # Not public, but what sacrebleu's own significance tests are made of; tests hold the values against corpus_score.
     rows = metric._extract_corpus_statistics(list(outputs), _streams(references))
     rule = f"sacrebleu {metric.get_signature()}"
@@ -124,7 +152,7 @@ def _sacrebleu(metric: SacrebleuMetric, outputs: Sequence[str], references: Refe
 
 
 def _rouge(outputs: Sequence[str], references: References, kind: str) -> Parts:
-    # Imported here: it brings the whole of nltk along, which no other metric needs.
+    # It brings the whole of nltk along.
     from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415
 
     scorer = RougeScorer([kind], tokenizer=_RougeTokenizer())
@@ -149,8 +177,8 @@ TAKERS: dict[TextMetricName, Callable[[Sequence[str], References], Parts]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,
-    "bleu": lambda outputs, references: _sacrebleu(BLEU(), outputs, references),
-    "chrf": lambda outputs, references: _sacrebleu(CHRF(), outputs, references),
+    "bleu": lambda outputs, references: _sacrebleu("bleu", outputs, references),
+    "chrf": lambda outputs, references: _sacrebleu("chrf", outputs, references),
     "rouge_1": lambda outputs, references: _rouge(outputs, references, "rouge1"),
     "rouge_2": lambda outputs, references: _rouge(outputs, references, "rouge2"),
     "rouge_l": lambda outputs, references: _rouge(outputs, references, "rougeL"),

@@ -8,8 +8,8 @@ from typing import Any
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import Split
-from attendant.training.data.corpus import encode_source
 from attendant.training.data.pairs import group_references, read_pairs, sample_evenly
+from attendant.training.data.tokenization import encode_source
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import BEST, checkpoint_path, load_state, load_weights, weights_digest

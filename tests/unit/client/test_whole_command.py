@@ -71,6 +71,36 @@ def test_a_package_of_an_extra_that_is_missing_is_told_in_a_line(name: str, miss
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
+OF_TRAINING = ["torch", "onnx", "onnxscript", "safetensors", "tomli_w", "rapidfuzz", "sacrebleu", "rouge_score"]
+
+
+def test_a_servers_environment_verifies_inspects_and_evaluates_bundles(tmp_path: Path) -> None:
+    bundle, data = str(ROOT / "models/normalize-numbers-en"), tmp_path / "data.tsv"
+    data.write_text("21\ttwenty-one\none hundred\t100\n")
+    done = run("verify", bundle, without=OF_TRAINING)
+    assert (done.returncode, "golden examples hold" in done.stdout) == (0, True), done.stderr
+    done = run("inspect", bundle, without=[*OF_TRAINING, "onnxruntime"])
+    assert (done.returncode, done.stdout.startswith("normalize-numbers-en  version ")) == (0, True), done.stderr
+    evaluate = ["evaluate", bundle, "--data", str(data), "--json", "--bootstrap", "0", "--metrics"]
+    done = run(*evaluate, "exact_match,wer,perplexity", without=OF_TRAINING)
+    assert done.returncode == 0, done.stderr
+    values = {one["metric"]: one["value"] for one in json.loads(done.stdout)["results"][0]["measurements"]}
+    assert values["exact_match"] == 100 and values["wer"] == 0
+    done = run(*evaluate, "exact_match,bleu", without=OF_TRAINING)
+    told = "attendant evaluate: metric bleu: sacrebleu is not installed: pip install sacrebleu, or choose --metrics of "
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(told)
+
+
+def test_what_compares_with_a_run_says_that_it_needs_torch(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").touch()
+    done = run("evaluate", str(tmp_path), without=OF_TRAINING)
+    told = "attendant evaluate: torch is not installed: pip install 'attendant-seq2seq[cpu,training]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    done = run("verify", BUNDLE, "--run", str(tmp_path), without=OF_TRAINING)
+    told = "attendant verify: --run: torch is not installed: pip install 'attendant-seq2seq[export]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
 def test_the_library_says_what_it_needs() -> None:
     program = f"import sys; sys.modules['onnxruntime'] = None; import attendant; attendant.load({BUNDLE!r})"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}

@@ -9,7 +9,7 @@ from string import ascii_uppercase
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import Floats
-from attendant.training.assessment.models import model_of_runs
+from attendant.training.assessment.runs import model_of_runs
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.bootstrap import Difference, compare

@@ -15,7 +15,7 @@ from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite
-from attendant.training.assessment.models import open_run
+from attendant.training.assessment.runs import open_run
 from attendant.training.evaluation import decoding
 from attendant.training.run.directory import Run
 from tests.paths import ROOT
