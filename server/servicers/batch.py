@@ -147,7 +147,7 @@ class BatchStream:
                     reading.cancel()
                     self._ends_with = self._refused(Draining())
                 while self._ended:
-                    items, results = self._next_results()
+                    items, results = await self._next_results()
                     try:
                         if results:
                             with self._writing(items):
@@ -173,7 +173,7 @@ class BatchStream:
         refused.end(error)
         return error, refused.request_id
 
-    def _next_results(self) -> tuple[list[_Item], list[dict[str, Any]]]:
+    async def _next_results(self) -> tuple[list[_Item], list[dict[str, Any]]]:
         """Takes those that have ended, as many as fit into an answer, with the fields of their results."""
         items: list[_Item] = []
         results: list[dict[str, Any]] = []
@@ -184,7 +184,7 @@ class BatchStream:
                 break
             item = self._ended.popleft()
             items.append(item)
-            fields = result_fields(item.request_id, item.context, item.parsed, item.outcome)
+            fields = await result_fields(item.request_id, item.context, item.parsed, item.outcome)
             if fields is not None:
                 results.append(fields)
             self._in.discard(item)

@@ -1,13 +1,16 @@
 """Plain values as messages."""
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.stepper import Floats
-from attendant.server.engine.request import Result
+from attendant.server.engine.request import Outcome, Result
 from attendant.server.models import Role, ServedModel
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -25,6 +28,32 @@ ROLES: dict[Role, messages.Role] = {
 TIMINGS = tuple(messages.Timings.DESCRIPTOR.fields_by_name)
 """The names of its fields, which RequestStats has too."""
 timings_of = attrgetter(*TIMINGS)
+
+
+LOOP_CELLS = 20_000
+"""A larger answer is made on a thread of its own: so many tokens and weights take a few milliseconds."""
+
+WRITERS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
+
+Made = TypeVar("Made")
+
+
+def num_cells(result: Result) -> int:
+    """Returns how many tokens and weights of attention an answer has."""
+    return sum(len(one.token_ids) + (0 if one.attention is None else one.attention.size) for one in result.hypotheses)
+
+
+async def written(num_cells: int, make: Callable[[], Made]) -> Made:
+    """Returns what is made of an answer, without holding up the event loop for a large one."""
+    if num_cells <= LOOP_CELLS:
+        return make()
+    return await asyncio.get_running_loop().run_in_executor(WRITERS, make)
+
+
+async def generate_response(parsed: ParsedRequest, outcome: Outcome) -> messages.GenerateResponse:
+    """Returns the answer to a request. Raises the outcome if it is an error."""
+    result = parsed.result_of_generate(outcome)
+    return await written(num_cells(result), lambda: messages.GenerateResponse(**generate_fields(parsed, result)))
 
 
 def generate_fields(parsed: ParsedRequest, result: Result) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Who calls, and whether they may: asked before anything else of a call is looked at."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -18,6 +17,7 @@ from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.tracing import tracer
 from attendant.server.servicers.inference import names as inference
+from attendant.server.servicers.inference.tensors import num_elements
 from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.reflection import REFLECTION_NAMES
 from attendant.server.servicers.request_context import RequestContext, refuse
@@ -156,6 +156,6 @@ class _Guarded:
 def _size(request: Any) -> tuple[int, int]:
     """Its bytes, and how many requests it is: a list, or a tensor, counts for as many as it holds."""
     listed = len(getattr(request, "requests", ()))
-    # What a tensor really has is seen when it is read; where its shape says otherwise, it is refused.
-    shaped = [math.prod(tensor.shape) for tensor in getattr(request, "inputs", ())]
+    # What a tensor really has is seen when it is read; if its shape is not that, or there are several, it is refused.
+    shaped = [num_elements(tensor.shape) for tensor in getattr(request, "inputs", ())[:1]]
     return request.ByteSize(), max(1, listed, *(min(size, MAX_REQUESTS) for size in shaped))

@@ -13,8 +13,16 @@ from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.models import Catalogue
+from attendant.server.servicers.conversion import written
 from attendant.server.servicers.request_context import RequestContext, id_of, identify
-from attendant.server.servicers.requests import ParsedRequest, of_each_model, off_the_loop, read_generate, submit_all
+from attendant.server.servicers.requests import (
+    TOKEN_BYTES,
+    ParsedRequest,
+    of_each_model,
+    off_the_loop,
+    read_generate,
+    submit_all,
+)
 from attendant.server.servicers.results import result_fields
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
@@ -72,9 +80,10 @@ async def answers_to(
     first_id = items[0].context.request_id
     try:
         await off_the_loop(asked.ByteSize(), partial(_read, items, requests, catalogue))
-        _check_answers(items)
+        num_bytes = _check_answers(items)
         _submit(items, call.time_remaining())
-        return messages.GenerateManyResponse(results=await _results(items))
+        results = await _results(items)
+        return await written(num_bytes // TOKEN_BYTES, partial(messages.GenerateManyResponse, results=results))
     except BaseException as raised:
         code = cancellation_code(call)
         for item in items:
@@ -107,11 +116,13 @@ def _read(items: Iterable[_Item], requests: Iterable[messages.GenerateRequest], 
             item.refused = error.with_traceback(None)
 
 
-def _check_answers(items: Iterable[_Item]) -> None:
+def _check_answers(items: Iterable[_Item]) -> int:
+    """Returns the memory that the answers may take. Raises InvalidArgument if that is too much."""
     num_bytes = sum(item.parsed.max_answer_bytes for item in items if item.parsed is not None)
     if num_bytes > MAX_ANSWER_BYTES:
         state = f"a list whose answers may take {num_bytes >> 20} MiB"
         raise InvalidArgument(Violation("requests", state, f"one of at most {MAX_ANSWER_BYTES >> 20} MiB"))
+    return num_bytes
 
 
 def _submit(items: Iterable[_Item], timeout_seconds: float | None) -> None:
@@ -131,7 +142,7 @@ async def _results(items: deque[_Item]) -> list[dict[str, Any]]:
         if isinstance(outcome, Unavailable):
             raise outcome
         items.popleft()
-        fields = result_fields(item.context.request_id, item.context, item.parsed, outcome)
+        fields = await result_fields(item.context.request_id, item.context, item.parsed, outcome)
         assert fields is not None, "what ends the whole call was raised"
         results.append(fields)
         if len(results) % ANSWERS_IN_A_ROW == 0:

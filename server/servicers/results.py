@@ -1,17 +1,18 @@
 """The result of one request of several, in the answer to all of them: a response or a status."""
 
+from functools import partial
 from typing import Any
 
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.errors import Unavailable
 from attendant.server.observability.tracing import TRACE
-from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.conversion import generate_fields, num_cells, written
 from attendant.server.servicers.request_context import RequestContext
 from attendant.server.servicers.requests import ParsedRequest
 from attendant.server.servicers.status import status_of
 
 
-def result_fields(
+async def result_fields(
     request_id: str, context: RequestContext, parsed: ParsedRequest | None, outcome: Outcome | BaseException | None
 ) -> dict[str, Any] | None:
     """A GenerateBatchResponse's fields; None where the end of the whole call answers it. Ends the request's context.
@@ -25,7 +26,8 @@ def result_fields(
         assert parsed is not None, "what was submitted had been read"
         TRACE.set(context.trace)
         try:
-            response = generate_fields(parsed, parsed.result_of_generate(outcome))
+            result = parsed.result_of_generate(outcome)
+            response = await written(num_cells(result), partial(generate_fields, parsed, result))
         except Exception as error:
             raised = error
     told = context.end(raised, "UNAVAILABLE")

@@ -11,7 +11,7 @@ from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.models import Catalogue
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.batch import ONE, SEVERAL, BatchStream, Packing
-from attendant.server.servicers.conversion import generate_fields, model_message, score_response
+from attendant.server.servicers.conversion import generate_response, model_message, num_cells, score_response, written
 from attendant.server.servicers.many import answers_to
 from attendant.server.servicers.request_context import Answering, RequestContext
 from attendant.server.servicers.requests import parse, read_generate, read_score
@@ -42,8 +42,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
     ) -> messages.GenerateResponse:
         async with self._answering("Generate", request, context):
             parsed = await parse(read_generate, request, self._catalogue.find(request.model, request.version))
-            result = parsed.result_of_generate(await parsed.submit(context.time_remaining()))
-            return messages.GenerateResponse(**generate_fields(parsed, result))
+            return await generate_response(parsed, await parsed.submit(context.time_remaining()))
 
     async def GenerateStream(  # noqa: N802
         self, request: messages.GenerateRequest, context: Context
@@ -75,7 +74,7 @@ class Seq2SeqServicer(seq2seq_pb2_grpc.Seq2SeqServicer):
         async with self._answering("Score", request, context):
             parsed = await parse(read_score, request, self._catalogue.find(request.model, request.version))
             result = parsed.result_of_score(await parsed.submit(context.time_remaining()))
-            return score_response(parsed, result)
+            return await written(num_cells(result), partial(score_response, parsed, result))
 
     async def ListModels(  # noqa: N802
         self, request: messages.ListModelsRequest, context: Context

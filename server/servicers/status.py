@@ -10,10 +10,14 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from attendant.runtime.requests.violations import cut
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+MAX_DETAILS, MAX_DETAIL_CHARACTERS = 16, 160
+"""Violations that a status lists. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
+
 REQUEST_ID_KEY = "attendant-request-id"
 
 
@@ -29,8 +33,11 @@ def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
         details.append(
             error_details_pb2.BadRequest(
                 field_violations=[
-                    error_details_pb2.BadRequest.FieldViolation(field=one.field, description=one.description)
-                    for one in error.violations
+                    error_details_pb2.BadRequest.FieldViolation(
+                        field=cut(one.field, MAX_DETAIL_CHARACTERS),
+                        description=cut(one.description, MAX_DETAIL_CHARACTERS),
+                    )
+                    for one in error.violations[:MAX_DETAILS]
                 ]
             )
         )

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from attendant.runtime.decoding.growing_text import GrowingText, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.errors import Stalled
-from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.conversion import generate_fields, num_cells, written
 from attendant.server.servicers.requests import ParsedRequest
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -54,7 +55,8 @@ async def streamed(
                 await asyncio.wait([submitted], timeout=PAUSE_SECONDS)
         if submitted.cancelled():
             raise Stalled(unread_seconds)
-        fields = generate_fields(parsed, parsed.result_of_generate(submitted.result()))
+        result = parsed.result_of_generate(submitted.result())
+        fields = await written(num_cells(result), partial(generate_fields, parsed, result))
         best = fields["hypotheses"][0]
         if (piece := growing.rest(best["tokens"], best["text"])) is not None:
             yield _delta(piece)

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from attendant.runtime.requests.answering import hypothesis_fields, source_tokens
 from attendant.runtime.requests.violations import Violation, Violations
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
+from attendant.server.engine.request import Result
 from attendant.server.errors import InvalidArgument
 from attendant.server.models import ServedModel
-from attendant.server.servicers.conversion import generate_fields
+from attendant.server.servicers.conversion import num_cells, written
 from attendant.server.servicers.inference.parameters import set_options
 from attendant.server.servicers.inference.tensors import INPUT, add_outputs, read_outputs, read_texts
 from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
@@ -31,12 +33,29 @@ async def infer(
     """
     names, parsed = await off_the_loop(request.ByteSize(), partial(_read, request, model))
     outcomes = await asyncio.gather(*submit_all(parsed, time_remaining()))
-    answers = []
+    results = []
     for one, outcome in zip(parsed, outcomes, strict=True):
-        answers.append(generate_fields(one, one.result_of_generate(outcome)))
-        if len(answers) % ANSWERS_IN_A_ROW == 0:
+        results.append(one.result_of_generate(outcome))
+        if len(results) % ANSWERS_IN_A_ROW == 0:
             await asyncio.sleep(0)
+    return await written(sum(map(num_cells, results)), partial(_response, request, model, names, parsed, results))
+
+
+def _response(
+    request: wire.ModelInferRequest,
+    model: ServedModel,
+    names: list[str],
+    parsed: list[ParsedRequest],
+    results: list[Result],
+) -> wire.ModelInferResponse:
     response = wire.ModelInferResponse(model_name=model.name, model_version=model.label, id=request.id)
+    answers = [
+        {
+            "hypotheses": [hypothesis_fields(hypothesis, one.asked, model) for hypothesis in result.hypotheses],
+            "source_tokens": source_tokens(one.asked, model),
+        }
+        for one, result in zip(parsed, results, strict=True)
+    ]
     add_outputs(response, names, answers, raw=bool(request.raw_input_contents))
     return response
 
@@ -58,7 +77,8 @@ def _read(request: wire.ModelInferRequest, model: ServedModel) -> tuple[list[str
             parsed.append(read_generate(one, model))
         except InvalidArgument as error:
             raise InvalidArgument(*(_in_their_words(found, place) for found in error.violations)) from None
-    num_bytes = sum(one.max_answer_bytes for one in parsed)
+    # The tensors are as large as if every text's answer were the largest one.
+    num_bytes = len(parsed) * max(one.max_answer_bytes for one in parsed)
     if num_bytes > MAX_ANSWER_BYTES:
         state = f"{len(texts)} texts whose answers may take {num_bytes >> 20} MiB"
         limit = f"texts whose answers take {MAX_ANSWER_BYTES >> 20} MiB at most"

@@ -19,8 +19,14 @@ from attendant.server.servicers.many import MAX_REQUESTS
 
 LENGTH: Final = struct.Struct("<I")
 
+MAX_DIMENSIONS: Final = 8
+"""Of an input's shape. The product of more may have any number of digits."""
+
+PIECE: Final = 16_384
+"""Numbers that are copied into a message without letting other threads run."""
+
 Answer = Mapping[str, Any]
-"""A GenerateResponse's fields."""
+"""The fields of one text's hypotheses, and its source tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,6 @@ def _each(name: str) -> Callable[[Answer], Any]:
     return lambda answer: [hypothesis[name] for hypothesis in answer["hypotheses"]]
 
 
-def _attention(answer: Answer) -> Any:
-    maps = (hypothesis["attention"] for hypothesis in answer["hypotheses"])
-    return [np.reshape(one.weights, (one.rows, one.columns)) for one in maps]
-
-
 INPUT: Final = "text"
 OUTPUTS: Final = {
     "text": Output("BYTES", "H", _each("text"), "", by_default=True),
@@ -57,7 +58,7 @@ OUTPUTS: Final = {
     "log_prob": Output("FP32", "H", _each("log_prob"), -np.inf, by_default=True),
     "tokens": Output("BYTES", "HT", _each("tokens"), ""),
     "token_log_probs": Output("FP32", "HT", _each("token_log_probs"), 0.0),
-    "attention": Output("FP32", "HTS", _attention, 0.0),
+    "attention": Output("FP32", "HTS", _each("attention"), 0.0),
     "source_tokens": Output("BYTES", "S", lambda answer: answer["source_tokens"], ""),
     "warnings": Output("BYTES", "W", lambda answer: answer["warnings"], ""),
 }
@@ -65,7 +66,7 @@ OUTPUTS: Final = {
 
 def read_texts(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
     """The texts of the request's only input; none, and told, where something is wrong with it."""
-    names = [one.name for one in request.inputs]
+    names = [one.name for one in request.inputs[:MAX_DIMENSIONS]]
     if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
         return []
     (tensor,) = request.inputs
@@ -80,8 +81,9 @@ def read_texts(request: messages.ModelInferRequest, violations: Violations) -> l
         return []
     if not 1 <= len(given) <= MAX_REQUESTS:
         violations.say(f"inputs[{INPUT}]", f"of {len(given)} elements", f"of 1 to {MAX_REQUESTS} elements")
-    elif min(tensor.shape, default=0) < 1 or math.prod(tensor.shape) != len(given):
-        violations.say(f"inputs[{INPUT}].shape", str(list(tensor.shape)), f"that of {len(given)} elements")
+    elif num_elements(tensor.shape) != len(given):
+        shown = str(list(tensor.shape[:MAX_DIMENSIONS]))
+        violations.say(f"inputs[{INPUT}].shape", shown, f"that of {len(given)} elements, at most {MAX_DIMENSIONS} long")
     texts = []
     for place, one in enumerate(given):
         try:
@@ -89,6 +91,13 @@ def read_texts(request: messages.ModelInferRequest, violations: Violations) -> l
         except UnicodeDecodeError:
             violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
     return texts
+
+
+def num_elements(shape: Sequence[int]) -> int:
+    """Returns the elements of a tensor of that shape; -1 if there can be none of it."""
+    if not 1 <= len(shape) <= MAX_DIMENSIONS or min(shape) < 1:
+        return -1
+    return math.prod(shape)
 
 
 def _unpacked(raw: bytes) -> list[bytes] | None:
@@ -104,7 +113,8 @@ def _unpacked(raw: bytes) -> list[bytes] | None:
 
 def read_outputs(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
     """The names of the outputs that are asked for."""
-    names = [one.name for one in request.outputs]
+    names = [one.name for one in request.outputs[: len(OUTPUTS) + 1]]
+    violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):
         violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
     return names or [name for name, output in OUTPUTS.items() if output.by_default]
@@ -131,7 +141,9 @@ def add_outputs(
         elif raw:
             response.raw_output_contents.append(array.astype("<f4").tobytes())
         else:
-            tensor.contents.fp32_contents.extend(array.ravel())
+            numbers = array.ravel()
+            for begin in range(0, len(numbers), PIECE):
+                tensor.contents.fp32_contents.extend(numbers[begin : begin + PIECE].tolist())
 
 
 def _shape(cells: Any, num_axes: int) -> tuple[int, ...]:
