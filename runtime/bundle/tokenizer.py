@@ -6,6 +6,7 @@ Special symbols are ordinary vocabulary entries with fixed ids, not the library'
 inside text, and a literal `</s>` in text is text.
 """
 
+import string
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from tokenizers import models
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.bundle.normalization import has_own_spacing, spacing_of
+from attendant.runtime.bundle.tokenizer_content import check_content
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -38,7 +40,14 @@ JOINER = "\u200d"
 PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
 """Texts that any tokenizer must take, whatever it knows."""
 
+LENGTHENED = "\ufdfa\u3300\u0390\u0130\xdf\ufb03\U0001d160\u1f82"
+"""Characters that normalization makes several of, U+FDFA most: 18."""
+
 MAX_TOKENS_PER_BYTE = 4
+MAX_GROWTH = 24
+"""Characters that a normalizer may make of one."""
+
+NUM_REPEATED = 64
 
 
 class UnknownTokenError(ValueError):
@@ -96,7 +105,8 @@ class Tokenizer:
 
     @classmethod
     def from_text(cls, text: str) -> "Tokenizer":
-        """Of the library's JSON. Raises ValueError: it is none, or as the constructor says."""
+        """Of the library's JSON. Raises ValueError: it is none, or as the constructor and `check_content` say."""
+        check_content(text)
         try:
             library = LibraryTokenizer.from_str(text)
         except BaseException as error:  # the library raises plain Exception for every malformed file, or panics
@@ -106,12 +116,17 @@ class Tokenizer:
         return cls(library)
 
     def check_encoding(self) -> None:
-        """Tokenizes PROBES, which no vocabulary covers.
+        """Tokenizes PROBES, which no vocabulary covers, and many times each character that may grow.
 
         Raises:
             ValueError: it can't, or makes far more of a text than the text is long.
         """
-        for text in PROBES:
+        normalizer = self._library.normalizer
+        named = set() if normalizer is None else set(normalizer.__getstate__().decode())
+        for character in sorted(named.union(LENGTHENED, map(chr, range(128)))) if normalizer is not None else ():
+            if len(normalizer.normalize_str(character * NUM_REPEATED)) > MAX_GROWTH * NUM_REPEATED:
+                raise ValueError(f"normalizing makes more than {MAX_GROWTH} characters of {character!a}")
+        for text in (*PROBES, *(character * NUM_REPEATED for character in string.printable)):
             try:
                 num_tokens, most = len(self.encode(text)), MAX_TOKENS_PER_BYTE * len(text.encode())
             except BaseException as error:

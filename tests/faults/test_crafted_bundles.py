@@ -64,6 +64,7 @@ PADDING = {
     "pad_token": "[PAD]",
 }
 TRUNCATION = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 5}
+TENFOLD = {"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 10}
 UNIGRAM = {
     "type": "Unigram",
     "unk_id": None,
@@ -172,11 +173,15 @@ CASES: dict[str, tuple[Craft, str]] = {
     "truncation that panics": (tokenizer(SOURCE, change(truncation=TRUNCATION)), f"{SOURCE}: "),
     "a tokenizer that fails on what it does not know": (
         tokenizer(SOURCE, change(model=UNIGRAM)),
-        f"{SOURCE}: ' ' can't be tokenized: ",
+        f"{SOURCE}: 'A b' can't be tokenized: ",
     ),
     "a tokenizer that makes much of little": (
         tokenizer(SOURCE, change(normalizer={"type": "Prepend", "prepend": "a" * 10_000})),
-        "becomes 10001 tokens, more than 4",
+        f"{SOURCE}: normalizer: prepends more than 4 characters",
+    ),
+    "a tokenizer that makes a million characters of one": (
+        tokenizer(SOURCE, change(normalizer={"type": "Sequence", "normalizers": [TENFOLD] * 6})),
+        f"{SOURCE}: normalizer: replaces 1 characters by 10",
     ),
     "no golden examples": (golden(list.clear), f"{GOLDEN}: no example in fp32"),
     "golden examples of another precision": (golden(every_precision("int8")), f"{GOLDEN}: no example in fp32"),
