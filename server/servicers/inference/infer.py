@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from attendant.runtime.requests.answering import hypothesis_fields, source_tokens
+from attendant.runtime.requests.answering import hypothesis_fields, source_tokens, warnings_of
 from attendant.runtime.requests.violations import Violation, Violations
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Result
@@ -53,6 +53,7 @@ def _response(
         {
             "hypotheses": [hypothesis_fields(hypothesis, one.asked, model) for hypothesis in result.hypotheses],
             "source_tokens": source_tokens(one.asked, model),
+            "warnings": warnings_of(result.hypotheses, one.asked, model),
         }
         for one, result in zip(parsed, results, strict=True)
     ]

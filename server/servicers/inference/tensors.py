@@ -26,7 +26,7 @@ PIECE: Final = 16_384
 """Numbers that are copied into a message without letting other threads run."""
 
 Answer = Mapping[str, Any]
-"""The fields of one text's hypotheses, and its source tokens."""
+"""The fields of one text's hypotheses, its source tokens and its warnings."""
 
 
 @dataclass(frozen=True, slots=True)
