@@ -317,7 +317,8 @@ class Model:
 
         The key of a request is its place in `requests`.
         """
-        engine = Engine(self._open_stepper(), self._budget, self.bundle.manifest.special_ids)
+        text_of = self.bundle.target_tokenizer.decode
+        engine = Engine(self._open_stepper(), self._budget, self.bundle.manifest.special_ids, text_of=text_of)
         # Neighbours of like lengths need little padding; the stragglers at the end are short.
         for key in sorted(range(len(requests)), key=lambda key: -len(requests[key].source_ids)):
             request = requests[key]

@@ -73,7 +73,8 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
         bulk_seconds=config.bulk_seconds
         or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, precision, config.provider)),
     )
-    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler)
+    text_of = bundle.target_tokenizer.decode
+    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler, text_of=text_of)
     return engine, Ready(bundle.manifest.version, precision, warm_up_size, warm_up_seconds)
 
 

@@ -148,6 +148,8 @@ def _field(name: str, value: Any) -> Any:
         if not isinstance(value, Sampling):
             raise TypeError(f"sampling={value!r}: must be a Sampling, such as Sampling(temperature=0.8)")
         return _fill(pb.SamplingOptions(), asdict(value))
+    if name == "target_prefix" and isinstance(value, str):
+        raise TypeError(f"target_prefix={value!r}: must be a list of tokens; a text belongs into target_prefix_text")
     return value if value is None or isinstance(value, str | int | float) else _tokens(value, name)
 
 

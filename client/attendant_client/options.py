@@ -98,6 +98,10 @@ class DecodingFields(TypedDict, total=False):
     ]
     suppress_unk: Annotated[bool, Option("never generate UNK")]
     target_prefix: Annotated[Sequence[str], Option("every hypothesis begins with these tokens")]
+    target_prefix_text: Annotated[
+        str,
+        Option("every hypothesis begins with this text, which may end within a word; a blank at its end ends the word"),
+    ]
     sampling: Annotated[Sampling, Option("draw tokens at random instead of searching for the most probable ones")]
 
 

@@ -8,7 +8,9 @@ inside text, and a literal `</s>` in text is text.
 
 import string
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -36,6 +38,7 @@ GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "Wo
 is but for a last character that is incomplete."""
 
 JOINER = "\u200d"
+LAST_CHARACTER = "\U0010ffff"
 
 PROBES = (" ", "a", "A b", "\x00\t\n", "\xe9\u0301\u6f22", "\U0001f600\u202e\uffff", "</s><unk>", "a1 \u00df." * 64)
 """Texts that any tokenizer must take, whatever it knows."""
@@ -70,6 +73,7 @@ class Tokenizer:
     Attributes:
         grows: the text of the first tokens is a prefix of the text of all of them.
         combines: a token may change the character that the one before it ended with.
+        joins_by_blanks: a text is its symbols with a blank between each two.
     """
 
     def __init__(self, library: LibraryTokenizer) -> None:
@@ -97,10 +101,11 @@ class Tokenizer:
         self._spaces_itself = has_own_spacing(library)
         self._spacing = spacing_of(library, symbols, own=self._spaces_itself)
         decoder = type(library.decoder).__name__
+        self.joins_by_blanks: bool = library.decoder is None
         self.grows: bool = decoder in GROWING_DECODERS
         self.combines: bool = decoder == "ByteLevel" or (
             # Without a decoder, a blank stands between two tokens.
-            library.decoder is not None and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
+            not self.joins_by_blanks and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
         )
 
     @classmethod
@@ -203,6 +208,52 @@ class Tokenizer:
                 raise UnknownTokenError(token, position)
             ids.append(token_id)
         return ids
+
+    def opening(self, text: str) -> tuple[list[int], str]:
+        """Splits a text that may go on into tokens that what follows can't change, and the word that it ends in.
+
+        Returns:
+            The ids of the words before, of which UNK is what the vocabulary lacks, and the last word as symbols spell
+            it; empty if the text ends with a blank and symbols are words.
+        """
+        library = self._library
+        normalized = text if self._spaces_itself else self.spaced(text)
+        if library.normalizer is not None:
+            normalized = library.normalizer.normalize_str(normalized)
+        if text[-1:].isspace() and normalized:
+            normalized += " "
+        words = [normalized] if library.pre_tokenizer is None else self._words(normalized)
+        if self.joins_by_blanks and normalized.endswith(" "):
+            words.append("")
+        if not words:
+            return [], ""
+        return [token_id for word in words[:-1] for token_id in self.spelled(word)], words[-1]
+
+    def spelled(self, word: str) -> list[int]:
+        """Returns the ids of a word that `opening` returned; UNK is what the vocabulary lacks."""
+        return _as_text([token.id for token in self._library.model.tokenize(word)]) if word else []
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a symbol that a text may contain; None if there is none."""
+        token_id = self._library.token_to_id(token)
+        return None if token_id is None or token in SPECIAL_TOKENS else token_id
+
+    def ids_beginning_with(self, beginning: str) -> list[int]:
+        """Returns the ids of the symbols that begin so."""
+        symbols, ids = self._in_order
+        first = bisect_left(symbols, beginning)
+        return ids[first : bisect_left(symbols, beginning + LAST_CHARACTER, first)]
+
+    @cached_property
+    def _in_order(self) -> tuple[list[str], list[int]]:
+        """The symbols that a text may contain, sorted, and their ids."""
+        entries = sorted(
+            (token, token_id) for token_id, token in enumerate(self._tokens) if token not in SPECIAL_TOKENS
+        )
+        return [token for token, _ in entries], [token_id for _, token_id in entries]
+
+    def _words(self, normalized: str) -> list[str]:
+        return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(normalized)]
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
         return list(map(self._tokens.__getitem__, ids))

@@ -16,6 +16,7 @@ import numpy as np
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.beam_search import BeamSearch, Ending, Entrant
 from attendant.runtime.decoding.hypothesis import Progress
+from attendant.runtime.decoding.nbest import TextOf
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import (
     NO_ID,
@@ -74,9 +75,15 @@ class RunningBatch(Generic[Key]):
     """
 
     def __init__(
-        self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float] = time.perf_counter
+        self,
+        stepper: Stepper,
+        special_ids: SpecialIds,
+        clock: Callable[[], float] = time.perf_counter,
+        text_of: TextOf | None = None,
     ) -> None:
+        """Begins without requests; without `text_of`, hypotheses are distinct by their tokens alone."""
         self._stepper = stepper
+        self._text_of = text_of
         self._special_ids = special_ids
         self._clock = clock
         # By beam size; none without requests.
@@ -108,7 +115,7 @@ class RunningBatch(Generic[Key]):
             entrants.setdefault(request.options.beam_size, []).append(entrant)
         for beam_size, of_size in entrants.items():
             if beam_size not in self._searches:
-                self._searches[beam_size] = BeamSearch(beam_size, self._special_ids)
+                self._searches[beam_size] = BeamSearch(beam_size, self._special_ids, self._text_of)
             self._searches[beam_size].join(of_size)
         if len(self._searches) == 1:
             # Newcomers stand behind those that are there.

@@ -9,7 +9,10 @@ With k = 1 a hypothesis ends where its most probable symbol is EOS.
 The search is over when no live hypothesis can enter the n best any more (Huang et al. 2017): a hypothesis only loses
 log-probability, so its score can't exceed the one that it would have at its maximum length without losing any. With
 `patience` that many hypotheses end it instead. At the length limit each live hypothesis ends: with EOS where that is
-its next symbol, else cut.
+its next symbol, else cut. Where bans leave nothing to follow any live hypothesis, all of them are cut there.
+
+Hypotheses of a request are distinct by their text: of two segmentations of one text the better scored one stays, and
+the search goes on until as many texts as wanted are found. Draws are independent of each other, and may be equal.
 
 Shapes: B beams (a request has one, or several after its prefix), k beam size, R live hypotheses (beam by beam, at most
 k each), K candidates of each.
@@ -30,7 +33,7 @@ from attendant.runtime.decoding.constraints import change, ngram_bans, num_candi
 from attendant.runtime.decoding.history import History
 from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
 from attendant.runtime.decoding.limits import Limits
-from attendant.runtime.decoding.nbest import Beam, RunningRequest, best_first, opened_beams
+from attendant.runtime.decoding.nbest import Beam, RunningRequest, TextOf, best_first, distinct, opened_beams
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.decoding.progress import progress_of
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
@@ -85,11 +88,13 @@ class BeamSearch(Generic[Key]):
         previous_ids: [R] what each is fed next, after `advance`.
     """
 
-    def __init__(self, beam_size: int, special_ids: SpecialIds) -> None:
+    def __init__(self, beam_size: int, special_ids: SpecialIds, text_of: TextOf | None = None) -> None:
+        """Begins without requests; without `text_of`, hypotheses are distinct by their tokens alone."""
         self.rows: Ids = np.empty(0, np.int64)
         self.previous_ids: Ids = np.empty(0, np.int64)
         self._beam_size = beam_size
         self._special_ids = special_ids
+        self._text_of = text_of
         self._beams: list[Beam[Key]] = []
         self._limits = Limits(special_ids.eos, special_ids.unk)
         self._history = History()
@@ -116,13 +121,14 @@ class BeamSearch(Generic[Key]):
         usual = self._num_ordered
         if not self._num_changing:
             return usual
-        return max(usual, *(num_candidates(beam, self._step, usual) for beam in self._beams))
+        rows = zip(self._beams, self._rows_of_each(), strict=True)
+        return max(usual, *(num_candidates(beam, own, self._history, usual) for beam, own in rows))
 
     def join(self, entrants: Sequence[Entrant[Key]]) -> None:
         """Adds requests of this beam size."""
         step, num = self._step, len(entrants)
         requests = [RunningRequest(one.key, one.options, one.source_length, step, one.streams) for one in entrants]
-        beams = [opened_beams(request, 1)[0] for request in requests]
+        beams = [opened_beams(request, 1, self._text_of)[0] for request in requests]
         self._history.join(num, min(self._limits.first_begin, step))
         self._limits.join([one.options for one in entrants], step)
         self._beams += beams
@@ -149,6 +155,9 @@ class BeamSearch(Generic[Key]):
             # A prefix is taken as it is given.
             of_beams[[beam.forced_id(self._step) != NO_ID for beam in self._beams]] = NO_ID
         banned = of_beams if of_beams is None or self._beam_size == 1 else of_beams.repeat(self._counts, axis=0)
+        if banned is not None and self._num_changing:
+            completing = zip(self._beams, self._rows_of_each(), strict=True)
+            banned[[row for beam, own in completing for row in own if beam.choice(self._history, row)]] = NO_ID
         if not self._num_banning:
             return banned
         ngrams = ngram_bans(self._beams, self._counts.tolist(), self._history)
@@ -181,8 +190,7 @@ class BeamSearch(Generic[Key]):
         found: list[tuple[Key, Progress]] = []
         if not self._num_streaming:
             return found
-        sums, ends = (-self._negated).tolist(), self._counts.cumsum().tolist()
-        beams = zip(self._beams, map(range, [0, *ends], ends), strict=False)
+        sums, beams = (-self._negated).tolist(), zip(self._beams, self._rows_of_each(), strict=True)
         # The beams of a request stand beside each other.
         for _, of_request in groupby(beams, key=lambda one: id(one[0].request)):
             own, rows = zip(*of_request, strict=True)
@@ -232,9 +240,11 @@ class BeamSearch(Generic[Key]):
                 num_beams = options.num_beams
                 if options.alternatives:
                     # Symbols that there are not begin none.
-                    possible = int((output.candidate_log_probs[first] > LEAST_POSSIBLE).sum())
-                    num_beams = max(1, min(num_beams, possible))
-                opened = opened_beams(request, num_beams)
+                    possible = output.candidate_log_probs[first] > LEAST_POSSIBLE
+                    if (choice := beam.choice(self._history, first)) is not None:
+                        possible &= np.isin(output.candidate_ids[first], choice.ids)
+                    num_beams = max(1, min(num_beams, int(possible.sum())))
+                opened = opened_beams(request, num_beams, self._text_of)
                 request.num_open = num_beams
                 self._count(opened[1:], 1)
             beams += opened
@@ -294,6 +304,7 @@ class BeamSearch(Generic[Key]):
             stay = ~reached
             finished = self._cut(reached.nonzero()[0].tolist(), step)
         chosen, negated = self._ordered(step.scores, stay)
+        counts = self._counts
         if stay is not None:
             self._keep(stay)
         tokens = step.ids.take(chosen, mode="clip")
@@ -308,6 +319,10 @@ class BeamSearch(Generic[Key]):
             going_on = self._going_on(negated[:, 0])
         else:
             lives = self._end_some(step, tokens, negated, chosen)
+            if numbers := np.flatnonzero(~lives.any(axis=1)).tolist():
+                rows = np.split(np.arange(len(self.rows)), counts.cumsum()[:-1])
+                of_staying = rows if stay is None else list(compress(rows, stay.tolist()))
+                self._cut_stuck(negated, [(number, of_staying[number]) for number in numbers])
             self._counts = lives.sum(axis=1)
             going_on = self._counts > 0
             if (can := self._going_on(negated[np.arange(len(lives)), lives.argmax(axis=1)])) is not None:
@@ -378,12 +393,19 @@ class BeamSearch(Generic[Key]):
         found = ends.nonzero()[0], places // num_candidates, -negated[ends], step.log_probs.take(places)
         for number, row, total, end in zip(*(values.tolist() for values in found), strict=True):
             self._beams[number].end(self._history, row, total, end, step.attention)
-        for number in np.flatnonzero(~possible[:, 0]).tolist():
-            # Nothing may follow: what there is of the best hypothesis is the answer, unless others have ended.
-            if not self._beams[number].ended:
-                row = int(chosen[number, 0]) // num_candidates
-                self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
         return lives
+
+    def _cut_stuck(self, negated: Scores, beams: Sequence[tuple[int, Ids]]) -> None:
+        """Ends all hypotheses of the beams of which none may be followed by anything.
+
+        Args:
+            negated: [B, up to 2 k] the sums of the first candidates, with the other sign.
+            beams: number and rows of each that has no hypothesis that goes on.
+        """
+        for number, rows in beams:
+            if negated[number, 0] >= -LEAST_POSSIBLE:
+                for row in rows.tolist():
+                    self._beams[number].end(self._history, row, -self._negated.item(row), None, None)
 
     def _cut(self, numbers: Sequence[int], step: _Step) -> list[Ending[Key]]:
         """Ends what lives of these beams, with EOS where that is the next symbol."""
@@ -400,6 +422,11 @@ class BeamSearch(Generic[Key]):
             beam.end(self._history, row, total + score, step.log_probs[row, 0].item(), step.attention)
         else:
             beam.end(self._history, row, total, None, step.attention)
+
+    def _rows_of_each(self) -> list[range]:
+        """The rows of every beam."""
+        ends = self._counts.cumsum().tolist()
+        return list(map(range, [0, *ends[:-1]], ends))
 
     def _rows_of(self, number: int) -> range:
         """The rows of a beam."""
@@ -429,7 +456,10 @@ class BeamSearch(Generic[Key]):
             request.found += self._beams[number].best()
             request.num_open -= 1
             if not request.num_open:
-                finished.append(Ending(request.key, tuple(best_first(request.found))))
+                hypotheses = best_first(request.found)
+                if request.options.alternatives:
+                    hypotheses = distinct(hypotheses, self._text_of)
+                finished.append(Ending(request.key, tuple(hypotheses)))
         return finished
 
     def _keep_rows(self, stay: Mask) -> None:

@@ -53,6 +53,11 @@ class Candidates:
         self.scores[row, 0] = self.scores[row, rank]
         self.scores[row, 1:] = -math.inf
 
+    def restrict(self, row: int, token_ids: Ids) -> None:
+        """Leaves a row these symbols alone, in the model's order."""
+        self.scores[row, ~np.isin(self.ids[row], token_ids)] = -math.inf
+        self._order(row)
+
     def penalize(self, row: int, token_ids: Sequence[int], penalty: float) -> None:
         """Divides the probability of symbols that stand in the row's hypothesis, and orders its candidates anew.
 
@@ -60,6 +65,9 @@ class Candidates:
         spare a symbol that the model is sure of.
         """
         self.scores[row, np.isin(self.ids[row], token_ids)] -= math.log(penalty)
+        self._order(row)
+
+    def _order(self, row: int) -> None:
         # Stable: of equal scores, the one that the model prefers.
         order = np.argsort(-self.scores[row], kind="stable")
         for values in (self.ids, self.log_probs, self.scores):

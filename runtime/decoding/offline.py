@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.nbest import TextOf
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Stepper
 
@@ -17,6 +18,7 @@ def decode_all(
     *,
     max_rows: int = 256,
     progress: Callable[[int], None] | None = None,
+    text_of: TextOf | None = None,
 ) -> list[tuple[Hypothesis, ...]]:
     """The hypotheses of every source, in the order given.
 
@@ -25,11 +27,12 @@ def decode_all(
         options: for all sources, or one per source.
         max_rows: rows stepped together at most.
         progress: called with the number of sources that have just finished.
+        text_of: decodes hypotheses, which are distinct by their text; None: by their tokens.
     """
     each = [options] * len(sources) if isinstance(options, DecodingOptions) else options
     # Longest first: neighbours have like lengths, so little padding, and the stragglers at the end are short.
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    batch: RunningBatch[int] = RunningBatch(stepper, special_ids)
+    batch: RunningBatch[int] = RunningBatch(stepper, special_ids, text_of=text_of)
     results: list[tuple[Hypothesis, ...]] = [()] * len(sources)
     reserved = 0
     while waiting or batch.num_rows:

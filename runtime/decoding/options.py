@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from attendant.runtime.bundle.manifest import GNMT_OFFSET, Manifest
+from attendant.runtime.decoding.completion import Completion
 
 MAX_SAMPLED_CANDIDATES: Final = 256
 """Sampling draws among at most this many of the most probable symbols: no more cross from the graph to the host."""
@@ -50,6 +51,7 @@ class DecodingOptions:
         repetition_penalty: divides the probability of symbols that stand in the hypothesis, for ranking; 1: none.
         suppress_unk: UNK is never generated.
         target_prefix: ids that every hypothesis begins with; at most max_length. Bans do not apply to them.
+        completion: what completes the word that the prefix ends in; empty: the prefix ends with its last token.
         scores_prefix: the prefix is all there is: what is asked for are its log-probabilities. It may end with EOS.
         alternatives: the num_hypotheses most probable symbols after the prefix each begin a search of their own, and
             the best hypothesis of each is returned.
@@ -69,6 +71,7 @@ class DecodingOptions:
     repetition_penalty: float = 1.0
     suppress_unk: bool = False
     target_prefix: tuple[int, ...] = ()
+    completion: Completion = ()
     scores_prefix: bool = False
     alternatives: bool = False
     sampling: Sampling | None = None
@@ -102,7 +105,11 @@ class DecodingOptions:
     def changes_candidates(self) -> bool:
         """Whether anything but the model's own order decides which symbol comes next."""
         return bool(
-            self.target_prefix or self.alternatives or self.sampling is not None or self.repetition_penalty != 1.0
+            self.target_prefix
+            or self.completion
+            or self.alternatives
+            or self.sampling is not None
+            or self.repetition_penalty != 1.0
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from attendant.runtime.decoding.completion import Completion
 from attendant.runtime.decoding.options import (
     MAX_SAMPLED_CANDIDATES,
     DecodingOptions,
@@ -16,6 +17,7 @@ from attendant.runtime.decoding.options import (
     length_by_ratio,
 )
 from attendant.runtime.requests.model import BundleModel
+from attendant.runtime.requests.prefix import read_prefix_text
 from attendant.runtime.requests.symbols import read_tokens
 from attendant.runtime.requests.violations import Violation, Violations
 
@@ -66,6 +68,7 @@ class _Reading:
         sampling = self._sampling()
         beam_size, num_hypotheses = self._beam(sampling is not None)
         min_length, max_length = self._lengths()
+        prefix, completion = self._prefix(max_length)
         coverage = self._within("coverage_penalty", 0.0, 0, MAX_PENALTY)
         if coverage and not self._model.has_attention:
             self.violations.add("decoding.coverage_penalty", coverage, "0: this model has no attention")
@@ -83,7 +86,8 @@ class _Reading:
             patience=self._patience(),
             repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
             suppress_unk=self._given.get("suppress_unk", False),
-            target_prefix=self._prefix(max_length),
+            target_prefix=prefix,
+            completion=completion,
             alternatives=self._alternatives,
             sampling=sampling,
             attention=attention,
@@ -132,10 +136,14 @@ class _Reading:
             return None
         return self._positive("patience", self._defaults.patience or 1.0, MAX_PATIENCE)
 
-    def _prefix(self, max_length: int) -> tuple[int, ...]:
+    def _prefix(self, max_length: int) -> tuple[tuple[int, ...], Completion]:
         tokenizer = self._model.bundle.target_tokenizer
-        given, field = self._given.get("target_prefix", ()), "decoding.target_prefix.tokens"
-        return tuple(read_tokens(given, field, tokenizer, 0, max_length, self.violations))
+        given, text = self._given.get("target_prefix", ()), self._given.get("target_prefix_text")
+        if text is not None:
+            self._require(not given, "target_prefix_text", "unset where target_prefix is set", text)
+            return read_prefix_text(text, tokenizer, max_length, self.violations)
+        field, why = "decoding.target_prefix.tokens", "; a text belongs into target_prefix_text"
+        return tuple(read_tokens(given, field, tokenizer, 0, max_length, self.violations, why)), ()
 
     def _sampling(self) -> Sampling | None:
         if "sampling" not in self._given:

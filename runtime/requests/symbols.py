@@ -35,12 +35,19 @@ def read_side(
 
 
 def read_tokens(
-    tokens: Sequence[str], field: str, tokenizer: Tokenizer, least: int, most: int, violations: Violations
+    tokens: Sequence[str],
+    field: str,
+    tokenizer: Tokenizer,
+    least: int,
+    most: int,
+    violations: Violations,
+    remedy: str = "",
 ) -> list[int]:
     """The ids of given tokens, all of which must be in the vocabulary.
 
     Args:
         field: of the repeated field itself: "tokens.tokens".
+        remedy: what else to say, once, if a token is not.
     """
     if not _check_length(len(tokens), field, least, most, violations):
         return []
@@ -49,7 +56,7 @@ def read_tokens(
     except UnknownTokenError:
         unknown = [place for place, token in enumerate(tokens) if not _is_known(token, tokenizer)]
     for place in unknown[:MAX_UNKNOWN_TOLD]:
-        violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary")
+        violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary" + remedy * (place == unknown[0]))
     if len(unknown) > MAX_UNKNOWN_TOLD:
         violations.say(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
     return []

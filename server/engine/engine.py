@@ -9,6 +9,7 @@ from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.decoding.hypothesis import Progress
+from attendant.runtime.decoding.nbest import TextOf
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.queueing.priority_queue import width_of
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
@@ -40,8 +41,10 @@ class _Running:
 class _PriorityBatch:
     """A priority's running batch, with what is counted of its steps."""
 
-    def __init__(self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float]) -> None:
-        self.batch: RunningBatch[int] = RunningBatch(stepper, special_ids, clock)
+    def __init__(
+        self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float], text_of: TextOf | None
+    ) -> None:
+        self.batch: RunningBatch[int] = RunningBatch(stepper, special_ids, clock, text_of)
         self.num_steps = 0
         self.num_row_steps = 0
         self.newcomers: list[_Running] = []
@@ -61,16 +64,18 @@ class Engine:
         special_ids: SpecialIds,
         clock: Callable[[], float] = time.monotonic,
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
+        text_of: TextOf | None = None,
     ) -> None:
         """An engine without requests.
 
         Args:
+            text_of: decodes hypotheses, which are distinct by their text; None: by their tokens.
             scheduler: makes the admission policy: another one than the server's, for measurements of it.
         """
         self.scheduler = scheduler(budget)
         self._clock = clock
         # Stepped apart: rows that pause cost nothing, and keep their state.
-        self._batches = {priority: _PriorityBatch(stepper, special_ids, clock) for priority in Priority}
+        self._batches = {priority: _PriorityBatch(stepper, special_ids, clock, text_of) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
         self.on_batch: Callable[[Iterable[int]], None] = lambda keys: None

@@ -23,7 +23,8 @@ def read_options(
     by_length = given.HasField("min_length_ratio") or given.HasField("max_length_ratio")
     by_length |= model.manifest.decoding.max_length_ratio is not None and not given.HasField("max_length")
     length = num_source_tokens if by_length else 0
-    if given.ByteSize() <= MAX_BYTES_KEPT:
+    # What completes a text may be thousands of tokens.
+    if given.ByteSize() <= MAX_BYTES_KEPT and not given.HasField("target_prefix_text"):
         options, found = _read_once(ref(model), given.SerializeToString(), attention, length)
     else:
         options, found = read_decoding(set_fields(given), model, length, attention=attention)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -14,6 +15,7 @@ from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import Http, http_served
+from tests.paths import ROOT
 from tests.serving import Served, fake_stepper, served
 
 CLEAN = "abc"
@@ -165,3 +167,48 @@ async def test_warnings_in_process_and_by_command(capsys: pytest.CaptureFixture[
     )
     assert await asyncio.to_thread(main, ["score", *bundle, "fac\u0153", "AA ZZ"]) == 0
     assert "('\u0153')" in (written := capsys.readouterr().err) and "('ZZ')" in written
+
+
+async def test_a_prefix_may_be_a_text_at_every_door(server: Served, web: Http) -> None:
+    """Sounds are words: a prefix that ends within one begins an answer that goes on with any that begins so."""
+    options = messages.DecodingOptions(target_prefix_text="AA H", beam_size=2)
+    response = await server.stub.Generate(Generate(text="abc", decoding=options))
+    text = response.hypotheses[0].text
+    assert text.startswith("AA HH")
+    answer = await web.post("/v1/generate", {"text": "abc", "decoding": {"targetPrefixText": "AA H", "beamSize": 2}})
+    assert answer.json["hypotheses"][0]["text"] == text
+    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
+    request = wire.ModelInferRequest(model_name="fake")
+    request.inputs.add(name="text", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"abc")
+    request.parameters["target_prefix_text"].string_param = "AA H"
+    request.parameters["beam_size"].int64_param = 2
+    assert (await stub.ModelInfer(request)).outputs[0].contents.bytes_contents[0].decode() == text
+    request.parameters["target_prefix_text"].int64_param = 2
+    with pytest.raises(grpc.aio.AioRpcError, match=r"parameters.target_prefix_text is 2, must be a text"):
+        await stub.ModelInfer(request)
+    tokens = messages.DecodingOptions(target_prefix=messages.Tokens(tokens=["H"]))
+    with pytest.raises(grpc.aio.AioRpcError, match=r"a text belongs into target_prefix_text"):
+        await server.stub.Generate(Generate(text="abc", decoding=tokens))
+
+
+async def test_a_prefix_may_be_a_text_in_process_and_by_command(
+    capsys: pytest.CaptureFixture[str], tiny_bundle_path: Path
+) -> None:
+    model = attendant.load(tiny_bundle_path)
+    for beam_size in (1, 3):
+        found = model.generate("face", target_prefix_text="IY A", beam_size=beam_size, num_hypotheses=beam_size)
+        assert all(one.text.startswith(("IY AA", "IY AE")) for one in found.hypotheses)
+    line = ["generate", "--bundle", str(tiny_bundle_path), "face", "--target-prefix-text", "IY A", "--beam-size", "3"]
+    assert await asyncio.to_thread(main, line) == 0
+    assert capsys.readouterr().out == found.best.text + "\n"
+    with pytest.raises(TypeError, match="a text belongs into target_prefix_text"):
+        model.generate("face", target_prefix="IY")
+
+
+async def test_hypotheses_are_distinct_by_text_in_process() -> None:
+    model = attendant.load(ROOT / "models" / "normalize-numbers-en")
+    for text in ("1,204", "one hundred five", "21st"):
+        found = model.generate(text, beam_size=8, num_hypotheses=8)
+        texts = [one.text for one in found.hypotheses]
+        assert len(set(texts)) == len(texts) == 8
+        assert [one.score for one in found.hypotheses] == sorted((one.score for one in found.hypotheses), reverse=True)

@@ -272,6 +272,8 @@ def _option(group: argparse._ArgumentGroup, name: str, kind: object, option: Opt
         group.add_argument(flag, action="store_true", default=None, help=meaning)
     elif kind in {int, int | None}:
         group.add_argument(flag, metavar="N", type=_at_least(option.least, option.most), help=meaning)
+    elif kind is str:
+        group.add_argument(flag, metavar="TEXT", type=_text, help=meaning)
     elif kind in {float, float | None}:
         group.add_argument(flag, metavar="X", type=_number, help=meaning)
     else:

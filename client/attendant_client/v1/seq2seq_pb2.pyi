@@ -61,7 +61,7 @@ class GenerateManyRequest(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[GenerateRequest, _Mapping]]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "min_length", "max_length", "patience", "no_repeat_ngram_size", "repetition_penalty", "suppress_unk", "target_prefix", "sampling", "min_length_ratio", "max_length_ratio", "alternatives", "length_penalty_offset", "target_prefix_text")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class DecodingOptions(_message.Message):
     MAX_LENGTH_RATIO_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PREFIX_TEXT_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -94,7 +95,8 @@ class DecodingOptions(_message.Message):
     max_length_ratio: float
     alternatives: bool
     length_penalty_offset: float
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ...) -> None: ...
+    target_prefix_text: str
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., patience: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., suppress_unk: _Optional[bool] = ..., target_prefix: _Optional[_Union[Tokens, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., min_length_ratio: _Optional[float] = ..., max_length_ratio: _Optional[float] = ..., alternatives: _Optional[bool] = ..., length_penalty_offset: _Optional[float] = ..., target_prefix_text: _Optional[str] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")

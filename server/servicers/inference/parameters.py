@@ -56,13 +56,17 @@ def _part(request: messages.GenerateRequest, name: str) -> Any:
 def _fits(field: Any, value: Any) -> bool:
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL or isinstance(value, bool):
         return field.cpp_type == FieldDescriptor.CPPTYPE_BOOL and isinstance(value, bool)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING or isinstance(value, str):
+        return field.cpp_type == FieldDescriptor.CPPTYPE_STRING and isinstance(value, str)
     if field.cpp_type in WHOLE:
         return isinstance(value, int) and 0 <= value <= WHOLE[field.cpp_type]
     return isinstance(value, int | float)
 
 
 def must_be(field: Any) -> str:
-    """What a number or a truth value of a field must be, in words."""
+    """Returns what a number, a truth value or a text of a field must be, in words."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return "true or false"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return "a text"
     return f"a whole number from 0 to {WHOLE[field.cpp_type]}" if field.cpp_type in WHOLE else "a number"

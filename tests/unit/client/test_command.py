@@ -50,7 +50,7 @@ def test_texts_that_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> Non
 EVERY_OPTION = """
 --beam-size 4 --num-hypotheses 2 --alternatives --min-length 0 --max-length 9 --min-length-ratio 0.5
 --max-length-ratio 1.5 --length-penalty 0.5 --length-penalty-offset 0 --coverage-penalty 0.25
---repetition-penalty 1.25 --no-repeat-ngram-size 3 --patience 2 --suppress-unk
+--target-prefix-text open --repetition-penalty 1.25 --no-repeat-ngram-size 3 --patience 2 --suppress-unk
 --temperature 0.75 --top-k 5 --top-p 0.875 --seed 18446744073709551615 --replace-unknowns
 """
 
@@ -103,6 +103,7 @@ def test_options_reach_the_server_and_nothing_else_does(server: Served) -> None:
         patience=2,
         suppress_unk=True,
         target_prefix=pb.Tokens(tokens=["A", "BC"]),
+        target_prefix_text="open",
         sampling=pb.SamplingOptions(temperature=0.75, top_k=5, top_p=0.875, seed=2**64 - 1),
     )
     assert {field.name for field, _ in decoding.ListFields()} == set(decoding.DESCRIPTOR.fields_by_name)

@@ -112,7 +112,9 @@ def test_what_can_not_be_done_is_told_as_the_server_tells_it(model: attendant.Mo
         model.generate("face", beam_size=99, length_penalty=0.123, target_prefix=["nope"])
     assert {one.field: one.description for one in refused.value.violations} == {
         "decoding.beam_size": "is 99, must be 1 to 32",
-        "decoding.target_prefix.tokens[0]": "is 'nope', must be in the vocabulary",
+        "decoding.target_prefix.tokens[0]": (
+            "is 'nope', must be in the vocabulary; a text belongs into target_prefix_text"
+        ),
     }
     with pytest.raises(attendant.InvalidArgument, match=r"^source 1: text is 0 tokens long"):
         model.generate(["face", " "])

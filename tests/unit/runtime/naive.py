@@ -3,13 +3,16 @@ symbol, nothing is selected, shared or resumed, and every option is read off its
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions
 from tests.fakes import SPECIAL_IDS, FakeStepper, absorb, log_softmax, logits_of
+
+TextOf = Callable[[tuple[int, ...]], Hashable]
+"""What hypotheses are told apart by."""
 
 EOS = SPECIAL_IDS.eos
 BANNED = -1e8
@@ -44,7 +47,7 @@ def next_log_probs(
 ) -> list[float]:
     """[V] after a prefix, run from the start, with the bans of the options; none while a prefix is forced."""
     logits = logits_of(history_of(source, prefix), stepper.vocabulary_size, stepper.spread)
-    if len(prefix) >= len(options.target_prefix):
+    if len(prefix) >= len(options.target_prefix) and completes(prefix, options) is None:
         if len(prefix) < options.min_length:
             logits[EOS] = -1e9
         if options.suppress_unk:
@@ -57,6 +60,19 @@ def next_log_probs(
     return [float(x) for x in log_softmax(logits)]
 
 
+def completes(tokens: Sequence[int], options: DecodingOptions) -> set[int] | None:
+    """The symbols that may come next while the prefix's last word is completed; None: it is, or is not yet begun."""
+    state, num_forced = 0, len(options.target_prefix)
+    if not options.completion or len(tokens) < num_forced:
+        return None
+    for token in tokens[num_forced:]:
+        following = [to for symbol, to in options.completion[state].partial if symbol == token]
+        if not following:
+            return None
+        (state,) = following
+    return set(options.completion[state].ids.tolist())
+
+
 def repeats_an_ngram(tokens: Sequence[int], size: int) -> bool:
     """Whether the last n-gram stands in the tokens before, too."""
     if not size or len(tokens) < size:
@@ -67,6 +83,8 @@ def repeats_an_ngram(tokens: Sequence[int], size: int) -> bool:
 
 def ranking(log_probs: Sequence[float], tokens: Sequence[int], options: DecodingOptions) -> list[float]:
     """[V] the log-probabilities as the search ranks them."""
+    if (allowed := completes(tokens, options)) is not None:
+        return [value if symbol in allowed else -math.inf for symbol, value in enumerate(log_probs)]
     return [
         value - math.log(options.repetition_penalty) if symbol in tokens else value
         for symbol, value in enumerate(log_probs)
@@ -97,9 +115,26 @@ def score(
     return value
 
 
-def naive_decode(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Found]:
+def naive_decode(
+    stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, text_of: TextOf = tuple
+) -> list[Found]:
     """All that a request is answered with, best first."""
-    return sorted((one for search in naive_searches(stepper, source, options) for one in search.found), key=by_score)
+    searches = naive_searches(stepper, source, options, text_of)
+    found = sorted((one for search in searches for one in search.found), key=by_score)
+    return found if options.sampling is not None else distinct(found, text_of)
+
+
+def distinct(ended: Sequence[Found], text_of: TextOf) -> list[Found]:
+    """Of those with one text the best scored one, of equally scored ones the first; in their order."""
+    return [
+        one
+        for place, one in enumerate(ended)
+        if all(
+            other.score < one.score or (other.score == one.score and later > place)
+            for later, other in enumerate(ended)
+            if later != place and text_of(other.tokens) == text_of(one.tokens)
+        )
+    ]
 
 
 def naive_progress(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[tuple[int, ...]]:
@@ -127,14 +162,16 @@ class Searched:
     trace: "list[tuple[list[Partial], list[Found]]]"
 
 
-def naive_searches(stepper: FakeStepper, source: Sequence[int], options: DecodingOptions) -> list[Searched]:
+def naive_searches(
+    stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, text_of: TextOf = tuple
+) -> list[Searched]:
     if options.num_beams == 1 and options.sampling is None and not options.alternatives:
-        return [naive_beam(stepper, source, options)]
+        return [naive_beam(stepper, source, options, text_of=text_of)]
     if options.sampling is not None:
         return [naive_draw(stepper, source, options, number) for number in range(options.num_hypotheses)]
     log_probs = next_log_probs(stepper, source, options.target_prefix, options)
     order = sorted(range(stepper.vocabulary_size), key=lambda s: -ranked(log_probs, options)[s])
-    possible = [symbol for symbol in order if log_probs[symbol] > BANNED]
+    possible = [symbol for symbol in order if ranked(log_probs, options)[symbol] > BANNED]
     one = replace(options, num_hypotheses=1)
     return [naive_beam(stepper, source, one, first=symbol) for symbol in possible[: options.num_hypotheses] or [None]]
 
@@ -194,7 +231,11 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
 
 
 def naive_beam(
-    stepper: FakeStepper, source: Sequence[int], options: DecodingOptions, first: int | None = None
+    stepper: FakeStepper,
+    source: Sequence[int],
+    options: DecodingOptions,
+    first: int | None = None,
+    text_of: TextOf = tuple,
 ) -> Searched:
     """Beam search by its definition: pool, order, split into ended and living, until nothing more can matter.
 
@@ -202,6 +243,8 @@ def naive_beam(
         first: the symbol after the prefix, where it is given.
     """
     k = options.beam_size
+    # A lone hypothesis has nothing to be distinct from.
+    text_of = text_of if options.num_hypotheses > 1 else tuple
     living = [Partial()]
     ended: list[Found] = []
     trace: list[tuple[list[Partial], list[Found]]] = []
@@ -210,7 +253,7 @@ def naive_beam(
         value = score(stepper, source, partial, len(partial.log_probs), options)
         ended.append(Found(partial.tokens, partial.log_probs, by_eos, value))
 
-    while living and not enough(ended, living, options):
+    while living and not enough(distinct(ended, text_of), living, options):
         trace.append((living, ended.copy()))
         distributions = [next_log_probs(stepper, source, one.tokens, options) for one in living]
         orders = [ranking(d, one.tokens, options) for d, one in zip(distributions, living, strict=True)]
@@ -248,14 +291,15 @@ def naive_beam(
                 if k == 1:  # greedy
                     following = []
                     break
-        if not pool and not ended:
-            end(living[0], False)
+        if not pool:
+            for partial in living:
+                end(partial, False)
         living = following
         if options.scores_prefix and living and len(living[0].tokens) == len(options.target_prefix):
             end(living[0], False)
             break
-    ended.sort(key=by_score)
-    return Searched(ended[: options.num_hypotheses], trace)
+    found = sorted(distinct(ended, text_of), key=by_score)
+    return Searched(found[: options.num_hypotheses], trace)
 
 
 def enough(ended: Sequence[Found], living: Sequence[Partial], options: DecodingOptions) -> bool:

@@ -1,12 +1,14 @@
 """The search and the running batch against their naive twins, on a model that notices every wrong row."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.completion import Choice
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions, Sampling
@@ -14,6 +16,16 @@ from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.unit.runtime.naive import best_by_brute_force, naive_decode, next_log_probs
 
 SYMBOLS = [1, 4, 5, 6, 7]
+
+
+def choice(*partial: tuple[int, int], complete: Sequence[int] = ()) -> Choice:
+    return Choice(partial, np.array(complete, np.int32).tobytes())
+
+
+COMPLETIONS = [
+    (choice(complete=[5, 6]),),
+    (choice((4, 1), (7, 2), complete=[6]), choice((4, 2), complete=[5]), choice(complete=[4, 5])),
+]
 
 
 def random_source(rng: random.Random) -> list[int]:
@@ -49,6 +61,7 @@ def random_options(rng: random.Random, beam_size: int, special: float = 0.3) -> 
         repetition_penalty=rarely(rng.choice([1.1, 3.0]), 1.0),
         suppress_unk=rarely(True, False),
         target_prefix=rarely(prefix, ()),
+        completion=rarely(rng.choice(COMPLETIONS), ()),
         alternatives=alternatives,
         sampling=sampling if draws else None,
         attention=rarely(True, False),
@@ -70,6 +83,46 @@ def test_every_option_is_the_naive_one(special: float) -> None:
         assert [h.finish_reason is FinishReason.EOS for h in hypotheses] == [e.ended for e in expected]
         assert [h.score for h in hypotheses] == pytest.approx([e.score for e in expected], rel=1e-9)
         assert [h.log_prob for h in hypotheses] == pytest.approx([sum(e.log_probs) for e in expected], rel=1e-12)
+
+
+def short_text(token_ids: Sequence[int]) -> str:
+    """A text that many sequences of tokens have: as if some tokens were several others together."""
+    return "".join({4: "a", 5: "b", 6: "ab", 7: "aa"}.get(token_id, "") for token_id in token_ids)
+
+
+@pytest.mark.parametrize("special", [0.0, 0.3])
+def test_hypotheses_are_distinct_by_their_text(special: float) -> None:
+    """Of two segmentations the better one stays, and the search goes on until there are enough texts."""
+    rng = random.Random(9)
+    stepper = FakeStepper(vocabulary_size=8)
+    sources = [random_source(rng) for _ in range(200)]
+    options = [random_options(rng, rng.randrange(2, 6), special) for _ in sources]
+    found = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16, text_of=short_text)
+    plain = decode_all(stepper, sources, options, SPECIAL_IDS, max_rows=16)
+    num_changed = 0
+    for source, option, hypotheses, others in zip(sources, options, found, plain, strict=True):
+        expected = naive_decode(stepper, source, option, short_text)
+        assert [h.token_ids for h in hypotheses] == [e.tokens for e in expected], option
+        assert hypotheses[0].score >= others[0].score
+        if option.sampling is None:
+            assert len({short_text(h.token_ids) for h in hypotheses}) == len(hypotheses)
+        num_changed += [h.token_ids for h in hypotheses] != [h.token_ids for h in others]
+    assert num_changed > 5
+
+
+@pytest.mark.parametrize("min_length", [4, 5, 6])
+@pytest.mark.parametrize("beam_size", [2, 3])
+def test_bans_that_leave_nothing_end_every_live_hypothesis(beam_size: int, min_length: int) -> None:
+    """5 symbols, none of them twice, and EOS only after as many tokens as there are, or more."""
+    options = DecodingOptions(
+        beam_size=beam_size, num_hypotheses=beam_size, max_length=9, no_repeat_ngram_size=1, min_length=min_length
+    )
+    sources = [[seed + 4] for seed in range(20)]
+    for source, found in zip(sources, decode_all(FakeStepper(8), sources, options, SPECIAL_IDS), strict=True):
+        assert len(found) == beam_size
+        assert [h.token_ids for h in found] == [e.tokens for e in naive_decode(FakeStepper(8), source, options)]
+        if min_length == 6:
+            assert {(len(h.token_ids), h.finish_reason) for h in found} == {(5, FinishReason.LENGTH)}
 
 
 @pytest.mark.parametrize("num_hypotheses", [1, 5])

@@ -172,7 +172,10 @@ def test_sampling() -> None:
         ),
         (
             Decoding(target_prefix=messages.Tokens(tokens=["AA", "zz"])),
-            {"decoding.target_prefix.tokens[1]": "is 'zz', must be in the vocabulary"},
+            {
+                "decoding.target_prefix.tokens[1]": "is 'zz', must be in the vocabulary; a text belongs into "
+                "target_prefix_text"
+            },
         ),
         (
             Decoding(target_prefix=messages.Tokens(tokens=["AA"] * 4), max_length=3),
@@ -198,7 +201,13 @@ def test_unknowns_are_replaced_by_attention() -> None:
 
 def test_every_decoding_option_is_read_or_refused() -> None:
     """A field that is added to the proto and forgotten here would be ignored without a word."""
-    values = {"min_length": 1, "suppress_unk": True, "num_hypotheses": 2, "alternatives": True}
+    values = {
+        "min_length": 1,
+        "suppress_unk": True,
+        "num_hypotheses": 2,
+        "alternatives": True,
+        "target_prefix_text": "A",
+    }
     for field in Decoding.DESCRIPTOR.fields:
         given = Decoding()
         if field.message_type is not None:
@@ -231,5 +240,6 @@ def test_what_a_client_makes_up_is_not_remembered() -> None:
     unknown = [Decoding.FromString(unknown_field + f"{number:016256}".encode()) for number in range(3)]
     prefixes = [Decoding(target_prefix=messages.Tokens(tokens=["HH"] * number)) for number in range(50, 53)]
     _read_once.cache_clear()
-    assert num_remembered(*unknown, *prefixes) == 0
+    texts = [Decoding(target_prefix_text=text) for text in ("H", "HH AA", "K")]
+    assert num_remembered(*unknown, *prefixes, *texts) == 0
     assert num_remembered(Decoding(beam_size=3), Decoding(beam_size=3), Decoding(beam_size=99)) == 2

@@ -162,6 +162,7 @@ def test_the_worst_request_has_a_status_that_fits_in_headers() -> None:
             no_repeat_ngram_size=2**32 - 1,
             repetition_penalty=1e30,
             target_prefix=messages.Tokens(tokens=["\U0001f600" * 100] * 12),
+            target_prefix_text="\U0001f600" * 100,
             sampling=messages.SamplingOptions(temperature=-1e30, top_k=2**32 - 1, top_p=1e30),
             min_length_ratio=1e30,
             max_length_ratio=-1e30,

@@ -128,16 +128,23 @@ def test_what_the_reader_knows_is_all_that_requests_have() -> None:
         walk(request.DESCRIPTOR)
 
 
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES: dict[int, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(WHOLE_KINDS, st.integers(0, 2**32 - 1)),
+    FieldDescriptor.CPPTYPE_FLOAT: st.floats(width=32),
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
+    FieldDescriptor.CPPTYPE_STRING: TEXTS,
+}
+
+
 @given(st.data())
 def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
     decoding = messages.DecodingOptions()
     for field in messages.DecodingOptions.DESCRIPTOR.fields:
         if field.message_type is None and data.draw(st.booleans()):
-            number = st.integers(0, 2**32 - 1) if field.cpp_type in WHOLE_KINDS else st.floats(width=32)
-            is_flag = field.cpp_type == FieldDescriptor.CPPTYPE_BOOL
-            setattr(decoding, field.name, data.draw(st.booleans() if is_flag else number))
+            setattr(decoding, field.name, data.draw(VALUES[field.cpp_type]))
     decoding.sampling.seed = data.draw(st.integers(0, 2**64 - 1))
-    tokens = data.draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+    tokens = data.draw(st.lists(TEXTS))
     request = messages.GenerateRequest(tokens={"tokens": tokens}, decoding=decoding)
     found = DECODE(json_format.MessageToJson(request).encode())
     assert json_format.MessageToJson(found) == json_format.MessageToJson(request)
