@@ -9,7 +9,20 @@ export class Problem extends Error {
   }
 }
 
+const UNREACHABLE = { code: "UNAVAILABLE", detail: "The server can't be reached." };
+const BROKEN = { code: "UNAVAILABLE", detail: "The connection broke before the answer was complete." };
+
 export const useToken = (token) => sessionStorage.setItem(TOKEN, token);
+
+// What the promise gives; the problem in place of what it throws, unless the call was aborted.
+async function or(problem, promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof Problem) throw error;
+    throw new Problem(problem);
+  }
+}
 
 async function call(path, body, signal) {
   const headers = {};
@@ -17,36 +30,34 @@ async function call(path, body, signal) {
   if (token) headers.authorization = `Bearer ${token}`;
   if (body) headers["content-type"] = "application/json";
   const method = body ? "POST" : "GET";
-  let response;
-  try {
-    response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem({ code: "UNAVAILABLE", detail: "The server can't be reached." });
-  }
+  const response = await or(UNREACHABLE, fetch(path, { method, headers, body: body && JSON.stringify(body), signal }));
   if (response.ok) return response;
-  const problem = await response.json().catch(() => ({ title: response.statusText }));
-  throw new Problem(problem);
+  const problem = await response.json().catch(() => ({}));
+  throw new Problem({ title: `The server answered with status ${response.status}.`, ...problem });
 }
 
-export const models = async () => (await (await call("v1/models")).json()).models;
+export const models = async () => (await or(BROKEN, (await call("v1/models")).json())).models;
 
-export const generate = async (request, signal) => (await call("v1/generate", request, signal)).json();
+export const generate = async (request, signal) => or(BROKEN, (await call("v1/generate", request, signal)).json());
 
-// Yields the messages of a streamed answer: {delta} and, last, {response}.
+// Yields the messages of a streamed answer: {delta} and, last, {response}. A stream that ends without its response is a
+// problem: what came so far is not the answer.
 export async function* stream(request, signal) {
   const response = await call("v1/generate?stream=1", request, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
+    const { value, done } = await or(BROKEN, reader.read());
+    if (done) throw new Problem(BROKEN);
     const events = (text + value).split("\n\n");
     text = events.pop();
     for (const event of events) {
-      const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(event);
+      const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? [];
+      if (name === undefined) continue;
       if (name === "error") throw new Problem(JSON.parse(data));
-      yield JSON.parse(data);
+      const message = JSON.parse(data);
+      yield message;
+      if (message.response) return;
     }
   }
 }

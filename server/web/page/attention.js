@@ -1,15 +1,15 @@
 // The attention map: a row per target symbol, a column per source symbol. Hovering or focusing a symbol of either side
 // shows where the other side looks.
 
-import { oneStop, svg } from "./dom.js";
+import { html, oneStop, svg } from "./dom.js";
+import { shown } from "./text.js";
 
 const CELLS = { least: 18, most: 30 };
 const GAP = 2;
 const PADDING = 10;
 const SHOWN = 4;
+const NOTHING = "nothing in particular";
 const FONT = "14px system-ui, sans-serif";
-
-export const shown = (token) => (token === "</s>" ? "end" : token.replace(/[▁Ġ]/g, " ").trim() || "␣");
 
 const percent = (weight) => `${Math.round(100 * weight)} %`;
 
@@ -25,9 +25,10 @@ function strongest(weights, labels) {
     .filter(([weight]) => weight >= 0.01)
     .sort(([a], [b]) => b - a)
     .slice(0, SHOWN)
-    .map(([weight, label]) => `${label} ${percent(weight)}`)
-    .join(", ") || "nothing in particular";
+    .map(([weight, label]) => ({ label, share: percent(weight) }));
 }
+
+const spoken = (links) => links.map(({ label, share }) => `${label} ${share}`).join(", ") || NOTHING;
 
 export function drawAttention(place, caption, source, target, attention) {
   const [rows, columns] = [attention.rows, attention.columns];
@@ -69,14 +70,14 @@ export function drawAttention(place, caption, source, target, attention) {
       : upright[index]
         ? { x: middle.x, y: top - CELLS.most / 2, "text-anchor": "middle" }
         : { x: PADDING / 2 - top, y: middle.x, transform: "rotate(-90)" };
-    const looks = side === "target"
-      ? `${text} looks at ${strongest(row(index), sources)}`
-      : `${text} is looked at by ${strongest(column(index), targets)}`;
-    const begin = () => light(side, index, looks);
+    const [verb, links] = side === "target"
+      ? ["looks at", strongest(row(index), sources)]
+      : ["is looked at by", strongest(column(index), targets)];
+    const begin = () => light(side, index, [text, verb, links]);
     return svg(
       "g",
       {
-        class: "symbol", role: "img", "aria-label": looks,
+        class: "symbol", role: "img", "aria-label": `${text} ${verb} ${spoken(links)}`,
         onpointerenter: begin, onfocus: begin, onpointerleave: end, onblur: end,
       },
       svg("rect", { class: "behind", rx: 4, ...box }),
@@ -99,7 +100,10 @@ export function drawAttention(place, caption, source, target, attention) {
     for (const { cell, x, y } of cells) cell.classList.toggle("dim", (side === "source" ? x : y) !== index);
     labels[side].forEach((each, at) => each.classList.toggle("chosen", at === index));
     labels[other].forEach((each, at) => shade(each, weights[at]));
-    caption.textContent = looks;
+    const [text, verb, links] = looks;
+    // Each symbol in an element of its own, so that its direction is not that of the sentence.
+    const parts = links.flatMap(({ label, share }, at) => [at ? ", " : "", html("bdi", {}, label), ` ${share}`]);
+    caption.replaceChildren(html("bdi", {}, text), ` ${verb} `, ...(parts.length ? parts : [NOTHING]));
   }
 
   function end() {

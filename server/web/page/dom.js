@@ -16,6 +16,18 @@ export const html = (tag, properties = {}, ...children) => fill(document.createE
 export const svg = (tag, properties = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), properties, children);
 
+// An element in the middle of a text that works as a button. A real one would be laid out as a box of its own, which
+// reverses the words of texts that mix directions.
+export function inlineButton(properties, ...children) {
+  const button = html("span", { role: "button", tabindex: 0, ...properties }, ...children);
+  button.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    button.click();
+  });
+  return button;
+}
+
 // Arrow keys, Home and End move the focus among elements that are one stop of the tabulator together.
 export function oneStop(elements) {
   const focus = (index) => {

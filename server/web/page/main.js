@@ -27,25 +27,33 @@ function onproblem({ code }) {
 function open(number) {
   panels = panels.slice(0, number);
   while (panels.length < number) {
-    const panel = new Panel(served, number === 1 ? "Answer" : `Answer ${panels.length + 1}`, onproblem);
-    panels.push(panel);
+    const name = number === 1 ? "Answer" : `Answer ${panels.length + 1}`;
+    panels.push(new Panel(served, name, { onproblem, onstale: renew }));
   }
   answers.classList.toggle("two", number === 2);
   answers.replaceChildren(...panels.map((panel) => panel.element));
 }
 
+// Learns which models are served now, which may be others than when the page was opened.
+async function renew() {
+  served = await models();
+  byId("server").textContent =
+    served.map((model) => `${model.name} ${model.label}, ${model.precision} on ${model.provider}`).join("; ");
+  for (const panel of panels) panel.offer(served);
+}
+
 async function connect() {
-  const status = byId("server");
+  const again = byId("reconnect");
+  panels = [];
   try {
-    served = await models();
+    await renew();
   } catch (error) {
-    status.textContent = error.message;
+    byId("server").textContent = error.message;
+    again.hidden = error.code === "UNAUTHENTICATED";
     onproblem(error);
     return;
   }
-  credentials.hidden = true;
-  status.textContent = served.map((model) => `${model.name} ${model.label}, ${model.precision} on ${model.provider}`).join("; ");
-  panels = [];
+  credentials.hidden = again.hidden = true;
   open(compare.checked ? 2 : 1);
   ask();
 }
@@ -71,5 +79,7 @@ credentials.addEventListener("submit", (event) => {
   useToken(byId("token").value.trim());
   connect();
 });
+
+byId("reconnect").addEventListener("click", () => { byId("source").focus(); connect(); });
 
 connect();

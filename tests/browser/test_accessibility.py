@@ -1,0 +1,59 @@
+"""axe-core, the usual checker of accessibility, on the playground in each of its states."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.test_playground import ask
+
+AXE = "axe-core@4.10.3"
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """axe-core's program, from npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("no npm here: apt-get install npm")
+    folder = tmp_path_factory.mktemp("axe")
+    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), AXE]
+    installed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if installed.returncode:
+        pytest.skip(f"{AXE} can't be installed: {installed.stderr.strip()[-200:]}")
+    return Path(folder, "node_modules/axe-core/axe.min.js").read_text()
+
+
+def violations(page: Page, axe: str) -> list[str]:
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations)")
+    return [f"{one['id']}: {[node['html'][:200] for node in one['nodes']]}" for one in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_violated(browser: Browser, address: str, axe: str, scheme: str) -> None:
+    context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(address)
+    expect(page.locator(".panel")).to_be_visible()
+    assert not violations(page, axe), "empty"
+    one = ask(page)
+    assert not violations(page, axe), "an answer"
+    one.locator(".word").nth(1).click()
+    expect(one.locator(".alternatives")).to_be_visible()
+    one.locator("summary").first.click()
+    one.get_by_text("About this model").click()
+    assert not violations(page, axe), "alternatives, settings and facts"
+    page.get_by_label("Text").fill("漢字")
+    expect(one.get_by_role("listitem").filter(has_text="漢").first).to_be_visible()
+    assert not violations(page, axe), "a warning"
+    page.route("**/v1/generate?stream=1", lambda route: route.abort())
+    page.get_by_label("Text").fill("face")
+    expect(one.get_by_role("button", name="Try again")).to_be_visible()
+    assert not violations(page, axe), "a problem"
+    page.get_by_label("Compare two").check()
+    assert not violations(page, axe), "two answers"
+    context.close()
