@@ -8,22 +8,22 @@ folder links to them, so that what is installed is `attendant.*` alone. CONTRIBU
 it is first asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from attendant.library import *  # noqa: F403
 
 _PACKAGES = {"export", "library", "runtime", "server", "training"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """A package, or what the library offers by that name."""
     if name in _PACKAGES:
-        return import_module(f"attendant.{name}")
+        return _importlib.import_module(f"attendant.{name}")
     # What Python and its tools look for is not worth an import.
     if name == "__all__" or not name.startswith("_"):
-        library = import_module("attendant.library")
+        library = _importlib.import_module("attendant.library")
         if name in ("__all__", *library.__all__):
             return getattr(library, name)
     raise AttributeError(f"module 'attendant' has no attribute {name!r}")
@@ -31,5 +31,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What a prompt completes."""
-    hidden = {"TYPE_CHECKING", "Any", "import_module", "_PACKAGES"}
-    return sorted({*globals(), *_PACKAGES, *import_module("attendant.library").__all__} - hidden)
+    return sorted({*globals(), *_PACKAGES, *_importlib.import_module("attendant.library").__all__})

@@ -8,17 +8,17 @@
 imported when it is first asked for: the command has something to say to gRPC before.
 """
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from attendant_client.public import *  # noqa: F403
 else:
-    from importlib import import_module
+    import importlib as _importlib
 
     def __getattr__(name):
         """What the client offers by that name, or a module of it."""
         if not name.startswith("__") or name == "__all__":
-            public = import_module("attendant_client.public")
+            public = _importlib.import_module("attendant_client.public")
             if name in ("__all__", *public.__all__):
                 return getattr(public, name)
             if name in globals():
@@ -27,5 +27,4 @@ else:
 
     def __dir__():
         """What a prompt completes."""
-        hidden = {"TYPE_CHECKING", "import_module"}
-        return sorted({*globals(), *__getattr__("__all__")} - hidden)
+        return sorted({*globals(), *__getattr__("__all__")})
