@@ -197,6 +197,24 @@ def test_so_does_one_whose_version_is_no_longer_served(page: Page) -> None:
     assert [json.loads(body).get("version") for body in asked] == ["000000000001", None]
 
 
+def test_so_does_one_whose_settings_were_another_versions(page: Page) -> None:
+    def wider(route: Route) -> None:
+        answer = route.fetch().json()
+        (model,) = (one for one in answer["models"] if one["name"] == "g2p-en")
+        route.fulfill(
+            json={"models": [{**model, "version": "0" * 12, "defaults": {**model["defaults"], "beamSize": 1000}}]}
+        )
+
+    page.route(MODELS, wider, times=1)
+    page.reload()
+    one = panel(page)
+    one.locator("summary").first.click()
+    one.get_by_label("Answers", exact=True).fill("64")
+    page.get_by_label("Text", exact=True).fill(WORD)
+    expect(text_of(one)).to_have_text(SPOKEN)
+    expect(one.get_by_role("alert")).to_have_text("")
+
+
 def test_a_model_that_is_gone_is_told_and_the_others_can_be_chosen(page: Page) -> None:
     def gone(route: Route) -> None:
         answer = route.fetch().json()

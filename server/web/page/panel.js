@@ -15,7 +15,8 @@ const ABOUT = ["problem", "measures", "spoken", "warnings", "prefix", "again"];
 const ALL = [...ABOUT, "text", "best", "map", "attention", "rivals"];
 const HIDDEN = ["warnings", "prefix", "again", "attention", "rivals"];
 const KEPT = ["again", "attention", "rivals"];
-// The request itself is wrong: it would fail again.
+// What a request may fail with that was made for a version which has been replaced; what it would fail with again.
+const OUTDATED = ["INVALID_ARGUMENT", "NOT_FOUND"];
 const LASTING = ["INVALID_ARGUMENT", "UNAUTHENTICATED", "NOT_FOUND"];
 
 const milliseconds = (seconds) => `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
@@ -127,7 +128,7 @@ export class Panel {
       if (this.response.version !== this.model.version) await this.onstale();
     } catch (error) {
       if (signal.aborted) return undefined;
-      if (error.code === "NOT_FOUND" && !renewed && (await this.renew())) {
+      if (OUTDATED.includes(error.code) && !renewed && (await this.renew())) {
         return signal.aborted ? undefined : this.answer({ refocus, renewed: true });
       }
       this.fail(error, grown);
@@ -135,11 +136,11 @@ export class Panel {
     return undefined;
   }
 
-  // Asks which models there are now; whether the chosen one is still among them.
+  // Asks which models there are now; whether the chosen one has another version, for which the request may be right.
   async renew() {
-    const { name } = this.model;
+    const { name, version } = this.model;
     await this.onstale().catch(() => undefined);
-    return this.model.name === name;
+    return this.model.name === name && this.model.version !== version;
   }
 
   // Shows that an answer is on its way, unless it comes soon.
@@ -276,7 +277,7 @@ export class Panel {
       found = await generate(this.request(decoding, { tokenLogProbs: true }), signal);
     } catch (error) {
       if (signal.aborted) return undefined;
-      return error.code === "NOT_FOUND" && (await this.renew()) ? this.answer() : this.fail(error);
+      return OUTDATED.includes(error.code) && (await this.renew()) ? this.answer() : this.fail(error);
     }
     if (signal.aborted) return undefined;
     const position = targetPrefix.length;
