@@ -6,11 +6,13 @@ Special symbols are ordinary vocabulary entries with fixed ids, not the library'
 inside text, and a literal `</s>` in text is text.
 """
 
+import json
 import string
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -33,9 +35,12 @@ def special_ids(start_id: int) -> SpecialIds:
     return SpecialIds(pad=PAD_ID, unk=UNK_ID, bos=BOS_ID, eos=EOS_ID, start=start_id)
 
 
+BYTE_TOKENS = tuple(f"<0x{value:02X}>" for value in range(256))
+"""The symbols in which a tokenizer with byte fallback spells characters that have none: by the value of the byte."""
+
 GROWING_DECODERS = frozenset({"NoneType", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "ByteLevel"})
 """The library's decoders for which the text of the first tokens is a prefix of the text of all of them; ByteLevel's
-is but for a last character that is incomplete."""
+is but for a last character that is incomplete. So is that of ByteFallback, as `decode` reads bytes."""
 
 JOINER = "\u200d"
 LAST_CHARACTER = "\U0010ffff"
@@ -100,12 +105,21 @@ class Tokenizer:
         self._longest = max(map(len, symbols), default=1)
         self._spaces_itself = has_own_spacing(library)
         self._spacing = spacing_of(library, symbols, own=self._spaces_itself)
-        decoder = type(library.decoder).__name__
+        decoders = _decoders_of(library)
+        self._bytes: dict[str, int] = {}
+        if getattr(library.model, "byte_fallback", False) and "ByteFallback" in decoders:
+            self._bytes = {token: value for value, token in enumerate(BYTE_TOKENS) if token in vocabulary}
+            decoders.remove("ByteFallback")
+        self._byte_ids = frozenset(vocabulary[token] for token in self._bytes)
         self.joins_by_blanks: bool = library.decoder is None
-        self.grows: bool = decoder in GROWING_DECODERS
-        self.combines: bool = decoder == "ByteLevel" or (
-            # Without a decoder, a blank stands between two tokens.
-            not self.joins_by_blanks and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
+        self.grows: bool = GROWING_DECODERS.issuperset(decoders)
+        self.combines: bool = (
+            "ByteLevel" in decoders
+            or bool(self._bytes)
+            or (
+                # Without a decoder, a blank stands between two tokens.
+                not self.joins_by_blanks and any(one.endswith(JOINER) or combines(one[:1]) for one in symbols)
+            )
         )
 
     @classmethod
@@ -236,7 +250,7 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         """Returns the id of a symbol that a text may contain; None if there is none."""
         token_id = self._library.token_to_id(token)
-        return None if token_id is None or token in SPECIAL_TOKENS else token_id
+        return None if token_id is None or token in SPECIAL_TOKENS or token in self._bytes else token_id
 
     def ids_beginning_with(self, beginning: str) -> list[int]:
         """Returns the ids of the symbols that begin so."""
@@ -247,9 +261,8 @@ class Tokenizer:
     @cached_property
     def _in_order(self) -> tuple[list[str], list[int]]:
         """The symbols that a text may contain, sorted, and their ids."""
-        entries = sorted(
-            (token, token_id) for token_id, token in enumerate(self._tokens) if token not in SPECIAL_TOKENS
-        )
+        never = {*SPECIAL_TOKENS, *self._bytes}
+        entries = sorted((token, token_id) for token_id, token in enumerate(self._tokens) if token not in never)
         return [token for token, _ in entries], [token_id for _, token_id in entries]
 
     def _words(self, normalized: str) -> list[str]:
@@ -263,12 +276,28 @@ class Tokenizer:
         kept = list(ids)
         if not _NEVER_IN_TEXT.isdisjoint(kept):
             kept = [token_id for token_id in kept if token_id not in _NEVER_IN_TEXT]
+        if self._byte_ids and not self._byte_ids.isdisjoint(kept):
+            return self.decode_tokens(self.tokens_of(kept))
         return str(self._library.decode(kept, skip_special_tokens=False))
 
     def decode_tokens(self, tokens: Sequence[str]) -> str:
-        """The text of tokens, of which some may be in no vocabulary."""
+        """The text of tokens, of which some may be in no vocabulary. Bytes that are not UTF-8 become U+FFFD."""
         decoder = self._library.decoder
-        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+        if decoder is None:
+            return " ".join(tokens)
+        return str(decoder.decode(self._with_characters(tokens) if self._bytes else list(tokens)))
+
+    def _with_characters(self, tokens: Sequence[str]) -> list[str]:
+        """The tokens, each run of bytes as the characters that it spells, one by one.
+
+        The library's ByteFallback makes U+FFFD of every byte of a run that is not UTF-8 throughout, so a last byte
+        would take back the characters before it.
+        """
+        found: list[str] = []
+        for are_bytes, run in groupby(tokens, key=self._bytes.__contains__):
+            part = list(run)
+            found += bytes(map(self._bytes.__getitem__, part)).decode(errors="replace") if are_bytes else part
+        return found
 
     def words_of(self, text: str) -> list[str]:
         """The part of the text that each of its tokens stands for, whether the token is known or UNK."""
@@ -285,6 +314,12 @@ def combines(character: str, before: str = "") -> bool:
         return False
     mark = unicodedata.category(character).startswith("M") or "\U0001f3fb" <= character <= "\U0001f3ff"
     return mark or JOINER in (character, before)
+
+
+def _decoders_of(library: LibraryTokenizer) -> list[str]:
+    """Returns the names of the library's decoders, those of a sequence one by one."""
+    decoder = json.loads(library.to_str())["decoder"] or {"type": "NoneType"}
+    return [part["type"] for part in decoder.get("decoders", [decoder])]
 
 
 def _as_text(ids: list[int]) -> list[int]:

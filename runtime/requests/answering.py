@@ -18,7 +18,7 @@ def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: Bundl
     if request.source_words is None:
         tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
     else:
-        tokens, text = replace_unknowns(hypothesis, request.source_words, tokenizer)
+        tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
     return {
         "text": text,
         "tokens": tokens,

@@ -7,13 +7,14 @@ tokens": those are searched for inside texts, and a literal `</s>` in a text is 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendant.runtime.bundle.tokenizer import EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import BYTE_TOKENS, EOS_ID, SPECIAL_TOKENS, UNK_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.training.data.normalization import (
     WORD_START,
@@ -32,6 +33,9 @@ BPE_WORDS = r"▁?[\p{L}\p{M}]+|▁?\p{N}|▁?[^\p{L}\p{M}\p{N}▁]+|▁"
 DEFAULT_BPE_SIZE = 8000
 FEWEST_CHARACTERS = 8
 """Characters that a bpe vocabulary must have room for, unless the texts have fewer."""
+
+COVERED_CHARACTERS = 0.9995
+"""The share of a text's characters that have entries of their own beside bytes, as SentencePiece's default has it."""
 
 UNLIMITED = 2**31 - 1
 
@@ -53,6 +57,9 @@ class TokenizerConfig(Table):
             "strip_accents": combining marks are left out, in every script; "lowercase": capital letters become small
             ones, İ becomes i, and a Σ at a word's end becomes ς. They are applied in an order of their own. White space
             and invisible characters are normalized in any case, see docs/training.md.
+        byte_fallback: bpe spells a character without an entry in its UTF-8 bytes, which have entries (256 of the
+            vocabulary), so that no character of a text is lost; the rarest characters of the training split, 0.05 % of
+            all, are spelled so too, so that the model learns to.
         keep_spaces: white space within a text (double blanks, tabs, no-break spaces) stays as it is written; false:
             each run of it becomes one space. White space around a text is always left out.
     """
@@ -65,6 +72,7 @@ class TokenizerConfig(Table):
     min_frequency: Count = 1
     normalize: tuple[NormalizationName, ...] = ("nfc",)
     keep_spaces: bool = False
+    byte_fallback: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -75,6 +83,15 @@ class TokenizerConfig(Table):
     @classmethod
     def order_does_not_matter(cls, value: tuple[NormalizationName, ...]) -> tuple[NormalizationName, ...]:
         return in_order(value)
+
+    @model_validator(mode="after")
+    def bytes_are_of_bpe(self) -> Self:
+        if self.byte_fallback and self.tokenizer != "bpe":
+            raise ValueError(
+                f"{self.TABLE}.byte_fallback = true spells characters in bytes, and {self.TABLE}.tokenizer = "
+                f'"{self.tokenizer}": set it to "bpe", or leave byte_fallback out'
+            )
+        return self
 
 
 class SourceConfig(TokenizerConfig):
@@ -105,7 +122,7 @@ def train_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         UserError: the texts leave no symbol, or vocabulary_size has no room for a few characters.
     """
     steps = normalization_steps(config.normalize, keep_spaces=config.keep_spaces, marks_words=config.tokenizer == "bpe")
-    library = _untrained(config.tokenizer, steps)
+    library = _untrained(config.tokenizer, steps, byte_fallback=config.byte_fallback)
     if config.tokenizer == "bpe":
         _learn_merges(library, config, texts)
     else:
@@ -137,7 +154,9 @@ def tokenizer_of(
     return Tokenizer(library)
 
 
-def _untrained(kind: TokenizerKind, steps: Sequence[normalizers.Normalizer]) -> LibraryTokenizer:
+def _untrained(
+    kind: TokenizerKind, steps: Sequence[normalizers.Normalizer], *, byte_fallback: bool = False
+) -> LibraryTokenizer:
     unk = SPECIAL_TOKENS[UNK_ID]
     match kind:
         case "character":
@@ -149,7 +168,7 @@ def _untrained(kind: TokenizerKind, steps: Sequence[normalizers.Normalizer]) -> 
             library = LibraryTokenizer(models.WordLevel(unk_token=unk))
             library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         case "bpe":
-            library = LibraryTokenizer(models.BPE(unk_token=unk))
+            library = LibraryTokenizer(models.BPE(unk_token=unk, byte_fallback=byte_fallback))
             library.pre_tokenizer = pre_tokenizers.Sequence(
                 [
                     pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False),
@@ -157,6 +176,8 @@ def _untrained(kind: TokenizerKind, steps: Sequence[normalizers.Normalizer]) -> 
                 ]
             )
             library.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
+            if byte_fallback:
+                library.decoder = decoders.Sequence([decoders.ByteFallback(), library.decoder])
     if steps:
         library.normalizer = normalizers.Sequence(list(steps))
     return library
@@ -171,7 +192,7 @@ def _learn_merges(library: LibraryTokenizer, config: TokenizerConfig, texts: Ite
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=config.min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=_fixed_tokens(config),
         # The limit alone would choose among equally frequent characters at random.
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
@@ -186,7 +207,7 @@ def _frequent_characters(
     """Returns the characters that get an entry, the most frequent first: as many as a vocabulary has room for.
 
     Args:
-        size: of the vocabulary, the special symbols and WORD_START included.
+        size: of the vocabulary, the special symbols, bytes and WORD_START included.
 
     Raises:
         UserError: no character is frequent enough; there is room for fewer than FEWEST_CHARACTERS of them.
@@ -200,15 +221,27 @@ def _frequent_characters(
     frequent = [symbol for symbol, count in counts.items() if count >= config.min_frequency]
     if not frequent:
         raise _no_symbol(config)
-    num_others = len(SPECIAL_TOKENS) + len(WORD_START)
+    num_others = len(_fixed_tokens(config)) + len(WORD_START)
     fewest = min(FEWEST_CHARACTERS, len(frequent))
     if size < num_others + fewest:
+        bytes_too = "256 bytes, " if config.byte_fallback else ""
+        fixed = f"{len(SPECIAL_TOKENS)} special symbols, {bytes_too}the sign of a space"
         raise UserError(
-            f"{config.TABLE}.vocabulary_size = {size} has no room for the {len(SPECIAL_TOKENS)} special symbols, the "
-            f"sign of a space and {fewest} characters: set it to {num_others + fewest} or more; all characters need "
-            f"{num_others + len(frequent):,}"
+            f"{config.TABLE}.vocabulary_size = {size} has no room for the {fixed} and {fewest} characters: set it to "
+            f"{num_others + fewest} or more; all characters need {num_others + len(frequent):,}"
         )
-    return sorted(frequent, key=lambda symbol: (-counts[symbol], symbol))[: size - num_others]
+    frequent.sort(key=lambda symbol: (-counts[symbol], symbol))
+    if config.byte_fallback:
+        reached = accumulate(counts[symbol] for symbol in frequent)
+        most = COVERED_CHARACTERS * counts.total()
+        # The character with which the share is reached stays.
+        frequent = [one for one, total in zip(frequent, reached, strict=True) if total - counts[one] < most]
+    return frequent[: size - num_others]
+
+
+def _fixed_tokens(config: TokenizerConfig) -> list[str]:
+    """Returns the entries that a vocabulary has whatever the texts are."""
+    return [*SPECIAL_TOKENS, *(BYTE_TOKENS if config.byte_fallback else ())]
 
 
 def _count_symbols(library: LibraryTokenizer, config: TokenizerConfig, texts: Iterable[str]) -> None:

@@ -8,11 +8,14 @@ import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Provider
+from attendant.runtime.decoding.batch import BatchRequest
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server import loading
 from attendant.server.engine.queueing.scheduler import Budget, Scheduler
+from attendant.server.engine.request import Priority
 from attendant.server.opening import open_within_limits
 from tests.configuration import parse_config
 from tests.paths import ROOT
@@ -48,6 +51,16 @@ def test_the_engine_has_the_options_of_the_server(tiny_bundle_path: Path) -> Non
     assert isinstance(engine.scheduler, OtherScheduler)
     assert engine.scheduler.budget == Budget(max_rows=3, max_source_positions=99, bulk_seconds=0.25)
     assert limits_in_force(bundle.manifest, config.max_rows).max_beam_size == 3
+
+
+def test_the_engine_tells_hypotheses_apart_by_their_texts(tiny_bundle_path: Path) -> None:
+    bundle = open_bundle(tiny_bundle_path)
+    engine, _ = loading.load_engine(bundle, parse_config(["b", "--threads", "1"], {}))
+    options = DecodingOptions(max_length=4, beam_size=4, num_hypotheses=4)
+    search = engine._batches[Priority.INTERACTIVE].batch
+    search.join([BatchRequest(0, bundle.source_ids([4, 5]), options)])
+    (beams,) = [one._beams for one in search._searches.values()]
+    assert [beam.text_of and beam.text_of([4, 5]) for beam in beams] == [bundle.target_tokenizer.decode([4, 5])]
 
 
 def test_a_default_request_must_fit() -> None:

@@ -4,6 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer_content import check_content
+from attendant.training.data.normalization import ORDER
 from attendant.training.data.tokenization import SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
 
 KINDS: tuple[TokenizerKind, ...] = ("character", "word", "bpe")
@@ -81,3 +83,10 @@ def test_keys_of_earlier_versions_are_read() -> None:
         names(nfc=1)
     with pytest.raises(ValidationError, match="strip_accents"):
         names(normalize=["upper"])
+
+
+@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"keep_spaces": True}])
+def test_what_a_recipe_asks_for_is_accepted_in_a_bundle(options: dict[str, object]) -> None:
+    tokenizer = trained("bpe", ["abcdefgh ijk"] * 9, *ORDER, vocabulary_size=300, **options)
+    check_content(tokenizer.to_text())
+    tokenizer.check_encoding()

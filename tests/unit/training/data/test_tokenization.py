@@ -67,6 +67,44 @@ def test_normalizes_case_and_composition_inside_the_file(kind: TokenizerKind) ->
     assert UNK_ID in plain.encode("e\u0301t ABC")
 
 
+RARE = ["Łukasz Żółw", "日本語入力", "漢字 \U0001f600", "<0xE6> </s> \\", "Пётр", "\U0001f3f4\u200d\u2620\ufe0f"]
+
+
+@pytest.mark.parametrize("text", RARE, ids=ascii)
+def test_with_bytes_no_character_is_lost(text: str) -> None:
+    tokenizer = Tokenizer.from_text(trained("bpe", vocabulary_size=400, byte_fallback=True).to_text())
+    ids = tokenizer.encode(text)
+    assert UNK_ID not in ids and tokenizer.decode(ids) == text
+    assert len(tokenizer.words_of(text)) == len(ids)
+    assert tokenizer.ids_of(tokenizer.tokens_of(ids)) == ids
+    assert UNK_ID in trained("bpe").encode(text)
+
+
+def test_bytes_that_are_no_character_show_and_take_nothing_back() -> None:
+    tokenizer = trained("bpe", vocabulary_size=400, byte_fallback=True)
+    ids = tokenizer.encode("a漢字")
+    texts = [tokenizer.decode(ids[:end]) for end in range(len(ids) + 1)]
+    assert texts[-1] == "a漢字"
+    assert [text.rstrip("\ufffd") for text in texts[-7:]] == ["a", "a", "a", "a漢", "a漢", "a漢", "a漢字"]
+    assert tokenizer.decode([*ids[:-3], ids[-1], *tokenizer.ids_of(["a"])]) == "a漢\ufffda"
+
+
+def test_the_rarest_characters_are_spelled_in_bytes_in_training_too() -> None:
+    texts = ["abcdefgh " * 300, "z"]
+    tokenizer = trained("bpe", texts, vocabulary_size=300, byte_fallback=True)
+    assert tokenizer.tokens_of(tokenizer.encode("abz"))[-1] == "<0x7A>"
+    assert UNK_ID not in trained("bpe", texts).encode("z")
+    assert "<0x61>" in tokenizer.tokens_of(range(4, 260))
+
+
+def test_bytes_need_bpe_and_room() -> None:
+    with pytest.raises(ValueError, match=r"byte_fallback = true .* set it to \"bpe\", or leave byte_fallback out"):
+        trained("word", byte_fallback=True)
+    with pytest.raises(UserError, match=r"4 special symbols, 256 bytes, .* and 8 characters: set it to 269"):
+        trained("bpe", vocabulary_size=268, byte_fallback=True)
+    assert trained("bpe", vocabulary_size=269, byte_fallback=True).vocabulary_size == 269
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_texts_give_the_same_file(kind: TokenizerKind) -> None:
     assert trained(kind).to_text() == trained(kind).to_text()
