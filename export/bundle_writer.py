@@ -29,6 +29,7 @@ from attendant.runtime.bundle.bundle import (
     open_bundle,
 )
 from attendant.runtime.bundle.golden import GoldenExample, golden_text
+from attendant.runtime.bundle.integer_range import wide_factors
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     Certificate,
@@ -71,7 +72,8 @@ def write_bundle(
     """Publishes the bundle at `output`.
 
     Args:
-        precisions: that are published. All are made of the fp32 graphs and certified by them, published or not.
+        precisions: that are published. All are made of the fp32 graphs and certified by them, published or not; an
+            origin without fp32 graphs can only be published in its own precision.
         measure: takes the quality of every precision; None: nothing is measured.
 
     Raises:
@@ -102,25 +104,31 @@ class _Draft:
     golden: list[GoldenExample] = field(default_factory=list)
 
     def write(self, precisions: Sequence[Precision], measure: Measure | None) -> None:
+        base = self.exportable.base
+        if base != "fp32" and set(precisions) != {base}:
+            raise UserError(
+                f"the origin has only {base}, and no fp32 graphs to make others of: --precision {base} exports it "
+                "anew; for others, export its run"
+            )
         self._write_text(SOURCE_TOKENIZER_NAME, self.exportable.source_tokenizer.to_text())
         self._write_text(TARGET_TOKENIZER_NAME, self.exportable.target_tokenizer.to_text())
         self.say("making the graphs of the encoder and the decoder step")
         plain = self.exportable.graphs()
-        reference = self._add("fp32", plain)
-        self.certificates += self.exportable.certify(self._manifest(), reference, plan=self.plan, say=self.say)
+        reference = self._add(base, plain)
+        self.certificates += self.exportable.certify(self._manifest(), reference, plain, plan=self.plan, say=self.say)
         self._choose_golden(reference)
-        steppers: dict[Precision, BundleStepper] = {"fp32": reference}
+        steppers: dict[Precision, BundleStepper] = {base: reference}
         for precision in REWRITERS:
-            if precision in precisions:
+            if precision in precisions and precision != base:
                 steppers[precision] = self._add_rewritten(precision, plain, reference)
         # On the CPU it is too slow to be measured, and its quality there is not the GPU's.
         steppers.pop("fp16", None)
         measured = () if measure is None else measure(steppers)
         evaluation = with_measured(self.exportable.evaluation, measured)
-        if "fp32" not in precisions:
+        if "fp32" in self.graphs and "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
-        distributions = self._reference(steppers[self._defaults(evaluation).get("cpu", "fp32")])
+        distributions = self._reference(steppers[self._defaults(evaluation).get("cpu", base)])
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
@@ -167,8 +175,14 @@ class _Draft:
         return stepper
 
     def _add(self, precision: Precision, pair: TracedPair) -> OnnxStepper:
-        """Writes the graphs and loads them."""
+        """Writes the graphs and loads them.
+
+        Raises:
+            VerificationFailed: they are int8 graphs that not every processor computes exactly.
+        """
         self.graphs[precision] = pair.write(self.folder, precision)
+        if precision == "int8" and (lines := wide_factors(self.folder, self.graphs[precision])):
+            raise VerificationFailed("the int8 graphs are refused: products would overflow without VNNI", lines)
         return OnnxStepper(self._draft_bundle(), precision)
 
     def _draft_bundle(self) -> Bundle:

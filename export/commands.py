@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.export.bundle_writer import write_bundle
+from attendant.export.inspection import REFERENCES
 from attendant.export.origins.exportable import Exportable
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.origins.from_checkpoint import exportable_checkpoint
@@ -71,7 +72,8 @@ def import_checkpoint(options: argparse.Namespace) -> None:
         data=options.data or "",
     )
     with status() as say:
-        bundle = write_bundle(_with_decoding(exportable, options), options.output, force=options.force, say=say)
+        exportable = replace(exportable, decoding=_decoding(exportable, options))
+        bundle = write_bundle(exportable, options.output, force=options.force, say=say)
     print("\n".join([_first_line_of(options.output, bundle), *_summaries(bundle.manifest)]))
 
 
@@ -83,7 +85,8 @@ def _some_sources(data: str) -> list[str]:
 
 def _of_run(options: argparse.Namespace) -> tuple[Exportable, QualityMeasurement | None]:
     run = load_run(options.origin, options.checkpoint or "best")
-    exportable = _with_decoding(exportable_run(run, options.name), options)
+    exportable = exportable_run(run, options.name)
+    exportable = replace(exportable, decoding=_decoding(exportable, options))
     if not _measures(options, exportable.decoding):
         return exportable, None
     required = "int8" in options.precision
@@ -94,14 +97,18 @@ def _of_bundle(options: argparse.Namespace) -> tuple[Exportable, QualityMeasurem
     if options.checkpoint is not None:
         raise UserError(f"--checkpoint is for runs: the bundle {options.origin} has one set of weights")
     name = None if options.name is None else bundle_name(options.name, "")
-    exportable = _with_decoding(exportable_bundle(open_bundle(options.origin), name), options)
+    origin = exportable_bundle(open_bundle(options.origin), name)
+    exportable = replace(origin, decoding=_decoding(origin, options))
     if options.data is None or not _measures(options, exportable.decoding):
         return exportable, None
-    return exportable, measurement_of_bundle(options.origin, options.data, exportable.decoding)
+    measurement = measurement_of_bundle(
+        origin.bundle, options.data, exportable.decoding, origin.base, halves=origin.halves
+    )
+    return exportable, measurement
 
 
-def _with_decoding(exportable: Exportable, options: argparse.Namespace) -> Exportable:
-    """With the decoding defaults that the command line gives, instead of the origin's.
+def _decoding(exportable: Exportable, options: argparse.Namespace) -> DecodingDefaults:
+    """Returns the origin's decoding defaults, except those that the command line gives.
 
     Raises:
         UserError: a beam beyond the bundle's limits.
@@ -110,7 +117,7 @@ def _with_decoding(exportable: Exportable, options: argparse.Namespace) -> Expor
     if not exportable.decoding.num_hypotheses <= decoding.beam_size <= exportable.limits.max_beam_size:
         least, most = exportable.decoding.num_hypotheses, exportable.limits.max_beam_size
         raise UserError(f"--beam-size {decoding.beam_size}: this model's beams have {least} to {most} hypotheses")
-    return replace(exportable, decoding=decoding)
+    return decoding
 
 
 def _measures(options: argparse.Namespace, decoding: DecodingDefaults) -> bool:
@@ -121,7 +128,7 @@ def _measures(options: argparse.Namespace, decoding: DecodingDefaults) -> bool:
 def _summaries(manifest: Manifest) -> Iterator[str]:
     for certificate in manifest.certificates:
         tokens = certificate.tokens
-        whose = {"pytorch": "PyTorch's", "fp32": "fp32's"}[certificate.reference]
+        whose = REFERENCES[certificate.reference]
         largest = f"{max(certificate.errors.values()):.1e}"
         yield (
             f"{certificate.precision}: {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}, "
@@ -135,7 +142,8 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
             yield "fp16: certified on the CPU, through conversions; CUDA's kernels have not run"
     for one in manifest.evaluation:
         if one.precision == "int8":
-            yield f"int8: {one.metric} {one.value:g}, {one.difference:+g} to fp32, on {one.num_examples} examples"
+            difference = "" if one.difference is None else f", {one.difference:+g} to fp32"
+            yield f"int8: {one.metric} {one.value:g}{difference}, on {one.num_examples} examples"
     if {"fp32", "int8"} <= manifest.graphs.keys():
         yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest.evaluation)}"
 
@@ -157,7 +165,7 @@ def reference(options: argparse.Namespace) -> None:
     bundle = open_bundle(options.bundle)
     sources = bundle.source_tokenizer.encode_batch(_some_sources(options.data))
     with status() as say, published(options.output, force=options.force) as folder:
-        stepper = open_stepper(bundle, default_precision(bundle.manifest, "cpu"))
+        stepper = open_stepper(bundle, default_precision(bundle, "cpu"))
         found = reference_of(bundle, stepper, sources, options.data, say)
         if found is None:
             raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")

@@ -1,9 +1,13 @@
 """A bundle in words."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, Manifest
+
+REFERENCES: Final = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}
+"""Whose decodings a certificate's are compared with."""
 
 
 def describe(bundle: Bundle) -> Iterator[str]:
@@ -72,7 +76,9 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     own = certificate.reference_errors.get(worst)
     beside = "" if own is None else f"; PyTorch's own there {own:.1e}"
     yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){beside}"
-    whose = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'"}[certificate.reference]
+    whose = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}[
+        certificate.reference
+    ]
     ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
     yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"

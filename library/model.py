@@ -69,7 +69,7 @@ def load(
     def opened() -> "Model":
         bundle = open_bundle(path)
         refuse_few_rows(bundle.manifest, max_rows)
-        chosen = precision or default_precision(bundle.manifest, provider)
+        chosen = precision or default_precision(bundle, provider)
         stepper = open_checked(bundle, chosen, provider, threads or available_cpus())
         return Model(bundle, stepper, max_rows=max_rows, loaded_with=options)
 

@@ -4,22 +4,20 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Manifest, Precision, Provider
+from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx import integer_products
+from attendant.runtime.onnx.integer_products import refuse_inexact
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 
 UNSERVED: Final[Mapping[tuple[Precision, Provider], str]] = {
     ("fp16", "cpu"): (
         "onnxruntime's CPU kernels have no fp16: it computes in fp32 between conversions of every tensor, several "
-        "times slower than fp32 itself (https://github.com/microsoft/onnxruntime/issues/25824); "
-        "take --precision fp32 or int8, or --provider cuda"
+        "times slower than fp32 itself (https://github.com/microsoft/onnxruntime/issues/25824): it is for CUDA"
     ),
     ("int8", "cuda"): (
-        "its integer products have CPU kernels only, and every step would copy its state to the CPU and back; "
-        "take --precision fp32 or fp16, or --provider cpu"
+        "its integer products have CPU kernels only, and every step would copy its state to the CPU and back"
     ),
 }
 
@@ -31,24 +29,29 @@ class BundleStepper(Stepper, Protocol):
     provider: Provider
 
 
-def refuse_unserved(precision: Precision, provider: Provider) -> None:
-    """Raises UserError where a provider would run these graphs far slower than it should, or wrongly."""
+def refuse_unserved(bundle: Bundle, precision: Precision, provider: Provider) -> None:
+    """Raises UserError if a provider would run these graphs far slower than it should, or this host wrongly."""
     if reason := UNSERVED.get((precision, provider)):
-        raise UserError(f"precision {precision} is not served on {provider}: {reason}")
-    if precision == "int8" and not integer_products.are_exact():
-        raise UserError(
-            "precision int8 is not served on this processor: onnxruntime's products of integers overflow where AVX2 "
-            "has no VNNI; take --precision fp32"
-        )
+        others = [one for one in bundle.manifest.graphs if (one, provider) not in UNSERVED]
+        remedy = f"choose precision {' or '.join(others)}" if others else "the bundle has no other precision"
+        raise UserError(f"precision {precision} is not served on {provider}: {reason}; {remedy}")
+    refuse_inexact(bundle, precision)
 
 
-def default_precision(manifest: Manifest, provider: Provider) -> Precision:
-    """What the manifest names for the provider. Where it names nothing, or an int8 that this processor can't compute:
-    fp32 or, where that was left out, what there is; `open_stepper` says why that is not served here.
+def default_precision(bundle: Bundle, provider: Provider) -> Precision:
+    """Returns the precision that serves unless the caller chooses another.
+
+    It is the one that the manifest names for the provider. If it names none, or an int8 that this host can't compute,
+    it is fp32; if the bundle has no fp32 either, whichever it has, and `open_stepper` says why that is not served.
     """
-    plain: Precision = "fp32" if "fp32" in manifest.graphs else next(iter(manifest.graphs))
-    precision = manifest.default_precision.get(provider, plain)
-    return plain if precision == "int8" and not integer_products.are_exact() else precision
+    graphs = bundle.manifest.graphs
+    plain: Precision = "fp32" if "fp32" in graphs else next(iter(graphs))
+    preferred = bundle.manifest.default_precision.get(provider, plain)
+    try:
+        refuse_inexact(bundle, preferred)
+    except UserError:
+        return plain
+    return preferred
 
 
 def open_stepper(
@@ -66,7 +69,7 @@ def open_stepper(
         BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
     """
     if precision in bundle.manifest.graphs:
-        refuse_unserved(precision, provider)
+        refuse_unserved(bundle, precision, provider)
     if provider == "cuda":
         return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
     return OnnxStepper(bundle, precision, provider, num_threads)

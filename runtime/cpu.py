@@ -1,8 +1,15 @@
-"""How many CPUs this process may really use."""
+"""The processor of this host: its kind, and how many CPUs this process may use."""
 
 import os
+import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+CPUINFO: Final = Path("/proc/cpuinfo")
+INSTRUCTIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+"""Instruction sets that make products of matrices much faster, as /proc/cpuinfo names them."""
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -64,3 +71,23 @@ def _quota_v1(folder: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return granted / period if granted > 0 else None
+
+
+def processor(cpuinfo: Path = CPUINFO) -> str:
+    """Returns the processor's name, family, model and instruction sets, as far as /proc/cpuinfo has them.
+
+    Virtual machines call processors of several generations by one name, while their integer products differ by a factor
+    of two: family and model tell them apart.
+    """
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    facts: dict[str, str] = dict(re.findall(r"^(model name|cpu family|model|flags)\s*: (.*)$", text, re.MULTILINE))
+    name = facts.get("model name", platform.machine())
+    if "model" in facts and "cpu family" in facts:
+        name += f", family {facts['cpu family']} model {facts['model']}"
+    if "flags" not in facts:
+        return name
+    flags = facts["flags"].split()
+    return f"{name} ({', '.join(flag for flag in INSTRUCTIONS if flag in flags)})"

@@ -51,7 +51,7 @@ def load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
 
 def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
     began, threads = time.monotonic(), config.threads or available_cpus()
-    precision = config.precision or default_precision(bundle.manifest, config.provider)
+    precision = config.precision or default_precision(bundle, config.provider)
     _refuse_large_state(bundle, precision, config)
     stepper = open_checked(bundle, precision, config.provider, threads, cuda_graphs=config.cuda_graphs == "on")
     warm_up_size, warm_up_seconds = _warm_up(bundle, stepper, config)

@@ -6,7 +6,6 @@ What is measured again takes the place of what was.
 import datetime
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
+from attendant.runtime.cpu import processor
+
 SIZE_INCHES = (7.5, 4.2)
 Cell = str | float | None
-
-INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
-"""Those that products of matrices are much faster with, as /proc/cpuinfo names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,26 +77,12 @@ class Machine:
 
 def this_machine() -> Machine:
     return Machine(
-        cpu=processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
+        cpu=processor(),
         num_cores=len(os.sched_getaffinity(0)),
         load=os.getloadavg()[0],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         python=platform.python_version(),
     )
-
-
-def processor(cpuinfo: str) -> str:
-    """What /proc/cpuinfo says of the processor.
-
-    Virtual machines give processors of several generations one name, while their integer products differ by a factor of
-    two: family and model tell them apart.
-    """
-    facts = dict(re.findall(r"^(model name|cpu family|model|flags)\s*: (.*)$", cpuinfo, re.MULTILINE))
-    name = facts.get("model name", platform.machine())
-    if "model" in facts:
-        name += f", family {facts['cpu family']} model {facts['model']}"
-    flags = facts.get("flags", "").split()
-    return f"{name} ({', '.join(one for one in INSTRUCTIONS if one in flags)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

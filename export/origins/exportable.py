@@ -14,6 +14,7 @@ from attendant.runtime.bundle.manifest import (
     Evaluation,
     Limits,
     Manifest,
+    Precision,
     Provenance,
     Reference,
     SpecialIds,
@@ -24,7 +25,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exportable(ABC):
-    """Everything that a bundle says of itself, except its graphs of other precisions than fp32.
+    """Everything that a bundle says of itself, except its graphs of other precisions than its base.
 
     Attributes:
         name: the bundle's, by which requests name the model.
@@ -58,18 +59,24 @@ class Exportable(ABC):
     @abstractmethod
     def special_ids(self) -> SpecialIds: ...
 
+    @property
+    def base(self) -> Precision:
+        """The precision of `graphs`: fp32, of which all others are made, or int8, of which no other can be made."""
+        return "fp32"
+
     @abstractmethod
     def graphs(self) -> TracedPair:
-        """The fp32 graphs."""
+        """Returns the graphs of the base."""
 
     @abstractmethod
     def certify(
-        self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
+        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, *, plan: VerificationPlan, say: Say
     ) -> tuple[Certificate, ...]:
-        """The certificates of the fp32 graphs, as `stepper` runs them.
+        """Returns the certificates of `graphs`, as `stepper` runs them.
 
         Raises:
-            VerificationFailed: they are not what PyTorch computes.
+            VerificationFailed: they are not what PyTorch, or the graphs that they were made of, compute.
+            UserError: this host can't compute the graphs that they were made of.
         """
 
     def encoder_sources(self) -> list[list[int]]:

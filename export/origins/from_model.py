@@ -60,7 +60,7 @@ class ExportableModel(Exportable):
         return trace_graphs(self.model)
 
     def certify(
-        self, manifest: Manifest, stepper: OnnxStepper, *, plan: VerificationPlan, say: Say
+        self, manifest: Manifest, stepper: OnnxStepper, graphs: TracedPair, *, plan: VerificationPlan, say: Say
     ) -> tuple[Certificate, ...]:
         grid = GridComparison(manifest, stepper, TorchStepper(self.model), self.encoder_sources(), plan, say)
         return (certify_traced(grid, self.model),)

@@ -1,7 +1,7 @@
 """The certificate: what the graphs of a bundle were compared with, how well they agreed, and what is refused.
 
 The graphs are run by the very stepper and decoded by the very search that serve. PyTorch is the reference of the fp32
-graphs; the fp32 graphs are that of int8 and fp16.
+graphs; the fp32 graphs are that of int8 and fp16, and int8 graphs of 8 bits that of those that were halved.
 """
 
 import copy
@@ -19,7 +19,7 @@ from attendant.export.verification.plan import (
     TOLERANCE,
 )
 from attendant.export.verification.probes import Trace
-from attendant.runtime.bundle.manifest import Certificate, Manifest, Precision
+from attendant.runtime.bundle.manifest import Certificate
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.stepper import TorchStepper
 
@@ -59,7 +59,7 @@ def certify_traced(grid: GridComparison, model: Seq2Seq) -> Certificate:
 
 
 def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Certificate:
-    """Compares the int8 or fp16 graphs with the fp32 graphs.
+    """Compares the int8 or fp16 graphs with the fp32 graphs, or halved int8 graphs with the former ones.
 
     How far off they are is told, tensor by tensor, and not refused before the rewrite must be wrong: what it costs is
     measured on a test set. int8 must besides give every source the same bits alone and in any batch: its sums are
@@ -76,7 +76,7 @@ def certify_rewritten(grid: GridComparison, arithmetic: Mapping[str, str]) -> Ce
     """
     precision = grid.stepper.precision
     is_int8, tolerance = precision == "int8", FIRST_STEP_TOLERANCE[precision]
-    stored = _stored_differently(grid.manifest, precision) if is_int8 else frozenset()
+    stored = grid.stored_differently() if is_int8 else frozenset()
     agreement = grid.compare_steps(stored, from_expected=False)
     found = grid.trace(grid.stepper)
     lines = first_step_lines(found, grid.expected, tolerance)
@@ -99,9 +99,3 @@ def _far_off(found: Sequence[Trace], expected: Sequence[Trace]) -> list[str]:
         for name, one in distances.items()
         if not one <= INT8_DISTANCE
     ]
-
-
-def _stored_differently(manifest: Manifest, precision: Precision) -> frozenset[str]:
-    """The tensors that only one of the precisions has, or that it stores otherwise than fp32."""
-    ours, theirs = ({*manifest.graphs[one].decoder_step.inputs} for one in (precision, "fp32"))
-    return frozenset(spec.name for spec in ours ^ theirs)

@@ -3,8 +3,8 @@
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, TIE_T
 from attendant.export.verification.probes import Probe, Trace, random_source, trace_probes, write_probes
 from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest, TokenAgreement
 from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.cpu import processor
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
@@ -44,7 +45,8 @@ class GridComparison:
 
     Attributes:
         manifest: of the bundle that `stepper` runs; its certificates are not looked at.
-        reference: PyTorch for the fp32 graphs, and these for any other precision.
+        reference: PyTorch for the fp32 graphs, and these for any other precision; see `former`.
+        former: the graphs that `reference` runs, if it is another bundle: int8 graphs with factors of 8 bits.
         real_sources: source ids from the run's own data, as the encoder takes them; random ones fill up.
         expected: the reference's trace of each probe.
     """
@@ -55,6 +57,7 @@ class GridComparison:
     real_sources: Sequence[Sequence[int]]
     plan: VerificationPlan = FULL_PLAN
     say: Say = say_nothing
+    former: GraphPair | None = None
     expected: list[Trace] = field(init=False)
     _probes: list[Probe] = field(init=False)
     _graphs: GraphPair = field(init=False)
@@ -64,8 +67,22 @@ class GridComparison:
         self._graphs = self.manifest.graphs[self.stepper.precision]
         self._random = np.random.default_rng(0)
         self._probes = write_probes(self.plan, self.manifest, self.real_sources, self._random)
-        self.say(f"probing {len(self._probes)} sources in {'PyTorch' if self.stepper.precision == 'fp32' else 'fp32'}")
-        self.expected = trace_probes(self.reference, self._probes, self.manifest.graphs["fp32"])
+        self.say(f"probing {len(self._probes)} sources in {self.reference_name}")
+        self.expected = trace_probes(self.reference, self._probes, self.former or self.manifest.graphs["fp32"])
+
+    @property
+    def reference_name(self) -> Literal["pytorch", "fp32", "int8"]:
+        """What the certificate calls the reference."""
+        if self.stepper.precision == "fp32":
+            return "pytorch"
+        return "fp32" if self.former is None else "int8"
+
+    def stored_differently(self) -> frozenset[str]:
+        """The names of tensors that only one side has, or that both store in other units or types."""
+        ours = {*self._graphs.decoder_step.inputs}
+        if self.former is not None:
+            return frozenset(spec.name for spec in ours if spec.dtype == "int8")
+        return frozenset(spec.name for spec in ours ^ {*self.manifest.graphs["fp32"].decoder_step.inputs})
 
     def trace(self, stepper: Stepper, started_from: Sequence[Trace] | None = None) -> list[Trace]:
         """The traces of all probes together; see `trace_probes`."""
@@ -129,8 +146,8 @@ class GridComparison:
             precision=stepper.precision,
             provider=stepper.provider,
             runtime_version=RUNTIME_VERSION,
-            host=host_description(),
-            reference="pytorch" if stepper.precision == "fp32" else "fp32",
+            host=", ".join(dict.fromkeys((platform.machine(), processor()))),
+            reference=self.reference_name,
             grid=Grid(
                 batch_sizes=plan.batch_sizes,
                 source_lengths=tuple(sorted(plan.source_lengths)),
@@ -216,14 +233,3 @@ def decoding_report(
 
 def _without(traces: Sequence[Trace], names: frozenset[str]) -> list[Trace]:
     return [{key: values for key, values in trace.items() if key.partition("/")[2] not in names} for trace in traces]
-
-
-def host_description() -> str:
-    """The kind of machine, not its name: "x86_64, <processor>"."""
-    processor = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return ", ".join(part for part in (platform.machine(), processor) if part)

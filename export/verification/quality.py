@@ -6,12 +6,12 @@ references tell.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Final, get_args
 
 from attendant.export.status import Say, say_nothing
+from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision, search_of
 from attendant.runtime.stepper import Stepper
 from attendant.training.assessment.models import open_bundle_model
@@ -37,24 +37,31 @@ class QualityMeasurement:
     Attributes:
         config: the metrics, the first of which is the one that counts, and the search that the bundle serves by.
         model_of: the text model around a stepper.
+        former: the int8 graphs that others with halved factors are made of, if the bundle has no fp32 graphs.
+        recorded: metric -> how far `former` was from fp32 when there was fp32.
     """
 
     data: EvaluationData
     config: EvaluationConfig
     model_of: Callable[[Stepper], TextModel]
+    former: Stepper | None = None
+    recorded: Mapping[str, float] = field(default_factory=dict)
 
     def take(
         self, steppers: Mapping[Precision, Stepper], say: Say, advise: Say = say_nothing
     ) -> tuple[Evaluation, ...]:
         """Every metric in every precision, on the same examples; int8's with their distance from fp32.
 
-        Where the bundle serves by beams, greedy search is measured too, in fp32.
+        If the bundle serves by beams, greedy search is measured too, in fp32. Halved int8 graphs are measured against
+        the former ones. Their distance from fp32 is that from the former ones and these ones' own, as it was recorded.
 
         Args:
-            steppers: fp32 first.
+            steppers: fp32 first, if there is fp32.
             say: is told every tenth part.
-            advise: is told where beams are worse than greedy search.
+            advise: is told of beams that are worse than greedy search, and of what halving costs.
         """
+        if self.former is not None:
+            return self._take_halved(self.former, steppers["int8"], say, advise)
         entries: list[Evaluation] = []
         for precision, stepper in steppers.items():
             entries += self._values(precision, stepper, self.config, say, {one.metric: one.value for one in entries})
@@ -63,7 +70,8 @@ class QualityMeasurement:
         if self.config.beam_size == 1 or not searched:
             return tuple(entries)
         config = self.config.model_copy(update={"beam_size": 1, "metrics": searched})
-        greedy = self._values("fp32", steppers["fp32"], config, say, {})
+        first = next(iter(steppers))
+        greedy = self._values(first, steppers[first], config, say, {})
         metric = searched[0]
         beam, alone = (next(one for one in found if one.metric == metric) for found in (entries, greedy))
         if is_better(metric, alone.value, beam.value):
@@ -73,6 +81,21 @@ class QualityMeasurement:
                 "--patience"
             )
         return (*entries, *greedy)
+
+    def _take_halved(self, former: Stepper, stepper: Stepper, say: Say, advise: Say) -> tuple[Evaluation, ...]:
+        before = {one.metric: one for one in self._values("int8", former, self.config, say, {})}
+        plain = {name: one.value for name, one in before.items()}
+        entries = self._values("int8", stepper, self.config, say, plain)
+        for one in entries:
+            advise(f"halved: {one.metric} {one.value:g}, with factors of 8 bits {plain[one.metric]:g}")
+        return tuple(
+            one.model_copy(update={"difference": self._from_fp32(one.metric, one.difference)}) for one in entries
+        )
+
+    def _from_fp32(self, metric: str, from_former: float | None) -> float | None:
+        """Returns the distance from fp32 of graphs that are so far from the former ones; None if it isn't known."""
+        recorded = self.recorded.get(metric)
+        return None if recorded is None or from_former is None else round(recorded + from_former, 4)
 
     def _values(
         self,
@@ -134,25 +157,32 @@ def measurement_of_run(
     return QualityMeasurement(data=data, config=config, model_of=partial(text_model, run))
 
 
-def measurement_of_bundle(path: Path, file: str, decoding: DecodingDefaults) -> QualityMeasurement:
-    """On `file`, with the metrics that the bundle was measured by.
+def measurement_of_bundle(
+    bundle: Bundle, file: str, decoding: DecodingDefaults, base: Precision, *, halves: bool
+) -> QualityMeasurement:
+    """Returns the measurement on `file`, with the metrics that the bundle was measured by.
 
     Args:
         decoding: the search that the new bundle serves by.
+        base: of the bundle's precisions, the one that others are measured against.
+        halves: the new bundle has the bundle's int8 graphs with halved factors.
 
     Raises:
-        UserError: bad or no data, or a bundle that is refused.
+        UserError: bad or no data, or graphs that this host can't compute.
     """
-    opened = open_bundle_model(path, "fp32")
+    opened = open_bundle_model(bundle.path, base)
+    recorded = [one for one in bundle.manifest.evaluation if one.precision == "int8" and one.difference is not None]
     return QualityMeasurement(
         data=read_data(CorpusFiles.named(file)),
         config=_served_by(decoding, opened.config),
         model_of=lambda stepper: replace(opened.model, stepper=stepper),
+        former=opened.model.stepper if halves else None,
+        recorded={one.metric: one.difference for one in recorded if one.difference is not None},
     )
 
 
 def with_measured(former: Sequence[Evaluation], measured: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
-    """Returns all measurements; a new one replaces those of its metric, data and search, so that each has one row.
+    """Returns all measurements; a new one replaces those of its metric, precision, data and search.
 
     The data may be in another folder now: the files' names and the number of examples identify them.
     """
@@ -160,9 +190,10 @@ def with_measured(former: Sequence[Evaluation], measured: Sequence[Evaluation]) 
     return (*(evaluation for evaluation in former if _identity(evaluation) not in again), *measured)
 
 
-def _identity(evaluation: Evaluation) -> tuple[str, int, str]:
+def _identity(evaluation: Evaluation) -> tuple[str, str, int, str]:
     data, separator, rest = evaluation.protocol.partition("; ")
-    return evaluation.metric, evaluation.num_examples, re.sub(r"[^\s,]*/", "", data) + separator + rest
+    protocol = re.sub(r"[^\s,]*/", "", data) + separator + rest
+    return evaluation.metric, evaluation.precision, evaluation.num_examples, protocol
 
 
 def _served_by(decoding: DecodingDefaults, config: EvaluationConfig) -> EvaluationConfig:

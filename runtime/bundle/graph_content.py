@@ -105,12 +105,12 @@ def check_graph(content: bytes) -> None:
     while waiting:
         message, begin, end, is_body = waiting.pop()
         has_graph |= message == "graph"
-        fields, texts, seen = _FIELDS[message], dict[int, bytes](), set[int]()
-        for number, wire, value, size in _fields(view, begin, end):
+        known, texts, seen = _FIELDS[message], dict[int, bytes](), set[int]()
+        for number, wire, value, size in fields(view, begin, end):
             num_fields += 1
             if num_fields > MAX_FIELDS:
                 raise Unfit(f"more than {MAX_FIELDS} fields: no export writes such a graph")
-            field = fields.get(number)
+            field = known.get(number)
             if message == "tensor" and number in _OUTSIDE:
                 raise Unfit("the values of a tensor lie in another file")
             if field is None or field.wire != wire:
@@ -138,7 +138,7 @@ def _check_operator(name_bytes: bytes, domain_bytes: bytes) -> None:
         raise Unfit(f"the operator {name!r} of {domain or 'ai.onnx'!r} is not among those of an export")
 
 
-def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(number, wire type, value or where it begins, its size) of each field.
 
     Raises:

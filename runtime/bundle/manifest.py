@@ -216,7 +216,8 @@ class Certificate(Section):
     """What was verified of one precision on one provider, and how well it held.
 
     Attributes:
-        reference: what the graphs were compared with: fp32 with PyTorch, int8 with the fp32 graphs.
+        reference: what the graphs were compared with: fp32 with PyTorch, int8 with the fp32 graphs, or with the former
+            int8 graphs if their factors of 8 bits were halved.
         tolerance: |a - b| <= tolerance * max(1, |b|) held for every element of every tensor; where PyTorch's own
             rounding is larger than that, a small multiple of it (docs/architecture.md). Of int8: for a
             first step's log-probabilities.
@@ -231,7 +232,7 @@ class Certificate(Section):
     provider: str
     runtime_version: str
     host: str
-    reference: Literal["pytorch", "fp32"]
+    reference: Literal["pytorch", "fp32", "int8"]
     grid: Grid
     tolerance: float
     errors: dict[str, float]

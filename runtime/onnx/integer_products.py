@@ -1,7 +1,8 @@
-"""Whether this host multiplies integers exactly.
+"""Decides whether this host computes a bundle's integer products exactly.
 
-ONNX Runtime's products of uint8 by int8 add pairs of them in 16 bits on x86 processors with AVX2 that lack VNNI, and
-what is beyond is cut off without a word. int8 graphs would then give other answers than those that were certified.
+ONNX Runtime's products of uint8 by int8 add pairs of them in 16 bits on x86 processors without VNNI, and cut off what
+is beyond. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Bundles that
+this version exports have no such factors, older ones have.
 """
 
 import functools
@@ -9,6 +10,12 @@ from typing import Final
 
 import numpy as np
 
+from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.integer_range import wide_factors
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.bundle.reading import Unfit
+from attendant.runtime.cpu import processor
+from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import run_once
 
 PRODUCT: Final = (
@@ -29,9 +36,31 @@ ROW_PRODUCT: Final = (
 
 
 @functools.cache
-def are_exact() -> bool:
-    """Asks the kernels themselves, with factors whose pairs need 17 bits."""
+def kernels_are_exact() -> bool:
+    """Runs the kernels with factors whose pairs need 17 bits, and returns whether their sums are right."""
     a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
     (product,) = run_once(PRODUCT, {"a": a, "b": b})
     (row,) = run_once(ROW_PRODUCT, {"a": a[:1], "b": b})
     return bool((product == 8 * (255 - 128) * 127).all() and (row == 8 * 255 * 127).all())
+
+
+def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
+    """Raises UserError if this host may compute the graphs of a precision wrongly.
+
+    The graphs decide, not what the manifest says. They are only read on processors whose kernels are not exact.
+    """
+    graphs = bundle.manifest.graphs
+    if precision != "int8" or precision not in graphs or kernels_are_exact():
+        return
+    try:
+        factors = wide_factors(bundle.path, graphs[precision])
+    except (OSError, Unfit) as error:
+        factors = [str(error)]
+    if factors:
+        remedy = "choose precision fp32, or export" if "fp32" in graphs else "it has no other precision; export"
+        raise UserError(
+            f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "
+            f"({processor()}): it has codes of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; "
+            f"{remedy} it anew on a processor with VNNI (attendant export BUNDLE --output NEW "
+            f"--precision {','.join(graphs)}), which makes codes of 7 bits"
+        )

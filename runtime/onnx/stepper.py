@@ -17,6 +17,7 @@ from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.cpu import available_cpus
 from attendant.runtime.onnx.bound_runs import Shape
 from attendant.runtime.onnx.encoding import alike, width_multiple
+from attendant.runtime.onnx.integer_products import refuse_inexact
 from attendant.runtime.onnx.reordered_rows import ReorderedRows
 from attendant.runtime.onnx.session import OnnxSession, as_input
 from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, in_places, joined, narrowed, used_part
@@ -69,10 +70,12 @@ class OnnxStepper:
             open_session: makes a session of the arguments of `OnnxSession`; another one may watch the runs.
 
         Raises:
-            UserError: the bundle has no such precision, or the host no such provider.
+            UserError: the bundle has no such precision, the host no such provider, or it can't compute these graphs
+                exactly.
             BundleRefused: the graphs' real inputs or outputs differ from the manifest; one line each.
         """
         graphs = bundle.graphs_in(precision)
+        refuse_inexact(bundle, precision)
         threads = num_threads or available_cpus()
         self.precision: Precision = precision
         self.provider: Provider = provider

@@ -239,7 +239,9 @@ def test_int8_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert command("inspect", alone) == 0
     capsys.readouterr()
     assert command(alone, "--output", tmp_path / "more", "--precision", "fp32,int8") == 2
-    assert "has no fp32 graphs to make others of: export its run" in capsys.readouterr().err
+    assert (
+        "only int8, and no fp32 graphs to make others of: --precision int8 exports it anew" in capsys.readouterr().err
+    )
 
 
 DEAF = """

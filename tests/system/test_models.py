@@ -101,5 +101,5 @@ def test_it_is_the_run_beside_it(name: str) -> None:
 
 
 def test_it_answers(bundle: Bundle) -> None:
-    served = default_precision(bundle.manifest, "cpu")
+    served = default_precision(bundle, "cpu")
     assert decoded(bundle, OnnxStepper(bundle, served)) == list(ANSWERS[bundle.manifest.name].values())

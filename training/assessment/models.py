@@ -63,7 +63,7 @@ def open_bundle_model(path: Path, precision: Precision | None = None, provider: 
     """
     bundle = open_bundle(path)
     manifest = bundle.manifest
-    precision = precision or default_precision(manifest, provider)
+    precision = precision or default_precision(bundle, provider)
     model = TextModel(
         stepper=OnnxStepper(bundle, precision, provider),
         source_tokenizer=bundle.source_tokenizer,

@@ -26,6 +26,7 @@ from attendant.export.rewriting.graph import (
     shape_of,
     size_of,
 )
+from attendant.runtime.bundle.integer_range import LARGEST_FACTOR
 
 ZERO: Final = 128
 LARGEST_CODE: Final = 127
@@ -104,14 +105,22 @@ class Activations:
             return codes
         return self._fixed(value) or self._per_row(value)
 
-    def signed(self, value: ir.Value) -> Codes:
-        """The codes of a value as int8, with the zero at 0, in steps of one size."""
-        codes = self.uniform(value)
-        none = self._editor.add_constant(np.int8(0), "none")
-        # None where a node has moved the codes, as bytes, from where they were made.
+    def factors(self, value: ir.Value) -> Codes:
+        """Returns the codes of a value as int8 from -64 to 64, with the zero at 0, in steps of one size.
+
+        As the factors of a product they may not be larger (runtime/bundle/integer_range.py). So their steps are twice
+        those of `uniform`. The range is also clipped, which changes nothing but shows it to a reader of the graph.
+        """
+        codes, editor = self.uniform(value), self._editor
+        zero = editor.add_constant(np.int8(0), "zero")
+        # If a node has moved the codes, as bytes, from where they were made, they become values first.
         made = made_by(codes.value, "QuantizeLinear")
-        inputs = [self.values(codes.value, 1.0), self.number(1.0)] if made is None else list(made.inputs[:2])
-        return replace(codes, value=self._editor.add("QuantizeLinear", [*inputs, none]))
+        values, step = (
+            (self.values(codes.value, 1.0), 1.0) if made is None else (operand(made), _number(made.inputs[1]))
+        )
+        signed = editor.add("QuantizeLinear", [values, self.number(2 * step), zero])
+        ends = (editor.add_constant(np.int8(end), "end") for end in (-LARGEST_FACTOR, LARGEST_FACTOR))
+        return replace(codes, value=editor.add("Clip", [signed, *ends]), steps=2 * codes.steps)
 
     def quantized(self, value: ir.Value, step: float) -> ir.Value:
         """The codes of a value in steps of one size."""
@@ -185,6 +194,12 @@ class Activations:
         scale = editor.add("Div", [floored, self.number(LARGEST_CODE)])
         codes = editor.add("QuantizeLinear", [editor.add("Div", [value, scale]), self.number(1.0), self.zero])
         return Codes(codes, np.ones(size_of(value)), scale)
+
+
+def _number(value: ir.Value | None) -> float:
+    number = constant(value)
+    assert number is not None, "the steps of codes are constants"
+    return float(number)
 
 
 def joins_features(node: ir.Node) -> bool:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from attendant.export.rewriting.graph import GraphEditor, made_by, operand, size_of
 from attendant.export.rewriting.int8.activations import Activations, Codes
+from attendant.runtime.bundle.integer_range import LARGEST_FACTOR
 
 WEIGHT_STEP: Final = 1 / 255
 
@@ -32,7 +33,7 @@ TRANSPOSED_SUFFIX: Final = "_transposed"
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """A source tensor of the state as the encoder stores it: codes int8, with the zero at 0.
+    """A source tensor of the state as the encoder stores it: codes int8 from -64 to 64, with the zero at 0.
 
     Attributes:
         name: of the tensor.
@@ -48,7 +49,8 @@ class StoredCodes:
 
     @property
     def description(self) -> str:
-        return f"stored as int8 {'in fixed steps' if self.scale is None else 'with a scale per position'}"
+        scale = "in fixed steps" if self.scale is None else "with a scale per position"
+        return f"stored as int8 in codes to {LARGEST_FACTOR} {scale}"
 
 
 class Attention:
@@ -82,7 +84,7 @@ class Attention:
         keys = None if self._scores is None else operand(self._scores, 0).name
         names = dict.fromkeys(name for name in (memory, keys) if name is not None)
         sizes = {name: size_of(encoder.output(name)) for name in names}
-        codes = {name: activations.signed(encoder.output(name)) for name in names}
+        codes = {name: activations.factors(encoder.output(name)) for name in names}
         scales = {name: _store_scale(encoder, name, codes[name]) for name in names}
 
         def stored(origin: str, name: str, value: ir.Value, shape: tuple[str | int, ...]) -> StoredCodes:

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from attendant.export.rewriting.graph import GraphEditor, constant, made_by, operand
 from attendant.export.rewriting.int8.activations import Activations, Codes
 
-LARGEST_WEIGHT: Final = 127
+LARGEST_WEIGHT: Final = 63
+"""7 bits. A pair of products with activations of up to 255 then fits 16 signed bits, 2 * 255 * 63 < 32,768, so that
+kernels are exact on processors without VNNI, too (runtime/bundle/integer_range.py proves it of a finished graph)."""
 
 Matrix = NDArray[Any]
 
@@ -43,7 +45,10 @@ class Product:
 
 
 def quantized(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    """Codes [K, N] int8 of a matrix [K, N], and a scale [N] float32 per column whose largest weight becomes +-127."""
+    """Returns codes [K, N] int8 of a matrix [K, N], and a scale [N] float32 per column.
+
+    The largest weight of each column becomes +-LARGEST_WEIGHT.
+    """
     largest = np.abs(matrix).max(0)
     scales = np.where(largest > 0, largest, 1.0) / LARGEST_WEIGHT
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
@@ -118,7 +123,8 @@ def replace_products(editor: GraphEditor, activations: Activations) -> dict[str,
 
 def _described(product: Product, inputs: Codes) -> str:
     scale = "in fixed steps" if inputs.row_scale is None else "with a scale per row"
-    return f"int8 {list(product.matrix.shape)} with a scale per column; inputs uint8 {scale}"
+    shape = list(product.matrix.shape)
+    return f"int8 {shape} in codes to {LARGEST_WEIGHT} with a scale per column; inputs uint8 {scale}"
 
 
 def _merged(

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from attendant.export.rewriting.graph import GraphEditor, constant, operand
 from attendant.export.rewriting.int8.activations import Activations, Codes
 from attendant.export.rewriting.int8.lstm import add_lstm
-from attendant.export.rewriting.int8.products import Matrix
+from attendant.export.rewriting.int8.products import LARGEST_WEIGHT, Matrix
 from attendant.export.rewriting.int8.scan_body import CELLS, HIDDEN_STEP, ScanBody, stacked
 
 
@@ -34,8 +34,10 @@ def replace_recurrent(editor: GraphEditor, activations: Activations) -> dict[str
             _ScannedLayer(editor, activations, node).replace()
         else:
             continue
-        said = "int8 with a scale per column; inputs and hidden states uint8 in fixed steps"
-        replaced |= {operand(node, place).name or "": said for place in (1, 2)}
+        arithmetic = (
+            f"int8 in codes to {LARGEST_WEIGHT} with a scale per column; inputs and hidden states uint8 in fixed steps"
+        )
+        replaced |= {operand(node, place).name or "": arithmetic for place in (1, 2)}
     return replaced
 
 

@@ -26,7 +26,6 @@ from benchmarks.harness.results import (
     Picture,
     add_result,
     markdown_table,
-    processor,
     read_results,
     shown,
     write_page,
@@ -42,17 +41,6 @@ def measured(**figures: float) -> Measured:
     picture = Picture(file="a.svg", title="p99", x_label="load", y_label="ms", series={"ours": [(1.0, 2.0)]})
     part = Part(columns=["what", "ms"], rows=[["a", 1.5]], figures=figures, pictures=[picture], note="A note.")
     return Measured(title="A part", about="How.", command="python -m x", machine=MACHINE, part=part)
-
-
-def test_processors_of_one_name_are_told_apart_by_family_and_model() -> None:
-    cpuinfo = (
-        "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n"
-        "stepping\t: 1\nflags\t\t: fpu avx2 avx512f avx512_vnni\n\n"
-    )
-    assert processor(cpuinfo.format(25, 17) * 2) == "AMD EPYC, family 25 model 17 (avx2, avx512f, avx512_vnni)"
-    assert processor(cpuinfo.format(26, 2)) == "AMD EPYC, family 26 model 2 (avx2, avx512f, avx512_vnni)"
-    # As on ARM, where the file names neither.
-    assert processor("processor\t: 0\nFeatures\t: fp asimd\n").endswith(" ()")
 
 
 def test_a_part_that_is_run_again_takes_the_place_of_its_former_result_and_others_stay(tmp_path: Path) -> None:

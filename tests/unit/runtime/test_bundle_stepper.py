@@ -34,12 +34,16 @@ def test_the_cpu_has_its_own(bundle: Bundle) -> None:
 
 
 def test_fp16_is_refused_on_the_cpu_with_the_reason(bundle: Bundle) -> None:
-    with pytest.raises(UserError, match=r"precision fp16 is not served on cpu: .* several times slower .* --precision"):
+    with pytest.raises(
+        UserError, match=r"precision fp16 is not served on cpu: .* several times slower .*; choose precision fp32$"
+    ):
         open_stepper(with_precision(bundle, "fp16"), "fp16")
 
 
 def test_int8_is_refused_on_cuda_with_the_reason(bundle: Bundle) -> None:
-    with pytest.raises(UserError, match=r"precision int8 is not served on cuda: .* CPU kernels only"):
+    with pytest.raises(
+        UserError, match=r"precision int8 is not served on cuda: .* CPU kernels only.*; choose precision fp32$"
+    ):
         open_stepper(with_precision(bundle, "int8"), "int8", "cuda")
 
 

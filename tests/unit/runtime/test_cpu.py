@@ -1,11 +1,12 @@
 """The CPUs that are granted, not those that the machine has."""
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
-from attendant.runtime.cpu import available_cpus, cgroup_quota
+from attendant.runtime.cpu import available_cpus, cgroup_quota, processor
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -66,3 +67,20 @@ def test_the_lower_of_quota_and_affinity_is_taken(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr("attendant.runtime.cpu.cgroup_quota", lambda: quota)
     assert available_cpus() == cpus
+
+
+def test_processors_of_one_name_are_told_apart_by_family_and_model(tmp_path: Path) -> None:
+    def described(cpuinfo: str) -> str:
+        path = tmp_path / "cpuinfo"
+        path.write_text(cpuinfo)
+        return processor(path)
+
+    cpuinfo = (
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n"
+        "stepping\t: 1\nflags\t\t: fpu avx2 avx512f avx512_vnni\n\n"
+    )
+    assert described(cpuinfo.format(25, 17) * 2) == "AMD EPYC, family 25 model 17 (avx2, avx512f, avx512_vnni)"
+    assert described(cpuinfo.format(26, 2)) == "AMD EPYC, family 26 model 2 (avx2, avx512f, avx512_vnni)"
+    # On ARM the file has neither; on other systems than Linux there is none.
+    assert described("processor\t: 0\nFeatures\t: fp asimd\n") == platform.machine()
+    assert processor(tmp_path / "missing") == platform.machine()

@@ -1,6 +1,9 @@
-"""A host whose products of integers overflow serves no int8."""
+"""A host whose products of integers overflow computes no int8 that may do so."""
 
+import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +11,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from attendant.runtime import bundle_stepper
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.manifest import Manifest
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle_stepper import default_precision, open_stepper, refuse_unserved
+from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx import integer_products
+from attendant.runtime.onnx.stepper import OnnxStepper
+from tests.paths import ROOT
 
 GRAPHS = (integer_products.PRODUCT, integer_products.ROW_PRODUCT)
 
@@ -31,13 +36,9 @@ def saturating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         return [pairs.sum(1) - zero * inputs["b"].astype(np.int64).sum(0)]
 
     monkeypatch.setattr(integer_products, "run_once", run_once)
-    integer_products.are_exact.cache_clear()
+    integer_products.kernels_are_exact.cache_clear()
     yield
-    integer_products.are_exact.cache_clear()
-
-
-def preferring_int8(path: Path) -> Manifest:
-    return open_bundle(path).manifest.model_copy(update={"default_precision": {"cpu": "int8", "cuda": "fp32"}})
+    integer_products.kernels_are_exact.cache_clear()
 
 
 @pytest.mark.parametrize(("num_rows", "zero", "content"), [(2, ["z"], GRAPHS[0]), (1, [], GRAPHS[1])])
@@ -61,27 +62,51 @@ def test_the_answer_is_the_kernels() -> None:
     a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
     (product,) = integer_products.run_once(integer_products.PRODUCT, {"a": a, "b": b})
     (row,) = integer_products.run_once(integer_products.ROW_PRODUCT, {"a": a[:1], "b": b})
-    integer_products.are_exact.cache_clear()
-    assert integer_products.are_exact() == (product[0, 0] == 129032 and row[0, 0] == 259080)
+    integer_products.kernels_are_exact.cache_clear()
+    assert integer_products.kernels_are_exact() == (product[0, 0] == 129032 and row[0, 0] == 259080)
 
 
-def test_an_overflow_is_seen_and_int8_refused(saturating: None) -> None:
-    assert not integer_products.are_exact()
-    with pytest.raises(UserError, match=r"int8 is not served on this processor.*take --precision fp32"):
-        bundle_stepper.refuse_unserved("int8", "cpu")
-    bundle_stepper.refuse_unserved("fp32", "cpu")
+OLD = ROOT / "tests" / "eight_bits"
+"""Bundles that an earlier version exported, int8 alone, with factors of 8 bits."""
+
+REFUSED = rf"the int8 of the bundle tiny can't be computed exactly on this processor \({re.escape(processor())}\): "
 
 
-def test_a_default_falls_back(saturating: None, tiny_bundle_path: Path) -> None:
-    manifest = open_bundle(tiny_bundle_path).manifest.model_copy(
-        update={"default_precision": {"cpu": "int8", "cuda": "fp32"}}
-    )
-    assert bundle_stepper.default_precision(manifest, "cpu") == "fp32"
+def test_an_overflow_is_seen_and_old_int8_refused(saturating: None) -> None:
+    assert not integer_products.kernels_are_exact()
+    alone = open_bundle(OLD / "lstm")
+    both = with_fp32(alone)
+    remedy = r".*; choose precision fp32, or export it anew .* --precision fp32,int8\), which"
+    for opened in (OnnxStepper, open_stepper):
+        with pytest.raises(UserError, match=REFUSED + remedy):
+            opened(both, "int8")  # type: ignore[operator]
+    with pytest.raises(
+        UserError, match=REFUSED + r".*; it has no other precision; export .* --precision int8\), which"
+    ):
+        open_stepper(alone, "int8")
+    refuse_unserved(both, "fp32", "cpu")
 
 
-def test_a_default_stays_where_it_may(monkeypatch: pytest.MonkeyPatch, tiny_bundle_path: Path) -> None:
-    monkeypatch.setattr(integer_products, "are_exact", lambda: True)
-    manifest = open_bundle(tiny_bundle_path).manifest.model_copy(
-        update={"default_precision": {"cpu": "int8", "cuda": "fp32"}}
-    )
-    assert bundle_stepper.default_precision(manifest, "cpu") == "int8"
+def test_a_default_falls_back_if_it_can(saturating: None) -> None:
+    alone = open_bundle(OLD / "lstm")
+    assert default_precision(with_fp32(alone), "cpu") == "fp32"
+    assert default_precision(alone, "cpu") == "int8"
+
+
+def test_a_default_stays_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: True)
+    assert default_precision(with_fp32(open_bundle(OLD / "lstm")), "cpu") == "int8"
+
+
+def with_fp32(bundle: Bundle) -> Bundle:
+    """Returns the bundle as if its int8 graphs were fp32 ones, too."""
+    graphs = {"fp32": bundle.manifest.graphs["int8"], **bundle.manifest.graphs}
+    return replace(bundle, manifest=bundle.manifest.model_copy(update={"graphs": graphs}))
+
+
+def test_graphs_that_can_not_be_read_are_refused(saturating: None, tmp_path: Path) -> None:
+    shutil.copytree(OLD / "lstm", tmp_path / "lstm")
+    bundle = open_bundle(tmp_path / "lstm")
+    (tmp_path / "lstm" / "int8" / "encoder.onnx").write_bytes(b"\xff" * 99)
+    with pytest.raises(UserError, match=REFUSED):
+        integer_products.refuse_inexact(bundle, "int8")

@@ -80,7 +80,8 @@ def test_products_of_bounded_inputs_are_one_in_fixed_steps() -> None:
         "h": RANDOM.standard_normal((5, 16)).astype(np.float32),
     }
     (expected,), (found,) = run(plain, inputs), run(model, inputs)
-    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+    # Weights of 7 bits are off by up to 1/126 of their column's largest, activations by up to 1/254 of theirs.
+    np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
 
 
 def test_an_unbounded_input_has_a_scale_per_row_and_rows_don_t_see_each_other() -> None:
@@ -107,5 +108,5 @@ def test_an_unbounded_input_has_a_scale_per_row_and_rows_don_t_see_each_other() 
 def test_every_column_has_a_scale_of_its_own() -> None:
     matrix = np.array([[1.0, 1e-3], [-0.5, 5e-4]])
     codes, scales = quantized(matrix)
-    assert codes.tolist() == [[127, 127], [-64, 64]]
-    np.testing.assert_allclose(codes * scales, matrix, rtol=0.01)
+    assert codes.tolist() == [[63, 63], [-32, 32]]
+    assert (np.abs(codes * scales - matrix) <= scales * 0.501).all(), "rounded to the nearest code"
