@@ -19,8 +19,8 @@ from attendant.export.verification.golden import NUM_TRIED, choose_golden
 from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import FULL_PLAN, VerificationPlan
 from attendant.export.verification.probes import random_source
-from attendant.export.verification.quality import preferred_precision, with_measured
-from attendant.export.verification.reference import reference_of
+from attendant.export.verification.quality import doubt, preferred_precision, with_measured
+from attendant.export.verification.reference import references_of, with_references
 from attendant.runtime.bundle.bundle import (
     GOLDEN_NAME,
     SOURCE_TOKENIZER_NAME,
@@ -128,13 +128,14 @@ class _Draft:
         if "fp32" in self.graphs and "fp32" not in precisions:
             self._leave_out_fp32()
         self._write_text(GOLDEN_NAME, golden_text(tuple(self.golden)))
-        distributions = self._reference(steppers[self._defaults(evaluation).get("cpu", base)])
+        references = self._references([one for name, one in steppers.items() if name in self.graphs])
         files = {
             path.relative_to(self.folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=sha256_of(path))
             for path in sorted(self.folder.rglob("*"))
             if path.is_file()
         }
-        self._write_text(MANIFEST_NAME, self._manifest(evaluation, files, distributions).signed().to_text())
+        manifest = with_references(self._manifest(evaluation, files), references)
+        self._write_text(MANIFEST_NAME, manifest.signed().to_text())
 
     def _leave_out_fp32(self) -> None:
         """What the others were made of and certified by goes; its certificate, which theirs stands on, stays."""
@@ -148,13 +149,16 @@ class _Draft:
     def _defaults(self, evaluation: Sequence[Evaluation]) -> dict[str, Precision]:
         """Provider -> what it serves unless it is told otherwise; none where it serves nothing of what is there."""
         choices: dict[str, tuple[Precision, ...]] = {
-            "cpu": (preferred_precision(evaluation), "int8"),
+            "cpu": ("fp32" if self._doubt(evaluation) else preferred_precision(evaluation), "int8"),
             "cuda": ("fp32", "fp16"),
         }
         found = {
             provider: [one for one in precisions if one in self.graphs] for provider, precisions in choices.items()
         }
         return {provider: precisions[0] for provider, precisions in found.items() if precisions}
+
+    def _doubt(self, evaluation: Sequence[Evaluation]) -> str:
+        return doubt(evaluation, self.certificates, self.exportable.target_tokenizer.vocabulary_size)
 
     def _write_text(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
@@ -200,18 +204,17 @@ class _Draft:
         bundle = self._draft_bundle()
         self.golden += choose_golden(bundle, stepper, self.exportable.sources or _random_sources(bundle.manifest))
 
-    def _reference(self, stepper: BundleStepper) -> Reference | None:
-        """On the origin's held-out sources; the origin's own where there are none."""
+    def _references(self, steppers: Sequence[BundleStepper]) -> Mapping[Precision, Reference]:
+        """Returns each precision's distributions on the origin's held-out sources; the origin's own if it has none."""
         origin = self.exportable
         if not origin.validation:
-            return origin.reference
-        return reference_of(self._draft_bundle(), stepper, origin.validation, origin.validation_name, self.say)
+            return {name: one for name, one in origin.references.items() if name in self.graphs}
+        return references_of(self._draft_bundle(), steppers, origin.validation, origin.validation_name, self.say)
 
     def _manifest(
         self,
         evaluation: tuple[Evaluation, ...] = (),
         files: Mapping[str, FileEntry] | None = None,
-        reference: Reference | None = None,
     ) -> Manifest:
         exportable = self.exportable
         return Manifest(
@@ -229,7 +232,6 @@ class _Draft:
             provenance=_with_exporter(exportable.provenance),
             evaluation=evaluation,
             certificates=tuple(self.certificates),
-            reference=reference,
             files=dict(files or {}),
         )
 

@@ -2,7 +2,7 @@
 
 import argparse
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,21 +18,21 @@ from attendant.export.publication import published
 from attendant.export.status import status
 from attendant.export.verification.quality import (
     QualityMeasurement,
+    doubt,
     losses,
     measurement_of_bundle,
     measurement_of_run,
     too_costly,
 )
-from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE, reference_of
+from attendant.export.verification.reference import MIN_REFERENCE, NUM_REFERENCE, references_of, with_references
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     DecodingDefaults,
-    Evaluation,
     Manifest,
     search_of,
 )
-from attendant.runtime.bundle_stepper import default_precision, open_stepper
+from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.errors import UserError
 from attendant.training.assessment.session import read_data
 from attendant.training.data.config import CorpusFiles
@@ -145,13 +145,19 @@ def _summaries(manifest: Manifest) -> Iterator[str]:
             difference = "" if one.difference is None else f", {one.difference:+g} to fp32"
             yield f"int8: {one.metric} {one.value:g}{difference}, on {one.num_examples} examples"
     if {"fp32", "int8"} <= manifest.graphs.keys():
-        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest.evaluation)}"
+        yield f"served on CPUs by default: {manifest.default_precision['cpu']}{_why(manifest)}"
+    default = manifest.default_precision.get("cpu")
+    if default is not None and (manifest.reference or manifest.references) and not manifest.reference_of(default):
+        yield f"no reference distributions in {default}: attendant reference BUNDLE --data FILE --output NEW adds them"
 
 
-def _why(evaluation: Sequence[Evaluation]) -> str:
-    """Why int8 is not served by default; empty where it is."""
+def _why(manifest: Manifest) -> str:
+    """Returns why int8 is not served by default; empty if it is."""
+    evaluation = manifest.evaluation
     if not losses(evaluation):
         return "; int8 was not measured"
+    if reason := doubt(evaluation, manifest.certificates, manifest.target.vocabulary_size):
+        return f"; what int8 costs can't be told: {reason}"
     limits = [f"{limit:g} {metric}" for metric, limit in too_costly(evaluation).items()]
     return f"; int8 may lose at most {' and '.join(limits)}" if limits else ""
 
@@ -165,17 +171,22 @@ def reference(options: argparse.Namespace) -> None:
     bundle = open_bundle(options.bundle)
     sources = bundle.source_tokenizer.encode_batch(_some_sources(options.data))
     with status() as say, published(options.output, force=options.force) as folder:
-        stepper = open_stepper(bundle, default_precision(bundle, "cpu"))
-        found = reference_of(bundle, stepper, sources, options.data, say)
-        if found is None:
+        served = [one for one in bundle.manifest.graphs if one != "fp16"]
+        steppers = (open_stepper(bundle, one) for one in served)
+        references = references_of(bundle, steppers, sources, options.data, say)
+        if not references:
             raise UserError(f"--data {options.data}: fewer than {MIN_REFERENCE} sources that a request could give")
         for name in bundle.manifest.files:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(bundle.path / name, folder / name)
-        manifest = bundle.manifest.model_copy(update={"reference": found}).signed()
+        manifest = with_references(bundle.manifest, references).signed()
         (folder / MANIFEST_NAME).write_text(manifest.to_text(), encoding="utf-8")
         open_bundle(folder)
-    print(f"{options.output}: {manifest.name} {manifest.version}, with references of {found.num_examples} texts")
+    num_texts = next(iter(references.values())).num_examples
+    print(
+        f"{options.output}: {manifest.name} {manifest.version}, with references of {num_texts} texts in "
+        f"{' and '.join(references)}"
+    )
 
 
 COMMANDS: Final = {

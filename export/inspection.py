@@ -24,8 +24,10 @@ def describe(bundle: Bundle) -> Iterator[str]:
         yield f"  {one.precision} {one.metric} {one.value:.4g}{difference}  n={one.num_examples}  {one.protocol}"
     if not manifest.evaluation:
         yield "  none was recorded"
-    if (reference := manifest.reference) is not None:
-        yield f"  reference distributions: {', '.join(reference.signals)}  n={reference.num_examples}  {reference.data}"
+    for precision in manifest.graphs:
+        if (reference := manifest.reference_of(precision)) is not None and reference.precision == precision:
+            signals = ", ".join(reference.signals)
+            yield f"  reference distributions, {precision}: {signals}  n={reference.num_examples}  {reference.data}"
     for certificate in manifest.certificates:
         yield ""
         yield from _certificate_lines(certificate)
@@ -76,9 +78,7 @@ def _certificate_lines(certificate: Certificate) -> Iterator[str]:
     own = certificate.reference_errors.get(worst)
     beside = "" if own is None else f"; PyTorch's own there {own:.1e}"
     yield f"  largest error   {certificate.errors[worst]:.1e} ({worst}){beside}"
-    whose = {"pytorch": "PyTorch's", "fp32": "the fp32 graphs'", "int8": "the former int8 graphs'"}[
-        certificate.reference
-    ]
+    whose = REFERENCES[certificate.reference]
     ties = f", {tokens.num_excused} differ by a tie" if certificate.reference == "pytorch" else ""
     yield f"  tokens          {tokens.num_identical} of {tokens.num_compared} decodings identical to {whose}{ties}"
     yield f"  alone = batched {'bit for bit' if certificate.batch_invariant else 'not bit for bit'}"

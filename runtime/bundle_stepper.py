@@ -54,6 +54,18 @@ def default_precision(bundle: Bundle, provider: Provider) -> Precision:
     return preferred
 
 
+def why_not_default(bundle: Bundle, precision: Precision, provider: Provider) -> str:
+    """Returns why a precision serves that is not the one that the manifest names; an empty string if it is."""
+    preferred = bundle.manifest.default_precision.get(provider)
+    if preferred in (precision, None):
+        return ""
+    try:
+        refuse_inexact(bundle, preferred)
+    except UserError as refusal:
+        return refusal.summary
+    return f"chosen by --precision; the bundle's default is {preferred}"
+
+
 def open_stepper(
     bundle: Bundle,
     precision: Precision = "fp32",

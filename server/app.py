@@ -197,7 +197,7 @@ async def load_models(
             on_available=partial(_note_available, metrics, lifecycle, manifest.name),
             on_death=partial(_note_death, catalogue, lifecycle, manifest.name),
         )
-        model.metrics.watch_drift(manifest.reference)
+        model.metrics.watch_drift(manifest.reference_of(model.precision))
         catalogue.put(Routes(stable=model))
     await reconciler.open()
 

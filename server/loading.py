@@ -7,8 +7,8 @@ from statistics import median
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused
 from attendant.runtime.bundle.graph_io import position_bytes
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle_stepper import default_precision
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.bundle_stepper import default_precision, why_not_default
+from attendant.runtime.cpu import available_cpus, processor
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import reason_of
@@ -62,6 +62,8 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
             "version": bundle.manifest.version,
             "precision": precision,
             "provider": config.provider,
+            "processor": processor(),
+            **({"reason": reason} if (reason := why_not_default(bundle, precision, config.provider)) else {}),
             "golden_examples": len(bundle.golden),
             "threads": threads,
             "seconds": round(time.monotonic() - began, 3),

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attendant.export.status import Say
@@ -34,7 +34,7 @@ class Exportable(ABC):
             them; random ones do where there are none.
         validation: token ids of held-out sources, without EOS, on which reference distributions are taken.
         validation_name: what they are.
-        reference: the origin's own, which is kept where there are no such sources.
+        references: the origin's own of each precision, which are kept if there are no such sources.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Exportable(ABC):
     sources: Sequence[Sequence[int]] = ()
     validation: Sequence[Sequence[int]] = ()
     validation_name: str = ""
-    reference: Reference | None = None
+    references: Mapping[Precision, Reference] = field(default_factory=dict)
 
     @property
     @abstractmethod

@@ -107,6 +107,6 @@ def exportable_bundle(bundle: Bundle, name: str | None = None) -> ExportableBund
         decoding=manifest.decoding,
         provenance=manifest.provenance,
         evaluation=tuple(one for one in manifest.evaluation if one.precision in kept),
-        reference=manifest.reference,
+        references={name: one for name in manifest.graphs if (one := manifest.reference_of(name)) is not None},
         sources=[bundle.source_tokenizer.ids_of(tokens) for tokens in sources],
     )

@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import DecodingDefaults, Evaluation, Precision, search_of
+from attendant.runtime.bundle.manifest import Certificate, DecodingDefaults, Evaluation, Precision, search_of
 from attendant.runtime.stepper import Stepper
 from attendant.training.assessment.models import open_bundle_model
 from attendant.training.assessment.runs import read_held_out, text_model
@@ -28,6 +28,27 @@ MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "
 
 OTHER_MAX_LOSS: Final = 0.2
 """Of error rates and exact matches, in percentage points."""
+
+
+WORTHLESS: Final[Mapping[str, float]] = {
+    "bleu": 2,
+    "chrf": 15,
+    "rouge_1": 10,
+    "rouge_2": 1,
+    "rouge_l": 8,
+    "exact_match": 1,
+    "wer": 95,
+    "per": 95,
+}
+"""fp32's value from which on a metric says nothing about int8: outputs for unrelated texts get as much.
+
+Both precisions then fail alike, whatever int8 costs. Unrelated texts of a language have letters and common words in
+common, so chrF and ROUGE begin higher than BLEU."""
+
+MIN_IDENTICAL: Final = 0.5
+"""The least share of a certificate's decodings in which int8 gives fp32's tokens.
+
+The models in models/ have 0.65 and more. With fewer than half, int8 is another model, even if metrics are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +240,36 @@ def too_costly(evaluation: Sequence[Evaluation]) -> dict[str, float]:
         for metric, loss in losses(evaluation).items()
         if loss > (limit := MAX_LOSS.get(metric, OTHER_MAX_LOSS))
     }
+
+
+def doubt(evaluation: Sequence[Evaluation], certificates: Sequence[Certificate], vocabulary_size: int) -> str:
+    """Returns why the measured losses say nothing about int8; an empty string if they do say something.
+
+    They do if fp32 is better at one metric than `WORTHLESS`, and its perplexity is below that of guessing, which is the
+    size of the vocabulary.
+    """
+    plain = {
+        one.metric: one.value - one.difference
+        for one in evaluation
+        if one.precision == "int8" and one.difference is not None
+    }
+    measured = {metric: plain[metric] for metric in losses(evaluation)}
+    bad = [
+        f"{metric} {value:g}"
+        for metric, value in measured.items()
+        if metric in WORTHLESS
+        and (value >= WORTHLESS[metric] if metric in LOWER_IS_BETTER else value < WORTHLESS[metric])
+    ]
+    if measured and len(bad) == len(measured):
+        return f"fp32 itself fails on this data ({', '.join(bad)})"
+    if (perplexity := plain.get("perplexity", 1.0)) >= vocabulary_size:
+        return f"fp32 itself fails on this data (perplexity {perplexity:.3g}, guessing has {vocabulary_size})"
+    for one in certificates:
+        tokens = one.tokens
+        if one.precision == "int8" and tokens.num_identical < MIN_IDENTICAL * tokens.num_compared:
+            share = f"only {tokens.num_identical} of {tokens.num_compared} decodings are identical to fp32's"
+            return f"{share}, must be {MIN_IDENTICAL:.0%}"
+    return ""
 
 
 def preferred_precision(evaluation: Sequence[Evaluation]) -> Precision:

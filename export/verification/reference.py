@@ -1,11 +1,11 @@
 """Reference distributions: what a bundle's answers look like on held-out texts, for servers to compare theirs with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from attendant.export.status import Say
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.manifest import Reference, search_of
+from attendant.runtime.bundle.manifest import Manifest, Precision, Reference, search_of
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
@@ -18,7 +18,22 @@ MIN_REFERENCE: Final = 100
 """With fewer a distribution is noise, and none is better."""
 
 
-def reference_of(
+def references_of(
+    bundle: Bundle, steppers: Iterable[BundleStepper], sources: Sequence[Sequence[int]], data_name: str, say: Say
+) -> dict[Precision, Reference]:
+    """Returns the distributions of each stepper's precision; none if there are too few sources. See `_reference_of`."""
+    found = {one.precision: _reference_of(bundle, one, sources, data_name, say) for one in steppers}
+    return {precision: reference for precision, reference in found.items() if reference is not None}
+
+
+def with_references(manifest: Manifest, references: Mapping[Precision, Reference]) -> Manifest:
+    """Returns the manifest with these distributions: the default precision's apart from the others."""
+    default = manifest.default_precision.get("cpu", "fp32")
+    others = {precision: reference for precision, reference in references.items() if precision != default}
+    return manifest.model_copy(update={"reference": references.get(default), "references": others})
+
+
+def _reference_of(
     bundle: Bundle, stepper: BundleStepper, sources: Sequence[Sequence[int]], data_name: str, say: Say
 ) -> Reference | None:
     """Decodes the sources as a request that sets no option is decoded.
@@ -33,7 +48,7 @@ def reference_of(
     asked = [source for source in sources if 0 < len(source) <= manifest.limits.max_source_tokens][:NUM_REFERENCE]
     if len(asked) < MIN_REFERENCE:
         return None
-    say(f"decoding {len(asked)} held-out texts, for reference")
+    say(f"decoding {len(asked)} held-out texts in {stepper.precision}, for reference")
     options = [
         DecodingOptions(**search_of(manifest.decoding), max_length=default_max_length(manifest, len(source)))
         for source in asked

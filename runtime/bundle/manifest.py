@@ -287,7 +287,14 @@ class FileEntry(Section):
 
 
 class Manifest(Section):
-    NEWER: ClassVar = frozenset({"reference"})
+    """What a bundle says of itself.
+
+    Attributes:
+        reference: of the precision that a CPU serves by default.
+        references: of the other precisions.
+    """
+
+    NEWER: ClassVar = frozenset({"reference", "references"})
 
     format_version: int = FORMAT_VERSION
     name: str = Field(pattern=f"^{NAME_PATTERN}$")
@@ -304,12 +311,22 @@ class Manifest(Section):
     evaluation: tuple[Evaluation, ...]
     certificates: tuple[Certificate, ...]
     reference: Reference | None = None
+    references: dict[Precision, Reference] = {}
     files: dict[str, FileEntry]
 
     @property
     def version(self) -> str:
         """The first 12 hexadecimal digits of the digest: which weights answered."""
         return self.digest[:12]
+
+    def reference_of(self, precision: Precision) -> Reference | None:
+        """Returns what answers in a precision are compared with; None if the bundle has nothing.
+
+        fp16 is compared with fp32, which differs from it by less than int8 does from either. It is seldom there when a
+        bundle is exported, since it needs a GPU.
+        """
+        known = {**self.references, **({} if self.reference is None else {self.reference.precision: self.reference})}
+        return known.get(precision) or (known.get("fp32") if precision == "fp16" else None)
 
     def to_text(self) -> str:
         """The manifest as it stands on disk."""

@@ -337,7 +337,7 @@ class Reconciler:
             shadow = self._make_shadow(stable.model, routes.shadow, policy.shadow_percent / 100)
             stable.model.shadows.append(shadow)
         if stable is not model.stable:
-            stable.model.metrics.watch_drift(stable.model.manifest.reference)
+            stable.model.metrics.watch_drift(stable.model.manifest.reference_of(stable.model.precision))
         model.stable, model.live = stable, live
         self._catalogue.put(routes)
         self._on_available(name, stable.engine.available)

@@ -111,7 +111,7 @@ def test_references_are_added_to_a_bundle_that_has_none(
     words = [f"{first}{second}{third}" for first in "abcdef" for second in "ghij" for third in "abcdex"]
     pairs.write_text("".join(f"{word}\tAA\n" for word in words))
     assert command("reference", tiny_bundle_path, "--data", pairs, "--output", tmp_path / "new") == 0
-    assert "with references of 144 texts" in capsys.readouterr().out
+    assert "with references of 144 texts in fp32\n" in capsys.readouterr().out
     old, new = open_bundle(tiny_bundle_path).manifest, open_bundle(tmp_path / "new").manifest
     assert old.reference is None and new.reference is not None
     assert new.files == old.files
@@ -209,8 +209,24 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     ]
     assert ["greedy" in one.protocol for one in measured] == [False, False, True]
     assert measured[1].difference == measured[1].value - measured[0].value
-    assert manifest.default_precision == {"cpu": "int8" if measured[1].difference >= -0.2 else "fp32", "cuda": "fp32"}
-    assert "int8: exact_match" in capsys.readouterr().out
+    is_good = measured[0].value > 0 and measured[1].difference >= -0.2
+    assert manifest.default_precision == {"cpu": "int8" if is_good else "fp32", "cuda": "fp32"}
+    said = capsys.readouterr().out
+    assert "int8: exact_match" in said
+    # The run's own, of its validation texts.
+    assert manifest.reference_of("fp32") == open_bundle(bundle).manifest.reference
+    assert manifest.reference_of("int8") is None
+    if is_good:
+        assert "no reference distributions in int8: attendant reference" in said
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{' '.join('abc'[place % 3] for place in range(1 + n % 7))}\ta\n" for n in range(120)))
+    assert command("reference", output, "--data", pairs, "--output", tmp_path / "new") == 0
+    assert "with references of 120 texts in fp32 and int8" in capsys.readouterr().out
+    new = open_bundle(tmp_path / "new").manifest
+    assert new.files == manifest.files
+    assert new.reference is not None and new.reference.precision == new.default_precision["cpu"]
+    found = [new.reference_of(precision) for precision in ("fp32", "int8")]
+    assert [one and (one.precision, one.data) for one in found] == [("fp32", str(pairs)), ("int8", str(pairs))]
     assert command("verify", output) == 0
     assert "int8 on cpu: " in capsys.readouterr().out
     assert command("inspect", output) == 0

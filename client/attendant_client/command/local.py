@@ -18,14 +18,18 @@ class LocalModel:
     Whatever is asked while an answer is computed is decoded together afterwards.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises InvalidArgument where the bundle can't be asked."""
+    def __init__(self, path: Path, precision: str | None = None) -> None:
+        """Opens the bundle. If `precision` is None, the bundle's own choice answers.
+
+        Raises:
+            InvalidArgument: the bundle can't be asked.
+        """
         try:
             library = import_module("attendant.library")
         except ModuleNotFoundError as missing:
             raise _refusal(remedy(missing, "cpu")) from None
         try:
-            self._model = library.load(path)
+            self._model = library.load(path, precision=precision)
         except library.UserError as error:
             raise _refusal(str(error)) from None
         self._waiting: list[tuple[Source, asyncio.Future[Generation]]] = []

@@ -31,6 +31,9 @@ exit status:
   2  a wrong option, an invalid source, an unknown model
 """
 
+PRECISIONS: Final = ("fp32", "int8")
+"""Those that a CPU computes."""
+
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 """A negative number, which argparse takes for a text."""
 
@@ -120,6 +123,8 @@ def _check_connection(parser: argparse.ArgumentParser, options: argparse.Namespa
     options.tls = options.tls or (False if options.insecure else None)
     if getattr(options, "bundle", None) is not None:
         _check_bundle(parser, options)
+    elif getattr(options, "precision", None) is not None:
+        parser.error("--precision: chooses among a bundle's graphs, so it needs --bundle; a server has its own")
 
 
 def _check_bundle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -262,6 +267,11 @@ def _model(command: argparse.ArgumentParser) -> None:
 def _bundle(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--bundle", metavar="BUNDLE", type=Path, help="ask this bundle, in this process, instead of a server"
+    )
+    command.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of the bundle's graphs (default: the one that the bundle names, if this processor computes it)",
     )
 
 

@@ -11,7 +11,7 @@ from attendant_client.command.rendering import model_as_json, model_as_text, sco
 
 def connect(options: Namespace) -> AttendantClient | LocalModel:
     """Whoever the command's options ask: a server, or a bundle in its place. Raises InvalidArgument."""
-    return _client(options) if options.bundle is None else LocalModel(options.bundle)
+    return _client(options) if options.bundle is None else LocalModel(options.bundle, options.precision)
 
 
 def _client(options: Namespace) -> AttendantClient:

@@ -176,6 +176,21 @@ def test_a_bundle_answers_without_a_server() -> None:
     assert done.stdout == "F EY S\t0-0 1-1 2-2\n"
 
 
+def test_a_bundle_answers_in_the_precision_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = []
+    for precision in (["--precision", "fp32"], ["--precision", "int8"], []):
+        assert main(["score", "face", "F EY S", "--bundle", BUNDLE, "--json", *precision]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["log_prob"])
+    assert scores[0] != scores[1] == scores[2]
+    assert main(["generate", "face", "--bundle", "models/normalize-numbers-en", "--precision", "int8"]) == 2
+    said = "attendant: --bundle: precision int8 is not in the bundle normalize-numbers-en; it has fp32\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "face", "--precision", "fp32"])
+    assert ended.value.code == 2
+    assert "--precision: chooses among a bundle's graphs, so it needs --bundle" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

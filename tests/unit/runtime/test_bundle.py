@@ -68,6 +68,17 @@ def test_a_bundle_older_than_an_option_keeps_its_digest(copy: Path) -> None:
     assert json.loads((copy / MANIFEST_NAME).read_text())["decoding"].items() >= NEWER.items()
 
 
+def test_answers_are_compared_with_references_of_their_precision() -> None:
+    manifest = Manifest.model_validate_json(Path("models/normalize-numbers-en/manifest.json").read_text())
+    plain = manifest.reference
+    assert plain is not None and "references" not in json.loads(manifest.to_text())
+    assert [manifest.reference_of(precision) for precision in ("fp32", "int8", "fp16")] == [plain, None, plain]
+    other = plain.model_copy(update={"precision": "int8"})
+    both = manifest.model_copy(update={"references": {"int8": other}})
+    assert [both.reference_of(precision) for precision in ("fp32", "int8")] == [plain, other]
+    assert Manifest.model_validate_json(both.to_text()) == both
+
+
 def test_golden_examples_older_than_an_option_are_written_as_they_were() -> None:
     text = Path("models/g2p-en/golden.jsonl").read_text()
     assert golden_text(parse_golden(text)) == text

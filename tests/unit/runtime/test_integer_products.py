@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle_stepper import default_precision, open_stepper, refuse_unserved
+from attendant.runtime.bundle_stepper import default_precision, open_stepper, refuse_unserved, why_not_default
 from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx import integer_products
@@ -95,7 +95,16 @@ def test_a_default_falls_back_if_it_can(saturating: None) -> None:
 
 def test_a_default_stays_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: True)
-    assert default_precision(with_fp32(open_bundle(OLD / "lstm")), "cpu") == "int8"
+    both = with_fp32(open_bundle(OLD / "lstm"))
+    assert default_precision(both, "cpu") == "int8"
+    assert why_not_default(both, "fp32", "cpu") == "chosen by --precision; the bundle's default is int8"
+
+
+def test_why_another_precision_serves_than_the_default_is_said(saturating: None) -> None:
+    both = with_fp32(open_bundle(OLD / "lstm"))
+    assert re.match(REFUSED, why_not_default(both, "fp32", "cpu"))
+    assert why_not_default(both, "int8", "cpu") == ""
+    assert why_not_default(both, "fp32", "cuda") == ""
 
 
 def with_fp32(bundle: Bundle) -> Bundle:

@@ -1,16 +1,19 @@
 """What int8 may cost to be served by default, and beams that are worse than greedy search."""
 
+import re
+
 import pytest
 
 from attendant.export.status import say_nothing
 from attendant.export.verification.quality import (
     QualityMeasurement,
+    doubt,
     losses,
     preferred_precision,
     too_costly,
     with_measured,
 )
-from attendant.runtime.bundle.manifest import Evaluation, Precision
+from attendant.runtime.bundle.manifest import Certificate, Evaluation, Precision, TokenAgreement
 from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
@@ -60,6 +63,44 @@ def test_what_was_not_measured_is_not_preferred() -> None:
     assert preferred_precision([entry("bleu", "fp32", None)]) == "fp32"
     assert losses([entry("wer", "int8", 0.1), entry("bleu", "int8", 0.1)]) == {"wer": 0.1, "bleu": -0.1}
     assert losses([entry("perplexity", "int8", 9.0)]) == {}, "what is served is outputs"
+
+
+def agreement(num_identical: int, precision: Precision = "int8") -> Certificate:
+    tokens = TokenAgreement(num_compared=384, num_identical=num_identical, num_excused=0)
+    return Certificate.model_construct(precision=precision, tokens=tokens)
+
+
+def int8(metric: str, value: float, difference: float = 0.0) -> Evaluation:
+    return entry(metric, "int8", difference).model_copy(update={"value": value})
+
+
+@pytest.mark.parametrize(
+    ("measured", "num_identical", "said"),
+    [
+        (
+            [int8("exact_match", 0.0), int8("perplexity", 2.2e9)],
+            211,
+            r"fp32 itself fails on this data \(exact_match 0\)",
+        ),
+        ([int8("bleu", 1.5, -0.4)], 384, r"fails on this data \(bleu 1.9\)"),
+        ([int8("bleu", 1.5), int8("chrf", 14.0)], 384, r"\(bleu 1.5, chrf 14\)"),
+        # Morphologically rich: few words are right, but many letters.
+        ([int8("bleu", 1.5), int8("chrf", 40.0)], 384, ""),
+        ([int8("bleu", 30.0), int8("exact_match", 0.0)], 384, ""),
+        ([int8("wer", 99.0)], 384, r"\(wer 99\)"),
+        ([int8("per", 130.0), int8("wer", 100.0)], 384, r"\(per 130, wer 100\)"),
+        ([int8("rouge_l", 7.0)], 384, r"\(rouge_l 7\)"),
+        ([int8("bleu", 30.0), int8("perplexity", 50.0)], 384, r"\(perplexity 50, guessing has 40\)"),
+        ([int8("bleu", 30.0), int8("perplexity", 39.0)], 384, ""),
+        ([int8("wer", 26.0)], 191, r"only 191 of 384 decodings are identical to fp32's, must be 50%"),
+        ([int8("wer", 26.0)], 192, ""),
+    ],
+)
+def test_what_says_nothing_about_int8_concludes_nothing(
+    measured: list[Evaluation], num_identical: int, said: str
+) -> None:
+    reason = doubt(measured, [agreement(0, "fp32"), agreement(num_identical)], 40)
+    assert re.search(said, reason) if said else reason == ""
 
 
 def test_what_costs_too_much_is_named_with_what_it_may_cost() -> None:
