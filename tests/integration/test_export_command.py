@@ -1,5 +1,6 @@
 """`python -m export` on a real run: published, verified again, inspected, refused."""
 
+import itertools
 import json
 import os
 import shutil
@@ -219,7 +220,8 @@ def test_int8_of_a_bundle_is_measured_on_a_file(
     if is_good:
         assert "no reference distributions in int8: attendant reference" in said
     pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{' '.join('abc'[place % 3] for place in range(1 + n % 7))}\ta\n" for n in range(120)))
+    texts = [" ".join(letters) for length in range(1, 5) for letters in itertools.product("abc", repeat=length)]
+    pairs.write_text("".join(f"{text}\ta\n" for text in texts))
     assert command("reference", output, "--data", pairs, "--output", tmp_path / "new") == 0
     assert "with references of 120 texts in fp32 and int8" in capsys.readouterr().out
     new = open_bundle(tmp_path / "new").manifest
