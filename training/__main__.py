@@ -14,7 +14,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 from attendant.runtime.command import Command, exit_command, suggestion
 from attendant.runtime.errors import UserError
 
-SUBCOMMANDS = ("average", "evaluate", "fetch", "label", "report")
+SUBCOMMANDS = ("average", "check", "evaluate", "fetch", "label", "report")
 
 
 def command(name: str) -> Command:

@@ -53,7 +53,8 @@ def document(results: Sequence[Result], data_name: str) -> dict[str, Any]:
 
 
 class OutputsFile:
-    """A tab-separated table with a header and a line per example.
+    """A tab-separated table with a header and a line per example, the examples of each decoding in the order of their
+    scores: those that the model is least sure of come first.
 
     Several references are joined by " ||| "; white space inside a text is written as one space.
     """
@@ -64,7 +65,7 @@ class OutputsFile:
 
     def add(self, model: str, options: DecodingOptions, decoded: Sequence[Decoded]) -> None:
         """Writes a line per output."""
-        for one in decoded:
+        for one in sorted(decoded, key=lambda output: output.score):
             cells = (
                 model,
                 *("" if (value := getattr(options, name)) is None else f"{value:g}" for name in SEARCH_OPTIONS),

@@ -1,6 +1,7 @@
 """One test set, on which any number of models are measured, and where it is read."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.progress import Progress
@@ -8,7 +9,15 @@ from rich.progress import Progress
 from attendant.training.assessment.models import OpenedModel
 from attendant.training.assessment.results import OutputsFile, Result
 from attendant.training.data.config import CorpusFiles
-from attendant.training.data.pairs import Example, group_references, no_pairs, read_pairs
+from attendant.training.data.pairs import (
+    MOST_CHARACTERS,
+    Example,
+    Pair,
+    group_references,
+    is_measurable,
+    no_pairs,
+    read_pairs,
+)
 from attendant.training.evaluation.bootstrap import compare
 from attendant.training.evaluation.decoding import TextModel, decode_examples
 from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
@@ -46,7 +55,7 @@ class Session:
         Raises:
             UserError: a metric's library is not installed.
         """
-        refuse_missing(config.metrics)
+        refuse_missing(config.metrics, config.bleu_tokenizer)
         options = search_options(config, opened.model)
         examples = self.data.examples
         task = self.progress.add_task(f"{opened.name}: {describe_search(options)}", total=len(examples))
@@ -69,6 +78,7 @@ class Session:
             options,
             config.metrics if baseline is None else tuple(statistics.metric for statistics in theirs),
             data_name=", ".join(filter(None, (self.data.name, opened.variant))),
+            bleu_tokenizer=config.bleu_tokenizer if baseline is None else baseline.evaluation.bleu_tokenizer,
             num_resamples=self.num_resamples,
             length_edges=config.length_edges,
             length_unit=config.length_unit,
@@ -91,8 +101,20 @@ def read_data(files: CorpusFiles, left_out: frozenset[str] = frozenset()) -> Eva
     Raises:
         UserError: bad or no data.
     """
-    examples = group_references(pair for pair in read_pairs(files) if pair.source not in left_out)
+    num_huge = 0
+
+    def measurable() -> Iterator[Pair]:
+        nonlocal num_huge
+        for pair in read_pairs(files):
+            if not is_measurable(pair):
+                num_huge += 1
+            elif pair.source not in left_out:
+                yield pair
+
+    examples = group_references(measurable())
     if not examples:
         raise no_pairs(files)
     without = f", without {len(left_out)} sources that the training split has too" if left_out else ""
+    if num_huge:
+        without += f", without {num_huge} pairs with a text of more than {MOST_CHARACTERS:,} characters"
     return EvaluationData(f"{files}{without}", examples)

@@ -27,7 +27,7 @@ from attendant.training.data.config import CorpusFiles
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
 from attendant.training.evaluation.evaluating import EvaluationConfig
 from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
-from attendant.training.evaluation.metrics import MetricName
+from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
 from attendant.training.table import problems_of, requirement
 from attendant.training.terminal import progress_bar
 
@@ -43,6 +43,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     add_data_options(found)
     found.add_argument("--metrics", metavar="NAME,...", help=f"of {', '.join(get_args(MetricName))}")
+    found.add_argument(
+        "--bleu-tokenizer",
+        metavar="NAME",
+        help=f"what cuts texts into BLEU's words: {', '.join(get_args(BleuTokenizer))}",
+    )
     found.add_argument(
         "--beam-size", "--beam-sizes", metavar="N,...", help="live hypotheses; 1 is greedy; several: each of them"
     )
@@ -235,6 +240,7 @@ def _searches(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The searches that the options ask for: what each changes in a model's own configuration."""
     given = {
         "metrics": arguments.metrics.split(",") if arguments.metrics else None,
+        "bleu_tokenizer": arguments.bleu_tokenizer,
         "max_length": arguments.max_length,
         "length_edges": None if arguments.by_length is None else _edges(arguments.by_length),
         "length_unit": arguments.length_unit,

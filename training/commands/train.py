@@ -1,4 +1,4 @@
-"""attendant train RECIPE.toml: trains, resumes, and measures on the test split."""
+"""attendant train RECIPE|DATA: trains, resumes, and measures on the test split."""
 
 import argparse
 import shutil
@@ -9,6 +9,7 @@ from typing import Any
 from attendant.runtime.errors import UserError
 from attendant.training.commands import evaluate
 from attendant.training.data.fetch import fetch
+from attendant.training.data.pairs import MOST_CHARACTERS
 from attendant.training.data.tokenization import TokenizerConfig
 from attendant.training.loop.experiment import Experiment, prepare
 from attendant.training.loop.journal import Journal, SilentJournal
@@ -16,34 +17,27 @@ from attendant.training.loop.memory import translate_memory_errors
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.progress import TrainingProgress, make_progress
 from attendant.training.loop.trainer import Trainer
+from attendant.training.recipe.choosing import is_recipe, recipe_of_inputs
 from attendant.training.recipe.recipe import Recipe, load_recipe, shipped_recipes
 from attendant.training.run.directory import Run
 from attendant.training.terminal import say
 
 DESCRIPTION = """Trains the model of a recipe and leaves a run directory: recipe, checkpoints, values measured, log.
+For files of pairs it chooses a recipe, which the run directory keeps.
 In several processes: torchrun --nproc_per_node N -m attendant.training RECIPE; they share each batch, and all must
 reach the run directory and the data.
-Related commands, each with its --help: attendant fetch RECIPE | evaluate RUN | report RUN | average RUN | label RUN"""
+Related commands, each with its --help: attendant check RECIPE|DATA | fetch RECIPE | evaluate RUN | report RUN |
+average RUN | label RUN"""
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="attendant train", description=DESCRIPTION)
+    add_recipe_or_data(found)
     found.add_argument(
-        "recipe",
+        "--output",
         type=Path,
-        metavar="RECIPE",
-        help=f"a TOML file, or one that comes along: {', '.join(shipped_recipes())}",
-    )
-    found.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="TABLE.KEY=VALUE",
-        help="change a value of the recipe, e.g. training.max_epochs=3; may be repeated",
-    )
-    found.add_argument(
-        "--output", type=Path, metavar="DIRECTORY", help="the run directory (default: runs/ and the recipe's name)"
+        metavar="DIRECTORY",
+        help="the run directory (default: runs/ and the name of the recipe or the first file)",
     )
     found.add_argument(
         "--resume", action="store_true", help="go on from the last checkpoint, or begin where there is none"
@@ -51,15 +45,36 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
+    """A recipe or files of pairs, and --set, for `recipe_of_inputs` (training/recipe/choosing.py)."""
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="RECIPE|DATA",
+        help=f"a TOML file, or a recipe that comes along ({', '.join(shipped_recipes())}); or files of pairs, for "
+        "which a recipe is chosen: FILE (.tsv, .csv, .jsonl, also compressed), FILE[COLUMN,COLUMN], or SOURCE,TARGET",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="TABLE.KEY=VALUE",
+        help="change a value of the recipe, e.g. training.max_epochs=3; may be repeated",
+    )
+
+
 def run(arguments: argparse.Namespace) -> None:
-    recipe = load_recipe(arguments.recipe, arguments.overrides)
-    place = Run(arguments.output or Path("runs") / arguments.recipe.stem)
-    processes = Processes()
+    place = Run(arguments.output or Path("runs") / run_name(arguments.inputs[0]))
     was_there = place.path.exists()
+    processes = Processes()
+    if processes.is_first and was_there and not arguments.resume:
+        raise UserError(f"{place.path} exists: --resume continues it, --output names another")
+    recipe, chosen = _recipe(arguments, place)
     try:
         if processes.is_first:
-            if was_there and not arguments.resume:
-                raise UserError(f"{place.path} exists: --resume continues it, --output names another")
+            for line in chosen:
+                say(line)
             fetch(recipe.data, announce=say)
         with translate_memory_errors():
             _train(place, recipe, processes)
@@ -74,6 +89,20 @@ def run(arguments: argparse.Namespace) -> None:
         processes.leave()
 
 
+def run_name(name: str) -> str:
+    """Returns what the run of a recipe or of a file of pairs is called."""
+    path = Path(name if Path(name).exists() else name.partition("[")[0].partition(",")[0])
+    return path.stem if is_recipe(name) else path.name.partition(".")[0] or path.name
+
+
+def _recipe(arguments: argparse.Namespace, place: Run) -> tuple[Recipe, list[str]]:
+    """Returns the recipe, and lines about what was chosen. A run of files of pairs resumes with the recipe it has."""
+    if arguments.resume and not is_recipe(arguments.inputs[0]) and place.recipe_path.exists():
+        return load_recipe(place.recipe_path, arguments.overrides), []
+    recipe, lines = recipe_of_inputs(arguments.inputs, arguments.overrides)
+    return recipe, [*lines, *([f"its file: {place.recipe_path}"] if lines else [])]
+
+
 def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
     experiment = prepare(place, recipe, processes, announce=say)
     trainer = Trainer(experiment, processes)
@@ -83,7 +112,12 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
         processes.wait()
         return
     few = few_symbols(recipe, experiment.facts["vocabulary_size"])
-    for line in (*describe(experiment.facts), *few, _describe_model(experiment, trainer, processes)):
+    for line in (
+        *describe(experiment.facts),
+        *few,
+        *experiment.warnings,
+        _describe_model(experiment, trainer, processes),
+    ):
         say(line)
     journal = Journal(place, step=begun)
     try:
@@ -93,7 +127,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
         journal.close()
     processes.wait()  # nobody hangs up on another that is still listening
     say(f"trained {state.step:,} steps, {state.seconds:.0f} s; best at step {state.best_step}")
-    if recipe.data.test is not None and (state.step > begun or not place.evaluations()):
+    if recipe.data.files("test") is not None and (state.step > begun or not place.evaluations()):
         evaluate.run(evaluate.parser().parse_args([str(place.path), "--split", "test"]))
     print(f"next: attendant export {place.path} --output bundles/{place.path.name}")
 
@@ -112,9 +146,16 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         + (left_out and f"; left out: {left_out}")
     ]
     lines += facts["notes"]
+    for side, (least, median, most, longest) in facts["lengths"].items():
+        lines.append(f"{side}s: {least} to {longest} tokens, half of them up to {median}, 99 % up to {most}")
     for split, count in facts["num_empty"].items():
         if count and split != "train":
             lines.append(f"empty pairs left out of {split}: {count:,}")
+    for split, count in facts["num_huge"].items():
+        if count:
+            lines.append(
+                f"pairs left out of {split}, with a text of more than {MOST_CHARACTERS:,} characters: {count:,}"
+            )
     if facts["num_duplicates"]:
         lines.append(f"duplicates in the training split: {facts['num_duplicates']:,} (see data.drop_duplicates)")
     for split, count in facts["num_sources_shared_with_training"].items():

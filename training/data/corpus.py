@@ -1,7 +1,7 @@
 """Tokenized pairs, as flat arrays: two per side, whatever the number of pairs."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 
 CHUNK_PAIRS = 10_000
 COVERED_SHARE: Final = 0.999
+MOST_COUNTED: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,15 @@ def encode_pairs(pairs: Iterable[Pair], encoder: PairEncoder) -> Corpus:
     return Corpus(sources, targets, encoder.num_too_long, encoder.num_unequal)
 
 
-def unknown_share(sequences: TokenSequences) -> float:
-    """The share of tokens that are UNK, in [0, 1]."""
-    return float(np.mean(sequences.ids == UNK_ID)) if len(sequences.ids) else 0.0
+def unknown_share(sequences: TokenSequences, ignored: Collection[int] = ()) -> float:
+    """Returns the share of tokens that are UNK, in [0, 1]; of a large corpus, that of its beginning.
+
+    Args:
+        ignored: ids that don't count among the tokens.
+    """
+    ids = sequences.ids[:MOST_COUNTED]
+    num_tokens = len(ids) - int(np.isin(ids, list(ignored)).sum())
+    return int((ids == UNK_ID).sum()) / num_tokens if num_tokens else 0.0
 
 
 def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

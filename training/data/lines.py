@@ -32,11 +32,13 @@ NO_TEXT: Final = {
 }
 TAR_MAGIC, TAR_PLACE = b"ustar", 257
 
+OF_MORE: Final = (
+    'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
+    "FILE[1,2] or FILE[en,fr])"
+)
 REMEDIES: Final = {
-    "columns": "a pair has two columns: source, one tab, target; of more columns name two, e.g. data.columns = [1, 2], "
-    'or, where a header row names them, ["en", "fr"]',
-    "csv": "a pair has two columns, separated by a comma; of more columns name two, e.g. data.columns = [1, 2], or, "
-    'where a header row names them, ["en", "fr"]; a field with commas or quotes stands in quotes',
+    "columns": f"a pair has two columns: source, one tab, target; {OF_MORE}",
+    "csv": f"a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; {OF_MORE}",
     "empty": "fill it in, drop the pair, or set data.drop_empty = true",
     "encoding": "convert the file to UTF-8, e.g. with iconv",
     "json": 'each line must be an object, e.g. {"en": "...", "fr": "..."}, with data.columns = ["en", "fr"]',

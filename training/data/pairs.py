@@ -6,11 +6,15 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles, Split, SplitFiles, SplitShares
 from attendant.training.data.lines import Problems, numbered_lines, readable_lines
 from attendant.training.data.rows import Row, rows_of
+
+MOST_CHARACTERS: Final = 20_000
+"""Characters of a text up to which it is decoded and measured; a line of megabytes would take minutes and memory."""
 
 WORD_OR_MARK = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
@@ -90,6 +94,11 @@ def split_of_source(source: str, shares: SplitShares) -> Split:
     if place < shares.validation:
         return "validation"
     return "test" if place < shares.validation + shares.test else "train"
+
+
+def is_measurable(pair: Pair) -> bool:
+    """Returns whether a held-out pair can be decoded and measured in reasonable time."""
+    return len(pair.source) <= MOST_CHARACTERS and len(pair.target) <= MOST_CHARACTERS
 
 
 def read_sources(path: Path) -> list[str]:

@@ -11,7 +11,14 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, confidence_interval
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.lengths import LengthBin, LengthUnit, by_length, source_lengths
-from attendant.training.evaluation.metrics import MetricName, PerplexityName, Statistics, take_statistics
+from attendant.training.evaluation.metrics import (
+    DEFAULT_BLEU_TOKENIZER,
+    BleuTokenizer,
+    MetricName,
+    PerplexityName,
+    Statistics,
+    take_statistics,
+)
 from attendant.training.evaluation.perplexity import perplexity_statistics, score_references
 from attendant.training.table import Count, Table
 
@@ -21,6 +28,9 @@ class EvaluationConfig(Table):
 
     Attributes:
         metrics: the metrics to compute.
+        bleu_tokenizer: cuts texts into the words of "bleu". "13a": for languages with spaces; "intl": the same by
+            Unicode's punctuation; "zh": each Han character is a word; "char": each character is; "ja-mecab" and
+            "ko-mecab" need packages, "flores101" and "flores200" a package and a download; "none": white space.
         beam_size: live hypotheses; 1: greedy.
         length_penalty: log P is divided by ((k + length) / (k + 1)) ^ length_penalty; 0: by nothing.
         length_penalty_offset: k; 5: as in GNMT (Wu et al. 2016, eq. 14); 0, with a penalty of 1: by the plain length.
@@ -34,6 +44,7 @@ class EvaluationConfig(Table):
     """
 
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] = ("exact_match", "perplexity", "word_perplexity")
+    bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER
     beam_size: Count = 1
     length_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     length_penalty_offset: Annotated[float, Field(ge=0.0, le=10.0)] = GNMT_OFFSET
@@ -84,9 +95,11 @@ class Evaluation:
 
     Attributes:
         statistics: of each metric, in the order of `measurements`: what a comparison takes.
+        bleu_tokenizer: that BLEU was taken with.
     """
 
     options: DecodingOptions
+    bleu_tokenizer: BleuTokenizer
     statistics: tuple[Statistics, ...]
     measurements: tuple[Measurement, ...]
 
@@ -114,6 +127,7 @@ def evaluate(
     metrics: Sequence[MetricName],
     *,
     data_name: str,
+    bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER,
     num_resamples: int = DEFAULT_RESAMPLES,
     length_edges: Sequence[int] | None = None,
     length_unit: LengthUnit = "words",
@@ -124,11 +138,12 @@ def evaluate(
         decoded: not empty.
         options: what it was decoded with.
         data_name: what the protocol calls the data, e.g. "data/cmudict/test.tsv".
+        bleu_tokenizer: for BLEU.
         num_resamples: of the bootstrap; 0: no intervals.
         length_edges: the metrics are taken by the source's length too, in bins that end there.
     """
     lengths = [] if length_edges is None else source_lengths(model, decoded, length_unit)
-    statistics = tuple(_statistics(model, decoded, metrics))
+    statistics = tuple(_statistics(model, decoded, metrics, bleu_tokenizer))
     measurements = tuple(
         Measurement(
             metric=taken.metric,
@@ -150,10 +165,12 @@ def evaluate(
         )
         for taken in statistics
     )
-    return Evaluation(options=options, statistics=statistics, measurements=measurements)
+    return Evaluation(options=options, bleu_tokenizer=bleu_tokenizer, statistics=statistics, measurements=measurements)
 
 
-def _statistics(model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[MetricName]) -> Iterator[Statistics]:
+def _statistics(
+    model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[MetricName], bleu_tokenizer: BleuTokenizer
+) -> Iterator[Statistics]:
     outputs = [one.text for one in decoded]
     references = [one.example.references for one in decoded]
     scored = None
@@ -163,7 +180,7 @@ def _statistics(model: TextModel, decoded: Sequence[Decoded], metrics: Sequence[
                 scored = scored or score_references(model, decoded)
                 yield perplexity_statistics(metric, scored)
             case _:
-                yield take_statistics(metric, outputs, references)
+                yield take_statistics(metric, outputs, references, bleu_tokenizer)
 
 
 def _how(metric: MetricName, options: DecodingOptions) -> Iterator[str]:

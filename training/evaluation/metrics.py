@@ -10,15 +10,18 @@ N examples, F numbers per example.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.errors import UserError
+from attendant.runtime.errors import UserError, reason_of
 
-TextMetricName = Literal["wer", "per", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
+TextMetricName = Literal["wer", "per", "cer", "ter", "exact_match", "bleu", "chrf", "rouge_1", "rouge_2", "rouge_l"]
+BleuTokenizer = Literal["13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
+"""What cuts texts into BLEU's words, by sacrebleu's names."""
 PerplexityName = Literal["perplexity", "word_perplexity"]
 """Of the references' probabilities, not of outputs: see training/evaluation/perplexity.py."""
 
@@ -26,14 +29,19 @@ MetricName = Literal[TextMetricName, PerplexityName]
 References = Sequence[Sequence[str]]
 Floats64 = NDArray[np.float64]
 
-LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "perplexity", "word_perplexity"))
+LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "cer", "ter", "perplexity", "word_perplexity"))
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
-
+DEFAULT_BLEU_TOKENIZER: Final[BleuTokenizer] = "13a"
+NEEDED_BY_TOKENIZERS: Final[dict[BleuTokenizer, str]] = {
+    "ja-mecab": "pip install 'sacrebleu[ja]'",
+    "ko-mecab": "pip install 'sacrebleu[ko]'",
+    "flores101": "pip install sentencepiece; its model is downloaded once",
+    "flores200": "pip install sentencepiece; its model is downloaded once",
+}
 
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
-    "per": ("rapidfuzz", "rapidfuzz"),
-    "bleu": ("sacrebleu", "sacrebleu"),
-    "chrf": ("sacrebleu", "sacrebleu"),
+    **dict.fromkeys(("per", "cer"), ("rapidfuzz", "rapidfuzz")),
+    **dict.fromkeys(("ter", "bleu", "chrf"), ("sacrebleu", "sacrebleu")),
     **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge_score", "rouge-score")),
 }
 """The module, and the distribution on PyPI, that a metric is taken by; others are taken without any."""
@@ -70,17 +78,43 @@ class Statistics:
         return replace(self, rows=self.rows[indices])
 
 
-def take_statistics(metric: TextMetricName, outputs: Sequence[str], references: References) -> Statistics:
-    """A metric's statistics of outputs against the references of their examples, one entry each. Raises ValueError:
-    there are no outputs.
+def take_statistics(
+    metric: TextMetricName,
+    outputs: Sequence[str],
+    references: References,
+    bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER,
+) -> Statistics:
+    """Returns a metric's statistics of outputs against the references of their examples, one entry each.
+
+    Raises:
+        ValueError: there are no outputs.
+        UserError: the tokenizer of BLEU needs what is not installed.
     """
     if not outputs:
         raise ValueError("there is nothing to score")
-    rule, rows, value_of = TAKERS[metric](outputs, references)
+    if metric == "bleu":
+        rule, rows, value_of = _sacrebleu(bleu_with(bleu_tokenizer), outputs, references)
+    else:
+        rule, rows, value_of = TAKERS[metric](outputs, references)
     return Statistics(metric=metric, rule=rule, rows=np.asarray(rows, np.float64), value_of=value_of)
 
 
-def refuse_missing(metrics: Iterable[str]) -> None:
+@lru_cache
+def bleu_with(tokenizer: BleuTokenizer) -> Any:
+    """Returns sacrebleu's BLEU with a tokenizer. Raises UserError: the tokenizer needs what is not installed."""
+    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
+
+    try:
+        return BLEU(tokenize=tokenizer)
+    # sacrebleu's own download ends the process where the server has no certificate.
+    except (ImportError, RuntimeError, OSError, SystemExit) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "not installed"
+        raise UserError(
+            f"evaluation.bleu_tokenizer = {tokenizer!r}: {reason}: it needs {NEEDED_BY_TOKENIZERS.get(tokenizer, '')}"
+        ) from None
+
+
+def refuse_missing(metrics: Iterable[str], bleu_tokenizer: BleuTokenizer = DEFAULT_BLEU_TOKENIZER) -> None:
     """Refuses metrics whose library is not installed, as in a server's environment; each is imported where it is used.
 
     Raises:
@@ -92,6 +126,8 @@ def refuse_missing(metrics: Iterable[str]) -> None:
             others = ", ".join(name for name in get_args(MetricName) if name not in LIBRARIES)
             remedy = f"pip install {library[1]}, or choose --metrics of {others}"
             raise UserError(f"metric {metric}: {library[1]} is not installed: {remedy}")
+        if metric == "bleu":
+            bleu_with(bleu_tokenizer)
 
 
 def is_better(
@@ -114,7 +150,10 @@ def _exact_match(outputs: Sequence[str], references: References) -> Parts:
 
 
 def _wer(outputs: Sequence[str], references: References) -> Parts:
-    rule = "% of examples (words) whose output equals none of the listed references (pronunciations)"
+    rule = (
+        "% of examples whose output equals none of its references, 100 - exact_match; where an example is a word, as "
+        "in pronunciation, that is the word error rate"
+    )
     return rule, [(1.0 - right, one) for right, one in _right(outputs, references)], _percentage
 
 
@@ -127,24 +166,48 @@ def _right(outputs: Sequence[str], references: References) -> list[tuple[float, 
 
 
 def _per(outputs: Sequence[str], references: References) -> Parts:
+    rule = (
+        "% of edits (insertions, deletions, substitutions) of symbols to the nearest reference, over its length; "
+        "symbols are what white space separates"
+    )
+    rows = _edits([text.split() for text in outputs], [[*map(str.split, each)] for each in references])
+    return rule, rows, _percentage
+
+
+def _cer(outputs: Sequence[str], references: References) -> Parts:
+    rule = "% of edits (insertions, deletions, substitutions) of characters to the nearest reference, over its length"
+    spaced = [" ".join(text.split()) for text in outputs]
+    return rule, _edits(spaced, [[" ".join(text.split()) for text in each] for each in references]), _percentage
+
+
+def _edits(
+    outputs: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
+) -> list[tuple[float, float]]:
+    """Returns the edits of each output to its nearest reference, and the length of that."""
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
 
     rows = []
     for output, targets in zip(outputs, references, strict=True):
-        symbols = output.split()
-        distances = [(Levenshtein.distance(symbols, target), len(target)) for target in map(str.split, targets)]
+        distances = [(Levenshtein.distance(output, target), len(target)) for target in targets]
         # Of references equally near the longest, which asks most of the output for the same edits.
         fewest, negative_length = min((distance, -size) for distance, size in distances)
-        rows.append((fewest, -negative_length))
-    rule = "% of edits (insertions, deletions, substitutions) to the nearest reference, over its length"
-    return rule, rows, _percentage
+        rows.append((float(fewest), float(-negative_length)))
+    return rows
 
 
-def _sacrebleu(name: Literal["bleu", "chrf"], outputs: Sequence[str], references: References) -> Parts:
-    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
+def _chrf(outputs: Sequence[str], references: References) -> Parts:
     from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415
 
-    metric = BLEU() if name == "bleu" else CHRF()
+    return _sacrebleu(CHRF(), outputs, references)
+
+
+def _ter(outputs: Sequence[str], references: References) -> Parts:
+    from sacrebleu.metrics.ter import TER  # noqa: PLC0415
+
+    return _sacrebleu(TER(), outputs, references)
+
+
+def _sacrebleu(metric: Any, outputs: Sequence[str], references: References) -> Parts:
     # Not public, but what sacrebleu's own significance tests are made of; tests hold the values against corpus_score.
     rows = metric._extract_corpus_statistics(list(outputs), _streams(references))
     rule = f"sacrebleu {metric.get_signature()}"
@@ -173,16 +236,18 @@ class _RougeTokenizer:
         return ROUGE_WORD.findall(text.lower())
 
 
-TAKERS: dict[TextMetricName, Callable[[Sequence[str], References], Parts]] = {
+TAKERS: Final[dict[TextMetricName, Callable[[Sequence[str], References], Parts]]] = {
     "wer": _wer,
     "per": _per,
     "exact_match": _exact_match,
-    "bleu": lambda outputs, references: _sacrebleu("bleu", outputs, references),
-    "chrf": lambda outputs, references: _sacrebleu("chrf", outputs, references),
+    "cer": _cer,
+    "ter": _ter,
+    "chrf": _chrf,
     "rouge_1": lambda outputs, references: _rouge(outputs, references, "rouge1"),
     "rouge_2": lambda outputs, references: _rouge(outputs, references, "rouge2"),
     "rouge_l": lambda outputs, references: _rouge(outputs, references, "rougeL"),
 }
+"""All but BLEU, which has an option."""
 
 
 def _percentage(totals: Floats64) -> float:

@@ -1,9 +1,8 @@
 """Prepares a run for training: tokenizers, corpora, first weights, and the facts that the run records."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,26 +10,23 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import sha256_of, told_of, write_json, write_text
-from attendant.training.data.config import Split, SplitFiles
-from attendant.training.data.corpus import Corpus, PairEncoder, encode_pairs, max_length_ratio, unknown_share
-from attendant.training.data.pairs import Pair, PairReader, group_references, no_pairs, sample_evenly
-from attendant.training.data.training_split import TrainingSplit, prepare_training_split
+from attendant.runtime.files import told_of, write_json, write_text
+from attendant.training.data.corpus import Corpus
+from attendant.training.data.pairs import sample_evenly
+from attendant.training.evaluation.metrics import refuse_missing
 from attendant.training.kernels.device import choose_device, use_threads
 from attendant.training.kernels.precision import choose_precision
-from attendant.training.loop.allocator import keep_freed_memory
-from attendant.training.loop.memory import check_memory
+from attendant.training.loop.memory import check_memory, keep_freed_memory
 from attendant.training.loop.processes import Processes
 from attendant.training.loop.teaching import with_soft_targets
 from attendant.training.loop.validation import Validator
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import LAST, checkpoint_path
+from attendant.training.run.corpora import prepare_corpora, refuse_unknown_targets, unknown_warnings
 from attendant.training.run.directory import Run, read_json, versions
 from attendant.training.run.starting import load_initial_weights, starting_run, teaching_runs
 
-SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
-HELD_OUT: Final[tuple[Split, ...]] = ("validation", "test")
 FIXED_ON_RESUME: Final = (
     "seed", "data", "source", "target", "model", "batches", "distillation", "optimizer.kind", "training.start_from",
     "training.source_vectors", "training.target_vectors",
@@ -49,6 +45,7 @@ class Experiment:
     validator: Validator
     device: torch.device
     facts: dict[str, Any]
+    warnings: Sequence[str] = ()
 
 
 def prepare(
@@ -70,6 +67,7 @@ def prepare(
     processes.join(device)
     keep_freed_memory()
     use_threads(recipe.training.num_threads)
+    refuse_missing((recipe.validation.metric, *recipe.evaluation.metrics), recipe.evaluation.bleu_tokenizer)
     # Refused before anything is read or written; the vocabularies are at least as large as this.
     choose_precision(recipe.training.precision, device)
     _check_memory(recipe, device, *[len(SPECIAL_TOKENS) + 1] * 2)
@@ -80,49 +78,27 @@ def prepare(
     teachers = [] if resumed else teaching_runs(recipe, start)
     # Embeddings that another run trained are of its symbols, whatever the new data have.
     tokenizers_of = run if resumed or not processes.is_first else start or next(iter(teachers), None)
-    files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
-    digests, digest = digests_of(files)
-    if resumed:
-        _check_resumption(run, recipe, digest)
-    held_out, num_empty, notes = _read_held_out(files)
-    train = prepare_training_split(
-        files["train"],
-        recipe.data,
-        recipe.source,
-        recipe.target,
-        shared_vocabulary=recipe.model.shared_embeddings,
-        digest=digest,
-        held_out={split: frozenset(pair.source for pair in pairs) for split, pairs in held_out.items()},
-        folder=recipe.data.corpus_folder(run.path),
-        tokenizers=tokenizers_of.tokenizers() if tokenizers_of else None,
+    corpora = prepare_corpora(
+        recipe,
+        recipe.data.corpus_folder(run.path),
+        tokenizers_of.tokenizers() if tokenizers_of else None,
+        check_digest=partial(_check_resumption, run, recipe) if resumed else lambda digest: None,
     )
-    num_read = {split: len(pairs) for split, pairs in held_out.items()}
-    left_out = train.survey.shared_sources if recipe.data.shared_sources == "drop_from_held_out" else {}
-    held_out = {split: _without(pairs, frozenset(left_out.get(split, ())), split) for split, pairs in held_out.items()}
+    if not resumed:
+        refuse_unknown_targets(recipe, corpora)
+    train, facts = corpora.train, corpora.facts
     corpus, teachers_record = with_soft_targets(train, recipe, run, teachers, device, announce)
     source_tokenizer, target_tokenizer = train.source_tokenizer, train.target_tokenizer
     tokenizers = {"source": source_tokenizer, "target": target_tokenizer}
-    encoder = PairEncoder(source_tokenizer, target_tokenizer, recipe.data, append_eos=recipe.source.append_eos)
-    validation_corpus = encode_pairs(held_out["validation"], encoder)
-    examples = group_references(held_out["validation"])
-    facts = _facts(train, validation_corpus, held_out) | {
-        "max_length_ratio": max_length_ratio(train.corpus, append_eos=recipe.source.append_eos),
-        "digest": digest,
-        "files": digests,
-        "num_pairs": {"train": train.survey.num_pairs} | num_read,
-        "num_validation_examples": len(examples),
-        "num_empty": {"train": train.survey.num_empty} | num_empty,
-        "notes": list(dict.fromkeys([*train.survey.notes, *notes])),
-    }
     _check_memory(recipe, device, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     torch.manual_seed(recipe.seed)
     model = Seq2Seq(recipe.model, source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
     started = {} if resumed else load_initial_weights(recipe, start, model, tokenizers)
     validator = Validator(
         recipe=recipe,
-        corpus=validation_corpus,
-        num_words=encoder.num_target_words,
-        examples=sample_evenly(examples, recipe.validation.max_examples),
+        corpus=corpora.validation,
+        num_words=corpora.num_validation_words,
+        examples=sample_evenly(corpora.examples, recipe.validation.max_examples),
         source_tokenizer=source_tokenizer,
         target_tokenizer=target_tokenizer,
     )
@@ -130,13 +106,13 @@ def prepare(
         records = {
             run.data_path: facts,
             run.versions_path: versions(),
-            run.left_out_path: left_out,
+            run.left_out_path: corpora.left_out,
             run.start_path: started,
             run.teachers_path: teachers_record,
         }
         _write(run, recipe, tokenizers, records)
         processes.wait()
-    return Experiment(run, recipe, model, corpus, validator, device, facts)
+    return Experiment(run, recipe, model, corpus, validator, device, facts, unknown_warnings(recipe, corpora))
 
 
 def _check_memory(recipe: Recipe, device: torch.device, source_size: int, target_size: int) -> None:
@@ -160,84 +136,3 @@ def _check_resumption(run: Run, recipe: Recipe, digest: str) -> None:
         raise UserError(f"{run.path} was begun with {field} = {begun!r}: take that, or another --output")
     if read_json(run.data_path, dict, "digest")["digest"] != digest:
         raise UserError(f"the data of {run.path} have changed since it was begun: take another --output")
-
-
-def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
-    """Returns the sha256 of each split's files by path, and one digest of what they are read as."""
-    by_path = {
-        path: sha256_of(path) for path in dict.fromkeys(path for found in files.values() for path in found.paths)
-    }
-    digests = {split: {str(path): by_path[path] for path in found.paths} for split, found in files.items()}
-    # Of the contents in their roles: where the files lie does not matter.
-    contents: dict[str, Any] = {split: [by_path[path] for path in found.paths] for split, found in files.items()}
-    for split, found in files.items():
-        if reading := found.reading():
-            contents[f"{split} is read"] = reading
-    return digests, hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-
-
-def _read_held_out(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, list[Pair]], dict[str, int], list[str]]:
-    """Returns the pairs of the held-out splits, the empty ones that each lost, and notes on how they were read.
-
-    Raises:
-        UserError: no pairs; bad rows of all splits together, of the training split too.
-    """
-    read: dict[Split, list[Pair]] = {}
-    num_empty: dict[str, int] = {}
-    notes: list[str] = []
-    refusals = []
-    for split in HELD_OUT:
-        if split in files:
-            reader = PairReader(files[split])
-            try:
-                read[split] = list(reader)
-                if not read[split]:
-                    raise no_pairs(files[split])
-            except UserError as refusal:
-                refusals.append(refusal)
-            num_empty[split] = reader.num_empty
-            notes += reader.notes
-    if refusals:
-        try:
-            for _ in PairReader(files["train"]):
-                pass
-        except UserError as refusal:
-            refusals.append(refusal)
-        first, *others = {str(refusal): refusal for refusal in refusals}.values()
-        more = [line for refusal in others for line in (refusal.summary, *refusal.differences)]
-        raise UserError(first.summary, [*first.differences, *more])
-    return read, num_empty, notes
-
-
-def _without(pairs: list[Pair], sources: frozenset[str], split: Split) -> list[Pair]:
-    kept = [pair for pair in pairs if pair.source not in sources]
-    if not kept:
-        raise UserError(
-            f'data.shared_sources = "drop_from_held_out" leaves nothing of data.{split}: the training split has all of '
-            'its sources; give other files, or set "drop_from_train" or "keep"'
-        )
-    return kept
-
-
-def _facts(train: TrainingSplit, validation: Corpus, held_out: Mapping[Split, Sequence[Pair]]) -> dict[str, Any]:
-    survey, corpus = train.survey, train.corpus
-    sources = [frozenset(pair.source for pair in held_out[split]) for split in HELD_OUT if split in held_out]
-    return {
-        "num_trained_pairs": len(corpus),
-        "num_duplicates": survey.num_duplicates,
-        "num_left_out": survey.num_left_out,
-        "num_too_long": {"train": corpus.num_too_long, "validation": validation.num_too_long},
-        "num_unequal": {"train": corpus.num_unequal, "validation": validation.num_unequal},
-        "num_pairs_of_shared_sources": survey.num_shared,
-        "num_sources_shared_with_training": {split: len(shared) for split, shared in survey.shared_sources.items()},
-        "num_sources_shared_by_validation_and_test": len(frozenset.intersection(*sources)) if len(sources) > 1 else 0,
-        "num_tokens": {"source": len(corpus.sources.ids), "target": len(corpus.targets.ids)},
-        "vocabulary_size": {
-            "source": train.source_tokenizer.vocabulary_size,
-            "target": train.target_tokenizer.vocabulary_size,
-        },
-        "unknown_share_in_validation": {
-            "source": unknown_share(validation.sources),
-            "target": unknown_share(validation.targets),
-        },
-    }

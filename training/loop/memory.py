@@ -1,6 +1,12 @@
-"""Compares the memory that a training needs with what there is, and explains in one line when it is too little."""
+"""Compares the memory that a training needs with what there is, explains a lack of it, and keeps what is freed.
 
+A training step asks for the same large tensors again and again. glibc takes those from the kernel each time, and gives
+them back: the kernel then clears every page anew, within the step.
+"""
+
+import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +25,11 @@ COPIES: Final = {"adam": 4, "adamw": 4, "adadelta": 4, "sgd": 2}
 """Numbers that a training holds for each weight: the weight, its gradient, and the optimizer's averages."""
 
 REMEDY: Final = "lower model.hidden_size, model.embedding_size or the vocabulary sizes"
+# From glibc's malloc.h.
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_MAX: Final = -4
+NEVER: Final = 2**31 - 1
+
 ALLOCATION_FAILED: Final = ("can't allocate memory", "not enough memory", "out of memory")
 """Parts of the messages of torch's allocators."""
 
@@ -81,3 +92,22 @@ def _content(path: Path) -> str:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB"
+
+
+def keep_freed_memory() -> bool:
+    """Makes the process keep the memory that it frees, for reuse; its resident memory stays at the peak.
+
+    Returns:
+        False if the C library is not glibc, and nothing changes.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        library = ctypes.CDLL(None)
+    except OSError:
+        return False
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    # Large blocks come from the heap, not from a mapping each, which would go back to the kernel with its tensor; and
+    # the heap is never trimmed.
+    return bool(library.mallopt(M_MMAP_MAX, 0)) and bool(library.mallopt(M_TRIM_THRESHOLD, NEVER))

@@ -57,7 +57,9 @@ class Validator:
         }
         if metric != "loss":
             outputs, references = [one.text for one in decoded], [one.example.references for one in decoded]
-            values[metric] = round(take_statistics(metric, outputs, references).value, 4)
+            values[metric] = round(
+                take_statistics(metric, outputs, references, self.recipe.evaluation.bleu_tokenizer).value, 4
+            )
         return values
 
     def _total_loss(self, model: Seq2Seq, device: torch.device) -> tuple[float, int]:

@@ -259,18 +259,35 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collectio
         raise UserError(f"{path}: can't be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from None
-    for override in overrides:
-        _apply(content, override)
-    _find_beside(path.parent, content.get("data"))
     for table, key in ignored:
         content.get(table, {}).pop(key, None)
+    return recipe_from(content, str(path), overrides, beside=path.parent)
+
+
+def recipe_from(
+    content: dict[str, Any], name: str, overrides: Sequence[str] = (), *, beside: Path | None = None
+) -> Recipe:
+    """Returns the recipe of a parsed TOML file.
+
+    Args:
+        name: what errors call it.
+        overrides: as `load_recipe` takes them; they change `content`.
+        beside: a folder that has the data files that are not in the working directory; may be None.
+
+    Raises:
+        UserError: as `load_recipe`.
+    """
+    for override in overrides:
+        _apply(content, override)
+    if beside is not None:
+        _find_beside(beside, content.get("data"))
     try:
         return Recipe.model_validate(content, strict=True)
     except ValidationError as error:
         problems = [_explain(problem) for problem in problems_of(error)]
         if len(problems) == 1:
-            raise UserError(f"{path}: {problems[0]}") from None
-        raise UserError(f"{path}: {len(problems)} fields are wrong:", problems) from None
+            raise UserError(f"{name}: {problems[0]}") from None
+        raise UserError(f"{name}: {len(problems)} fields are wrong:", problems) from None
 
 
 def shipped_recipes() -> dict[str, Path]:

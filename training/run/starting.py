@@ -10,11 +10,11 @@ import torch
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.training.data.vectors import read_vectors, words_of
 from attendant.training.model import Seq2Seq
 from attendant.training.recipe.recipe import Recipe
 from attendant.training.run.checkpoint import BEST, checkpoint_path, load_state, load_weights, weights_digest
 from attendant.training.run.directory import Run
+from attendant.training.run.vectors import read_vectors, words_of
 
 FREE_FIELDS: Final = ("model.dropout",)
 

@@ -28,7 +28,8 @@ class Further:
 _TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
 
 FURTHER = {
-    "train": Further("train a model by a recipe", _TRAINING, "cpu,training"),
+    "train": Further("train a model by a recipe, or from a file of pairs", _TRAINING, "cpu,training"),
+    "check": Further("show what is in a training's data", _TRAINING, "cpu,training"),
     "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "cpu,training"),
     "report": Further("show what came of trainings, as a page", _TRAINING, "cpu,training"),
     "fetch": Further("build the data that a recipe names", _TRAINING, "cpu,training"),

@@ -4,17 +4,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Final
 
 from rapidfuzz.distance import Levenshtein
 
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
+from attendant.training.data.inspection import are_symbols
 from attendant.training.data.lines import numbered_lines
 from attendant.training.data.pairs import Example, sample_evenly
 from attendant.training.evaluation.decoding import Decoded
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, MetricName, TextMetricName, take_statistics
 
 LIST_SIZE = 6
+BY_CHARACTERS: Final = frozenset({"cer"})
+MOST_ALIGNED: Final = 4000
+"""Characters of two texts that are compared character by character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +52,29 @@ class Ranking:
 
 
 def judge(decoded: Sequence[Decoded], metric: MetricName) -> list[Judged]:
-    """Each output by `metric`, or by the graded one in its place; outputs that nothing was decoded for are left out."""
-    graded = _graded(metric)
+    """Returns each output by `metric`, or by the graded one in its place; those that nothing was decoded for are left
+    out.
+    """
     found = [one for one in decoded if one.finish_reason is not None]
     if not found:
         return []
-    values = take_statistics(graded, [one.text for one in found], [one.example.references for one in found]).values()
+    references = [one.example.references for one in found]
+    graded = _graded(metric, references)
+    values = take_statistics(graded, [one.text for one in found], references).values()
     return [
         Judged(decoded=one, metric=graded, value=float(value), confidence=_confidence(one))
         for one, value in zip(found, values, strict=True)
     ]
 
 
-def _graded(metric: MetricName) -> TextMetricName:
-    """What ranks single outputs: where a metric only knows right and wrong, needs a whole test set or does not look at
-    outputs, another in its place.
+def _graded(metric: MetricName, references: Sequence[Sequence[str]]) -> TextMetricName:
+    """Returns what ranks single outputs: where a metric only knows right and wrong, needs a whole test set or does not
+    look at outputs, another in its place.
     """
     match metric:
         case "wer" | "exact_match":
-            return "per"
+            # A word that differs in a letter would be as wrong by PER as any other.
+            return "per" if are_symbols([targets[0] for targets in references]) else "cer"
         case "bleu" | "perplexity" | "word_perplexity":
             return "chrf"
         case _:
@@ -73,27 +82,33 @@ def _graded(metric: MetricName) -> TextMetricName:
 
 
 def rank(judged: Sequence[Judged]) -> tuple[Ranking, ...]:
-    """The lists of a report, the same ones each time; a list that nothing belongs to is left out."""
+    """Returns the lists of a report, the same ones each time. No output is in two lists; an empty list is left out."""
     sign = -1.0 if judged and judged[0].metric in LOWER_IS_BETTER else 1.0
-
-    def first(entries: Sequence[Judged], key: Callable[[Judged], tuple[float, ...]]) -> tuple[Judged, ...]:
-        return tuple(sorted(entries, key=key)[:LIST_SIZE])
-
     wrong = [one for one in judged if not one.is_right]
-    rankings = (
-        Ranking(
-            "Worst by the metric; of equals, those that the model was surest of",
-            first(wrong, lambda one: (sign * one.value, -one.confidence)),
+    sorted_by: dict[str, tuple[Sequence[Judged], Callable[[Judged], tuple[float, ...]]]] = {
+        "Worst by the metric; of equals, those that the model was surest of": (
+            wrong,
+            lambda one: (sign * one.value, -one.confidence),
         ),
-        Ranking("Wrong, and surest of it", first(wrong, lambda one: (-one.confidence,))),
-        Ranking("Least sure", first(judged, lambda one: (one.confidence,))),
-        Ranking(
-            "Best by the metric; of equals, the longest sources",
-            first(judged, lambda one: (-sign * one.value, -len(one.decoded.source_ids))),
+        "Wrong, and surest of it": (wrong, lambda one: (-one.confidence,)),
+        "Least sure": (judged, lambda one: (one.confidence,)),
+        "Best by the metric; of equals, the longest sources": (
+            judged,
+            lambda one: (-sign * one.value, -len(one.decoded.source_ids)),
         ),
-        Ranking("Surest", first(judged, lambda one: (-one.confidence,))),
-    )
-    return tuple(ranking for ranking in rankings if ranking.entries)
+        "Surest": (judged, lambda one: (-one.confidence,)),
+    }
+    waiting = {title: iter(sorted(entries, key=key)) for title, (entries, key) in sorted_by.items()}
+    lists: dict[str, list[Judged]] = {title: [] for title in waiting}
+    shown: set[int] = set()
+    # The lists choose in turns, so that each begins with what is most extreme by its criterion.
+    for _ in range(LIST_SIZE):
+        for title, entries in waiting.items():
+            chosen = next((one for one in entries if id(one) not in shown), None)
+            if chosen is not None:
+                shown.add(id(chosen))
+                lists[title].append(chosen)
+    return tuple(Ranking(title, tuple(entries)) for title, entries in lists.items() if entries)
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -120,25 +135,41 @@ def choose_examples(given: str, examples: Sequence[Example]) -> list[Example]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Words of a text, all of which are in the other text too, or none."""
+    """A part of a text, all of which is in the other text too, or nothing of it.
+
+    Attributes:
+        space: what follows it in the text before the next span.
+    """
 
     text: str
     is_shared: bool
+    space: str = ""
 
 
-def nearest_reference(output: str, references: Sequence[str]) -> str:
-    """The reference with the fewest edits of words to the output."""
-    words = output.split()
-    return min(references, key=lambda reference: Levenshtein.distance(words, reference.split()))
+def nearest_reference(output: str, references: Sequence[str], metric: TextMetricName = "per") -> str:
+    """Returns the reference with the fewest edits to the output: of characters where the metric counts these, else of
+    words.
+    """
+    cut: Callable[[str], Sequence[str]] = str if metric in BY_CHARACTERS else str.split
+    return min(references, key=lambda reference: Levenshtein.distance(cut(output), cut(reference)))
 
 
-def align(text: str, other: str) -> tuple[Span, ...]:
-    """The words of `text` in spans that `other` has too, in order, and spans that it has not."""
-    words, others = text.split(), other.split()
+def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[Span, ...]:
+    """Returns `text` in spans that `other` has too, in order, and spans that it has not.
+
+    Spans are of whole words; they are of characters where the metric counts these or a text is a single word, unless
+    the texts are too long to be compared so.
+    """
+    is_single = len(text.split()) < 2 or len(other.split()) < 2
+    by_characters = (metric in BY_CHARACTERS or is_single) and len(text) + len(other) <= MOST_ALIGNED
+    parts: Sequence[str] = " ".join(text.split()) if by_characters else text.split()
+    others: Sequence[str] = " ".join(other.split()) if by_characters else other.split()
+    space = "" if by_characters else " "
     spans = []
-    for kind, start, end, _, _ in SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
+    for kind, start, end, _, _ in SequenceMatcher(None, parts, others, autojunk=False).get_opcodes():
         if end > start:
-            spans.append(Span(" ".join(words[start:end]), kind == "equal"))
+            last = "" if end == len(parts) else space
+            spans.append(Span(space.join(parts[start:end]), kind == "equal", last))
     return tuple(spans)
 
 

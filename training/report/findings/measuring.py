@@ -117,7 +117,14 @@ def measure_runs(
     edges = natural_edges(lengths)
     evaluations = [
         evaluate(
-            one.model, one.decoded, one.options, metrics, data_name=data.name, length_edges=edges, length_unit=unit
+            one.model,
+            one.decoded,
+            one.options,
+            metrics,
+            data_name=data.name,
+            bleu_tokenizer=loaded[0].recipe.evaluation.bleu_tokenizer,
+            length_edges=edges,
+            length_unit=unit,
         )
         for one in opened
     ]

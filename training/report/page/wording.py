@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from attendant.training.report.findings.examples import Span
 from attendant.training.report.findings.measuring import MeasuredRun
 
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn": "tanh"}
@@ -16,6 +17,17 @@ ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 def escaped(text: str) -> str:
     """A text as Markdown that shows it and does nothing, on one line."""
     return ACTIVE.sub(lambda found: ENTITIES.get(found[0], f"{found[0][:-1]}\\{found[0][-1]}"), " ".join(text.split()))
+
+
+def span_text(span: Span) -> str:
+    """Returns a part of a line as Markdown, bold if only one of two texts has it. Blanks at its ends stay: outside of
+    the asterisks, which Markdown does not read beside a blank.
+    """
+    core = escaped(span.text)
+    if not core:
+        return span.text if span.is_shared else "**␣**"
+    before, after = (" " if end.isspace() else "" for end in (span.text[0], span.text[-1]))
+    return f"{before}{core if span.is_shared else f'**{core}**'}{after}{span.space}"
 
 
 def fence(text: str) -> str:

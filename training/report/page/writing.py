@@ -88,6 +88,7 @@ _HTML.filters |= {
     "search": describe_search,
     "series": series_name,
     "short_count": wording.short_count,
+    "span": wording.span_text,
 }
 _HTML.globals |= {
     "align": align,

@@ -32,6 +32,8 @@ METRIC_LABELS = {
     "loss": "loss (nats per token)",
     "wer": "WER (%)",
     "per": "PER (%)",
+    "cer": "CER (%)",
+    "ter": "TER (%)",
     "exact_match": "exact match (%)",
     "bleu": "BLEU",
     "chrf": "chrF",

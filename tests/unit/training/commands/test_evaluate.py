@@ -344,6 +344,25 @@ def test_what_can_not_be_rescored_is_refused(
     assert status == 2 and "--rescore: greedy search has one hypothesis" in errors
     few = tmp_path / "few.tsv"
     few.write_text("ab\ta b\nba\tb a\n")
-    assert command(tiny_recipe, "--output", tmp_path / "other", "--set", f"data.train={few}")[0] == 0
+    options = ("--set", f"data.train={few}", "--set", "data.allow_unknown_targets=true")
+    assert command(tiny_recipe, "--output", tmp_path / "other", *options)[0] == 0
     status, _, errors = command("evaluate", finished_run, "--beam-size", 2, "--rescore", tmp_path / "other")
     assert status == 2 and "has another source_tokenizer than" in errors and "Traceback" not in errors
+
+
+def test_outputs_are_sorted_the_least_certain_first(finished_run: Path, tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "outputs.tsv"
+    options = ("--beam-sizes", "1,2", "--metrics", "cer,ter", "--bootstrap", 0, "--outputs", path)
+    assert command("evaluate", finished_run, *options)[0] == 0
+    rows = list(csv.DictReader(path.read_text().splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    for size in ("1", "2"):
+        scores = [float(row["score"]) for row in rows if row["beam_size"] == size]
+        assert len(scores) == 16 and scores == sorted(scores) and len(set(scores)) > 1
+
+
+def test_the_tokenizer_of_bleu_is_an_option(finished_run: Path, command: Command) -> None:
+    options = ("--metrics", "bleu", "--bootstrap", 0, "--json")
+    status, said, _ = command("evaluate", finished_run, *options, "--bleu-tokenizer", "char")
+    assert status == 0 and "|tok:char|" in json.loads(said)["results"][0]["measurements"][0]["protocol"]
+    status, _, errors = command("evaluate", finished_run, *options, "--bleu-tokenizer", "french")
+    assert status == 2 and "--bleu-tokenizer french: must be one of 13a, intl, zh" in errors

@@ -40,7 +40,8 @@ def test_a_result_carries_its_protocol() -> None:
     assert (wer.metric, per.metric, wer.num_examples, wer.num_resamples) == ("wer", "per", 2, 20)
     assert wer.decoding == {"beam_size": 2, "length_penalty": 0.0, "max_length": 6}
     assert wer.protocol == (
-        "words.tsv; % of examples (words) whose output equals none of the listed references (pronunciations); "
+        "words.tsv; % of examples whose output equals none of its references, 100 - exact_match; where an example is a "
+        "word, as in pronunciation, that is the word error rate; "
         "beam 2, length penalty 0, at most 6 tokens"
     )
     assert wer.interval is not None and wer.to_json()["interval"] == {"low": 100.0, "high": 100.0}

@@ -7,8 +7,16 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
-from attendant.training.evaluation.metrics import TextMetricName, is_better, take_statistics
+from attendant.runtime.errors import UserError
+from attendant.training.evaluation.metrics import (
+    BleuTokenizer,
+    TextMetricName,
+    bleu_with,
+    is_better,
+    take_statistics,
+)
 
 OUTPUTS = ["K AE T", "D AO G", "B ER D", "Z"]
 REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T OW T AH L", "T OW T")]
@@ -17,7 +25,7 @@ REFERENCES = [("K AE T",), ("D AA G", "D AO  G"), ("B IH D", "B ER D Z S"), ("T 
 def test_a_word_is_right_if_it_equals_any_reference() -> None:
     assert take_statistics("wer", OUTPUTS, REFERENCES).value == 50.0
     assert take_statistics("exact_match", OUTPUTS, REFERENCES).value == 50.0
-    assert "none of the listed" in take_statistics("wer", OUTPUTS, REFERENCES).rule
+    assert "100 - exact_match" in take_statistics("wer", OUTPUTS, REFERENCES).rule
 
 
 def test_per_counts_edits_to_the_nearest_reference() -> None:
@@ -36,15 +44,59 @@ def test_per_of_an_empty_output_is_all_deletions() -> None:
 def test_bleu_and_chrf_are_sacrebleu_with_any_number_of_references() -> None:
     outputs = ["the cat sat on the mat .", "a dog barks at night ."]
     references = [("the cat sat on the mat .",), ("no", "a dog barks at night .")]
-    for metric, library in (("bleu", BLEU()), ("chrf", CHRF())):
+    for metric, library in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
         perfect = take_statistics(metric, outputs, references)  # type: ignore[arg-type]
-        assert perfect.value == pytest.approx(100.0)
+        assert perfect.value == pytest.approx(0.0 if metric == "ter" else 100.0)
         assert perfect.rule.startswith("sacrebleu nrefs:var|")
         damaged = ["the cat sat on a mat", "dogs bark at night ."]
         streams = [[each[0] for each in references], [None, references[1][1]]]
         expected = library.corpus_score(damaged, streams).score
         assert take_statistics(metric, damaged, references).value == expected  # type: ignore[arg-type]
         assert 0 < expected < 90
+
+
+def test_cer_counts_edits_of_characters_to_the_nearest_reference() -> None:
+    outputs = ["hause", "a  cat", "", "日本"]
+    references = [("mouse trap", "house"), ("a cat",), ("ab",), ("日本語",)]
+    taken = take_statistics("cer", outputs, references)
+    assert taken.rows.tolist() == [[1, 5], [0, 5], [2, 2], [1, 3]]
+    assert taken.value == pytest.approx(100 * 4 / 15) and "characters" in taken.rule
+
+
+def test_ter_counts_a_shift_as_one_edit() -> None:
+    assert take_statistics("ter", ["b c d e a"], [("a b c d e",)]).value == pytest.approx(100 / 5)
+    assert take_statistics("per", ["b c d e a"], [("a b c d e",)]).value == pytest.approx(2 * 100 / 5)
+
+
+@pytest.mark.parametrize(("tokenizer", "is_zero"), [("13a", True), ("zh", False), ("char", False), ("intl", True)])
+def test_the_tokenizer_of_bleu_is_chosen_and_stated(tokenizer: BleuTokenizer, is_zero: bool) -> None:
+    outputs, references = ["我今天去学校了。"], [("我昨天去学校了。",)]
+    taken = take_statistics("bleu", outputs, references, tokenizer)
+    assert f"|tok:{tokenizer}|" in taken.rule
+    assert (taken.value == 0.0) == is_zero
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "error", "remedy"),
+    [
+        ("ja-mecab", RuntimeError("\nJapanese tokenization requires\n"), r"sacrebleu\[ja\]"),
+        ("flores200", ImportError("\n\nPlease install"), "sentencepiece"),
+        ("flores200", OSError("unreachable"), "unreachable: .* downloaded once"),
+        ("flores200", SystemExit(1), "downloaded once"),
+    ],
+)
+def test_a_tokenizer_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: BleuTokenizer, error: BaseException, remedy: str
+) -> None:
+    def refuse(tokenize: str) -> None:
+        raise error
+
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", refuse)
+    bleu_with.cache_clear()
+    with pytest.raises(UserError, match=remedy) as caught:
+        take_statistics("bleu", ["a"], [("a",)], tokenizer)
+    assert f"evaluation.bleu_tokenizer = '{tokenizer}'" in str(caught.value) and "\n" not in str(caught.value)
+    bleu_with.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_overrides_are_toml_values_or_bare_strings(tmp_path: Path) -> None:
         ("training.accumulate_batches=0", "training.accumulate_batches = 0: must be at least 1"),
         (
             "validation.metric=werr",
-            "validation.metric = 'werr': must be one of wer, per, exact_match, bleu",
+            "validation.metric = 'werr': must be one of wer, per, cer, ter, exact_match, bleu",
         ),
         ("model.attention.score=zz", "score = 'zz': must be one of dot, scaled_dot, general, additive, concat, none"),
         ('evaluation.metrics=["zz"]', "small.toml: evaluation.metrics.0 = 'zz': must be one of wer"),

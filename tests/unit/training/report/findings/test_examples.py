@@ -8,6 +8,7 @@ from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.report.findings.examples import Span, align, choose_examples, judge, nearest_reference, rank
 
 
@@ -52,13 +53,23 @@ def test_lists_begin_with_what_stands_out_most(metric: str) -> None:
         "Wrong, and surest of it": "sure",
         "Least sure": "lost",
         "Best by the metric": "right, long",
-        "Surest": "sure",
+        "Surest": "right",
     }
-    assert len(rankings[0].entries) == 3
+    shown = [id(one) for ranking in rankings for one in ranking.entries]
+    assert len(shown) == len(set(shown)) == 5, "each output is shown once"
+
+
+def test_right_and_wrong_of_whole_words_is_graded_by_characters() -> None:
+    words = [decoded("hause", -1.0, "house"), decoded("xyz", -1.0, "mouse"), decoded("cat", -1.0, "cat")]
+    judged = judge(words, "exact_match")
+    assert {one.metric for one in judged} == {"cer"}
+    assert [one.value for one in judged] == [20, 100, 0]
+    sentences = [decoded("the house is old", -1.0, "the houses are old")]
+    assert judge(sentences, "wer")[0].metric == "cer"
 
 
 def test_nothing_wrong_leaves_no_list_of_it() -> None:
-    titles = [ranking.title for ranking in rank(judge(OUTPUTS[:1], "per"))]
+    titles = [ranking.title for ranking in rank(judge(OUTPUTS[:1] * 4, "per"))]
     assert len(titles) == 3 and not any("rong" in title for title in titles)
     assert rank([]) == ()
 
@@ -66,14 +77,28 @@ def test_nothing_wrong_leaves_no_list_of_it() -> None:
 def test_texts_are_aligned_word_by_word() -> None:
     output, reference = "the cat sat on a mat", "the cat is on a red mat"
     assert align(output, reference) == (
-        Span("the cat", True),
-        Span("sat", False),
-        Span("on a", True),
+        Span("the cat", True, " "),
+        Span("sat", False, " "),
+        Span("on a", True, " "),
         Span("mat", True),
     )
     assert [span.text for span in align(reference, output) if not span.is_shared] == ["is", "red"]
     assert align("", reference) == ()
     assert nearest_reference(output, ["a dog", reference, "the mat"]) == reference
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "metric"), [("a hause", "a house", "cer"), ("hause", "house", "per"), ("入口", "出口", "chrf")]
+)
+def test_words_are_aligned_character_by_character(text: str, other: str, metric: TextMetricName) -> None:
+    spans = align(text, other, metric)
+    assert "".join(span.text + span.space for span in spans) == text
+    assert [span.text for span in spans if not span.is_shared] == [{"a hause": "a", "hause": "a"}.get(text, "入")]
+    assert nearest_reference("hause", ["mouse trap", "house", "cat"], "cer") == "house"
+
+
+def test_texts_of_megabytes_are_aligned_by_words() -> None:
+    assert len(align("ab " * 3000, "ab " * 3000, "cer")) == 1
 
 
 def test_examples_are_a_number_or_a_file(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""Recipes for files of pairs: tokenizers, limits and shares that suit the data."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import CorpusFiles
+from attendant.training.recipe.choosing import choose_recipe, recipe_of_inputs
+from attendant.training.recipe.recipe import Recipe
+
+WORDS = [f"{first}{second}{third}en" for first in "bdfgklmnprst" for second in "aeiou" for third in "bdfgklmnprst"]
+
+
+def chosen(tmp_path: Path, pairs: list[tuple[str, str]]) -> Recipe:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return recipe_of_inputs([str(path)], [])[0]
+
+
+def test_spellings_are_characters_and_phonemes_are_symbols(tmp_path: Path) -> None:
+    recipe = chosen(tmp_path, [(word, " ".join(word.upper())) for word in WORDS])
+    assert (recipe.source.tokenizer, recipe.target.tokenizer) == ("character", "word")
+    assert (recipe.data.max_source_tokens, recipe.data.max_target_tokens) == (10, 10)
+    assert recipe.evaluation.metrics == ("wer", "per")
+
+
+def test_sentences_are_parts_of_words_if_there_are_enough(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    sentences = [" ".join(draw.choices(WORDS, k=12)) for _ in range(1200)]
+    recipe = chosen(tmp_path, [(sentence, sentence) for sentence in sentences])
+    assert recipe.source.tokenizer == recipe.target.tokenizer == "bpe" and recipe.source.vocabulary_size == 1000
+    assert 12 <= recipe.data.max_source_tokens <= 60
+    assert recipe.evaluation.metrics == ("bleu", "chrf")
+    assert chosen(tmp_path, [(sentence, "x") for sentence in sentences[:200]]).source.tokenizer == "character"
+
+
+@pytest.mark.parametrize(
+    ("character", "length", "metric", "tokenizer"),
+    [
+        ("漢", 20, "bleu", "zh"),
+        ("の", 20, "bleu", "char"),
+        ("漢", 2, "exact_match", "13a"),
+        ("w", 20, "exact_match", "13a"),
+    ],
+)
+def test_metrics_suit_the_script(tmp_path: Path, character: str, length: int, metric: str, tokenizer: str) -> None:
+    recipe = chosen(tmp_path, [(word, character * length) for word in WORDS[:50]])
+    assert (recipe.evaluation.metrics[0], recipe.evaluation.bleu_tokenizer) == (metric, tokenizer)
+
+
+def test_limits_pass_over_a_single_long_text(tmp_path: Path) -> None:
+    recipe = chosen(tmp_path, [(word, word) for word in WORDS * 3] + [("w" * 2**20, "x")])
+    assert recipe.data.max_source_tokens == 10
+
+
+@pytest.mark.parametrize(("count", "share"), [(30, 0.2), (200, 0.1), (700, 0.05)])
+def test_of_few_pairs_a_larger_share_is_held_out(tmp_path: Path, count: int, share: float) -> None:
+    recipe = chosen(tmp_path, [(word, word) for word in WORDS[:count]])
+    assert recipe.data.split is not None and recipe.data.split.validation == recipe.data.split.test == share
+
+
+def test_the_same_files_give_the_same_recipe_and_overrides_change_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(f"{word},x,{word}\n" for word in WORDS[:50]) + ",x,\n")
+    name = f"{tmp_path / 'a.csv'}[1,3]"
+    recipe, lines = recipe_of_inputs([name], ["model.hidden_size=32", "training.max_epochs=1"])
+    assert recipe == recipe_of_inputs([name], ["model.hidden_size=32", "training.max_epochs=1"])[0]
+    assert recipe.model.hidden_size == 32 and recipe.data.drop_empty and "50 pairs" in lines[0]
+    files = recipe.data.files("train")
+    assert files is not None and files.columns == (1, 3)
+    both, _ = recipe_of_inputs([name, name], [])
+    assert both.data.train is not None and len(both.data.train.paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (["{here}/few.tsv"], "has 3 different sources, and 20 are needed"),
+        (["{here}/empty.tsv"], "has no pairs"),
+        (["{here}/none.tsv"], "there is no such file"),
+        (["{here}/few.tsv", "{here}/x.toml"], "x.toml is a recipe, which names its files itself"),
+        (["{here}/few.tsv[1,2]", "{here}/few.tsv"], "must all be files of pairs with the same columns"),
+        (["{here}/few.tsv", "a.en,a.fr"], "must all be files of pairs with the same columns"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, inputs: list[str], said: str) -> None:
+    (tmp_path / "few.tsv").write_text("a\tb\nc\td\ne\tf\n")
+    (tmp_path / "empty.tsv").touch()
+    with pytest.raises(UserError) as caught:
+        recipe_of_inputs([name.format(here=tmp_path) for name in inputs], [])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_parallel_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    for name in ("a.en", "a.fr"):
+        (tmp_path / name).write_text("".join(f"{word}\n" for word in WORDS[:40]))
+    content, _ = choose_recipe(CorpusFiles.named(f"{tmp_path / 'a.en'},{tmp_path / 'a.fr'}"))
+    assert content["data"]["train"] == {"source": [str(tmp_path / "a.en")], "target": [str(tmp_path / "a.fr")]}
