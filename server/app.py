@@ -74,10 +74,11 @@ async def serve(config: ServerConfig) -> int:
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
     seq2seq = Seq2SeqServicer(catalogue, metrics, answer_budget)
+    inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
     make_server = partial(
         grpc_server,
         seq2seq,
-        InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving),
+        inference,
         lifecycle.health,
         # The gatekeeper is inside, so that what it refuses is counted too.
         interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
@@ -92,7 +93,7 @@ async def serve(config: ServerConfig) -> int:
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
     if has_api:
-        add_api(app, seq2seq, gatekeeper, metrics, origins=config.http_origins)
+        add_api(app, seq2seq, inference, gatekeeper, metrics, origins=config.http_origins)
     guard_hosts(app, metrics, config.host)
     tls = access.http_context if has_api else lambda: None
     async with AsyncExitStack() as until_the_end:

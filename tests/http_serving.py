@@ -14,9 +14,10 @@ from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.observability.endpoint import http_app
 from attendant.server.process.http import http_server
 from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant.server.web.app import add_api, guard_hosts
-from tests.serving import PATIENCE_SECONDS, Served
+from tests.serving import PATIENCE_SECONDS, Served, no_repositories
 
 JSON = {"content-type": "application/json"}
 
@@ -81,7 +82,9 @@ async def http_served(
     app = http_app(server.metrics.registry, lambda: server.lifecycle.is_serving)
     servicer = Seq2SeqServicer(server.catalogue, server.metrics, AnswerBudget(unread_seconds=PATIENCE_SECONDS))
     gatekeeper = Gatekeeper(access, server.catalogue, server.metrics)
-    add_api(app, servicer, gatekeeper, server.metrics, origins=origins)
+    reconciler = no_repositories(server.catalogue, server.metrics)
+    inference = InferenceServicer(server.catalogue, server.metrics, reconciler, lambda: server.lifecycle.is_serving)
+    add_api(app, servicer, inference, gatekeeper, server.metrics, origins=origins)
     guard_hosts(app, server.metrics, "127.0.0.1")
     async with http_server(app, "127.0.0.1", 0, access.http_context) as port:
         yield Http(port, tls)

@@ -53,11 +53,17 @@ class StartVersion(Protocol):
 
 
 class Entry(NamedTuple):
-    """A version that stands in a repository, or is served; `reason`: why it is not, in words for everybody."""
+    """A version that stands in a repository, or is served.
+
+    Attributes:
+        reason: why it is not served, in words for everybody.
+        repository: the name of the repository's folder; empty if the model is in none.
+    """
 
     name: str
     label: str
     reason: str = ""
+    repository: str = ""
 
 
 @dataclass(slots=True)
@@ -229,7 +235,7 @@ class Reconciler:
     def index(self) -> list[Entry]:
         """All versions in the repositories, as they were found by the last look that was taken."""
         return [
-            Entry(name, label, self._reason(self._model(name), label))
+            Entry(name, label, self._reason(self._model(name), label), folder.path.absolute().parent.name)
             for name, folder in self._taken.items()
             for label in dict.fromkeys((*folder.versions, *self._model(name).live))
         ]

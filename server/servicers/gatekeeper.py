@@ -54,6 +54,11 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
             return wrapped(handler, guard)
         return handler
 
+    @property
+    def closes_health(self) -> bool:
+        """Whether health checks, and the probes of the Open Inference Protocol, need a token."""
+        return health.SERVICE_NAME in self._closed
+
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
         """A method of ours with a guard around it."""
         administers = method in inference.FOR_ADMINISTRATORS

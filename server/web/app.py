@@ -23,11 +23,20 @@ from attendant.server.access.access import is_loopback
 from attendant.server.errors import InvalidArgument
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.inference.servicer import InferenceServicer
 from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
 from attendant.server.web.bodies import Body, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
 from attendant.server.web.endpoints import CallLimit, Endpoint, MakeRequest, Method, StreamEndpoint
+from attendant.server.web.inference import (
+    INFERENCE_ROUTES,
+    PREFIX,
+    InferenceEndpoint,
+    InferenceRoute,
+    read_request,
+)
+from attendant.server.web.inference import SERVICE as INFERENCE
 from attendant.server.web.openapi import document
 from attendant.server.web.playground import StaticFile, page_routes
 from attendant.server.web.problems import HttpError, refusal
@@ -40,6 +49,7 @@ CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIM
 def add_api(
     app: Starlette,
     servicer: Seq2SeqServicer,
+    inference: InferenceServicer,
     gatekeeper: Gatekeeper,
     metrics: Metrics,
     *,
@@ -60,21 +70,30 @@ def add_api(
     )
 
     def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:
-        return kind(Method(name, servicer, gatekeeper, call_limit), metrics, make_request)
+        method = Method(SERVICE.methods_by_name[name], servicer, gatekeeper, call_limit)
+        return kind(method, metrics, make_request)
 
-    def route(one: ApiRoute) -> BaseRoute:
+    def route(verb: str, path: str, answering: ASGIApp) -> BaseRoute:
+        middleware = [cors] if origins else []
+        # Preflights are answered by the middleware, on the same path.
+        methods = [verb, *(["OPTIONS"] if origins else [])]
+        return Route(path, answering, methods=methods, middleware=middleware)
+
+    def api_route(one: ApiRoute) -> BaseRoute:
         make_request = partial(_request, one)
         answering: ASGIApp = endpoint(Endpoint, one.method, make_request)
         if one.streaming is not None:
             answering = Either(answering, endpoint(StreamEndpoint, one.streaming, make_request), metrics)
-        middleware = [cors] if origins else []
-        # Preflights are answered by the middleware, on the same path.
-        methods = [one.verb, *(["OPTIONS"] if origins else [])]
-        return Route(one.path, answering, methods=methods, middleware=middleware)
+        return route(one.verb, one.path, answering)
+
+    def inference_route(one: InferenceRoute) -> BaseRoute:
+        method = Method(INFERENCE.methods_by_name[one.method], inference, gatekeeper, call_limit)
+        answering = InferenceEndpoint(method, metrics, partial(read_request, one))
+        return route(one.verb, PREFIX + one.path, answering)
 
     described = StaticFile("openapi.json", json.dumps(document()).encode())
     pages = [Route("/openapi.json", described.answer), *page_routes()]
-    app.router.routes.extend([*map(route, ROUTES), *pages])
+    app.router.routes.extend([*map(api_route, ROUTES), *map(inference_route, INFERENCE_ROUTES), *pages])
     app.add_exception_handler(HTTPException, partial(_refused, metrics))
 
 
@@ -99,8 +118,10 @@ async def _refused(metrics: Metrics, request: Request, error: Exception) -> Resp
     """What no route takes."""
     assert isinstance(error, HTTPException), "that is what this is for"
     status = HTTPStatus(error.status_code)
-    message = f"{request.method} {request.url.path[:100]!r}: {status.description}; /openapi.json lists the paths"
-    return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), metrics)
+    path = request.url.path
+    message = f"{request.method} {path[:100]!r}: {status.description}; /openapi.json lists the paths"
+    problem = InferenceEndpoint.problem if f"{path}/".startswith(f"{PREFIX}/") else None
+    return refusal(request.scope, "", HttpError(status, CODES[status], message, error.headers), metrics, problem)
 
 
 class Either:

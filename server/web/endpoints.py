@@ -5,8 +5,9 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import ClientDisconnect, Request
@@ -17,12 +18,12 @@ from attendant.server.access.clients import CLIENT
 from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
+from attendant.server.servicers.inference.names import PROBES
 from attendant.server.servicers.request_context import id_of
-from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
 from attendant.server.servicers.status import status_of
 from attendant.server.web.bodies import JSON, Body, decoder_of, written
 from attendant.server.web.call import Aborted, HttpCall, timeout_of, while_connected
-from attendant.server.web.problems import members, problem_response, refusal
+from attendant.server.web.problems import Problem, members, problem_response, refusal
 
 MAX_CALLS = 128
 """At once. Connections are twice as many, so that metrics and probes are always answered."""
@@ -67,15 +68,19 @@ class CallLimit:
 class Method:
     """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
 
-    def __init__(self, name: str, servicer: Seq2SeqServicer, gatekeeper: Gatekeeper, call_limit: CallLimit) -> None:
-        self.name = name
-        descriptor = SERVICE.methods_by_name[name]
-        self._decode = decoder_of(f"/{SERVICE.full_name}/{name}", GetMessageClass(descriptor.input_type))
+    def __init__(
+        self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, call_limit: CallLimit
+    ) -> None:
+        self.name = name = descriptor.name
+        path = f"/{descriptor.containing_service.full_name}/{name}"
+        self._decode = decoder_of(path, GetMessageClass(descriptor.input_type))
         self._behaviour = getattr(servicer, name)
         self._call_limit = call_limit
         self._gatekeeper = gatekeeper
         guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
         self.answer, self.stream = guarded.answer, guarded.stream
+        if name in PROBES and not gatekeeper.closes_health:
+            self.answer = self._behaviour
 
     async def _answer(self, request: Any, call: HttpCall) -> Message:
         with self._call_limit.held():
@@ -98,6 +103,9 @@ class Method:
 class Endpoint:
     """Calls a method for each request."""
 
+    problem: ClassVar[Problem] = staticmethod(problem_response)
+    """How an error is answered."""
+
     def __init__(self, method: Method, metrics: Metrics, make_request: MakeRequest) -> None:
         self._method = method
         self._metrics = metrics
@@ -107,9 +115,10 @@ class Endpoint:
         try:
             await self._handle(scope, receive, send)
         except Aborted as aborted:
-            await problem_response(aborted.status)(scope, receive, send)
+            await self.problem(aborted.status)(scope, receive, send)
         except AttendantError as error:  # before the method was called
-            await refusal(scope, self._method.name, error, self._metrics)(scope, receive, send)
+            answer = refusal(scope, self._method.name, error, self._metrics, self.problem)
+            await answer(scope, receive, send)
         except ClientDisconnect:
             pass
 
@@ -120,7 +129,12 @@ class Endpoint:
         async with _awaited(request, call, receive):
             response = await self._method.answer(request, call)
         if response is not None:
-            await Response(await written(response), media_type=JSON)(scope, receive, send)
+            answer = await self.respond(request, response)
+            await answer(scope, receive, send)
+
+    async def respond(self, request: Any, message: Message) -> Response:
+        """Returns the response that holds a message."""
+        return Response(await written(message), media_type=JSON)
 
 
 class StreamEndpoint(Endpoint):

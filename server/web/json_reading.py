@@ -116,13 +116,13 @@ def _read_texts(request: messages.GenerateManyRequest, given: dict[str, Any], fa
             request.requests.add().CopyFrom(like)
             request.requests[-1].text = text
         else:
-            faults.append(_fault(f"{TEXTS}[{place}]", text, _string(text)))
+            faults.append(fault(f"{TEXTS}[{place}]", text, string(text)))
 
 
 def _read(message: Any, given: Any, path: str, faults: list[Violation]) -> None:
     """Sets the fields of a message; unknown names are one fault, however many."""
     if not isinstance(given, dict):
-        faults.append(_fault(path or BODY, given, "an object"))
+        faults.append(fault(path or BODY, given, "an object"))
         return
     by_name = _fields(message.DESCRIPTOR)
     faults += unknown_members(given, by_name, path or BODY)
@@ -166,7 +166,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: l
             if field.message_type is not None:
                 _read(getattr(message, field.name).add(), item, f"{where}[{place}]", faults)
             elif (scalar := _scalar(field, item)) is NO_VALUE:
-                faults.append(_fault(f"{where}[{place}]", item, _must_be(field, item)))
+                faults.append(fault(f"{where}[{place}]", item, _must_be(field, item)))
             else:
                 getattr(message, field.name).append(scalar)
     elif field.message_type is not None:
@@ -174,7 +174,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: l
         part.SetInParent()
         _read(part, value, where, faults)
     elif (scalar := _scalar(field, value)) is NO_VALUE:
-        faults.append(_fault(where, value, _must_be(field, value)))
+        faults.append(fault(where, value, _must_be(field, value)))
     else:
         setattr(message, field.name, scalar)
 
@@ -182,7 +182,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: l
 def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> bool:
     """Whether it is a list, and, if it stands for requests, not too long to be read."""
     if not isinstance(value, list):
-        faults.append(_fault(where, value, limit))
+        faults.append(fault(where, value, limit))
     elif len(value) > MAX_REQUESTS and where in (TEXTS, "requests"):
         faults.append(Violation(where, f"{len(value)} items long", f"1 to {MAX_REQUESTS} items long"))
     else:
@@ -222,14 +222,15 @@ def is_text(value: Any) -> bool:
 
 
 def _must_be(field: FieldDescriptor, value: Any) -> str:
-    return _string(value) if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else must_be(field)
+    return string(value) if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else must_be(field)
 
 
-def _string(value: Any) -> str:
+def string(value: Any) -> str:
+    """What a string must be, of a value that is none."""
     return "a string without half a surrogate pair" if isinstance(value, str) else "a string"
 
 
-def _fault(field: str, value: Any, limit: str) -> Violation:
+def fault(field: str, value: Any, limit: str) -> Violation:
     """A violation by a value of the caller's, which is shown as JSON if it is short."""
     shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
     return Violation(field, cut(shown), limit, quoted=True)

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf import json_format
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -52,15 +52,31 @@ class HttpError(AttendantError):
         return HTTPStatus(self.http_status).phrase
 
 
-def refusal(scope: Scope, method: str, error: AttendantError, metrics: Metrics) -> Response:
-    """The answer to a request that no method has seen, which is counted and logged; `method`: as for `refused`."""
+class Problem(Protocol):
+    """Makes the answer that says an error: its status, HTTP's own status if that is another one, and its headers."""
+
+    def __call__(
+        self, status: status_pb2.Status, http_status: int | None = None, headers: Mapping[str, str] | None = None, /
+    ) -> Response: ...
+
+
+def refusal(
+    scope: Scope, method: str, error: AttendantError, metrics: Metrics, problem: Problem | None = None
+) -> Response:
+    """The answer to a request that no method has seen, which is counted and logged.
+
+    Args:
+        method: as for `refused`.
+        problem: makes it; if None, `problem_response`.
+    """
+    problem = problem or problem_response
     call = HttpCall(scope)
     request_id = id_of(call)
     refused(call, method, error, metrics, request_id)
     status = status_of(error, request_id)
     if isinstance(error, HttpError):
-        return problem_response(status, error.http_status, error.headers)
-    return problem_response(status)
+        return problem(status, error.http_status, error.headers)
+    return problem(status)
 
 
 def members(status: status_pb2.Status, http_status: int | None = None) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def expected(running: Running) -> Any:
 def test_health_and_metadata(told: Any) -> None:
     assert told["live"] and told["ready"]
     assert told["model ready"] == [True, True, False] and not told["unknown ready"]
-    assert told["server"]["name"] == "attendant" and told["server"]["extensions"] == ["model_repository"]
+    assert told["server"]["name"] == "attendant" and "model_repository" in told["server"]["extensions"]
     assert told["model"]["versions"] == ["1"]
     assert told["model"]["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": ["-1"]}]
     shapes = {one["name"]: len(one["shape"]) for one in told["model"]["outputs"]}
@@ -170,6 +170,14 @@ def test_contents_that_are_not_raw(running: Running, expected: Any) -> None:
             "raw_input_contents is 1, must be the contents of each input, set nowhere else",
         ),
         ({"inputs": [text_tensor(b"a")], "parameters": {"beam_size": {}}}, "parameters.beam_size is '', must be"),
+        (
+            {"inputs": [text_tensor(b"a", parameters={"content_type": {"string_param": "str"}})]},
+            "inputs[text].parameters is 'content_type', must be empty, or binary_data_size",
+        ),
+        (
+            {"inputs": [text_tensor(b"a")], "outputs": [{"name": "text", "parameters": {"top": {"int64_param": 2}}}]},
+            "outputs[0].parameters is 'top', must be empty, or binary_data",
+        ),
         ({"inputs": [text_tensor(b"a")], "id": "a\nb"}, "id is 'a\\nb', must be at most 128 characters"),
         ({"inputs": [text_tensor(b"a")], "parameters": {"top_p": {"double_param": 2}}}, "parameters.top_p is 2"),
         (
@@ -183,6 +191,23 @@ def test_what_is_wrong_is_told_by_the_protocols_names(running: Running, fields: 
         infer(running.target, **fields)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details().startswith(told)
+
+
+def test_the_index_is_filtered(running: Running, repository: Path) -> None:
+    """By what is served, and by the name of a repository."""
+    with grpc.insecure_channel(running.target) as channel:
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        def names(**asked: Any) -> set[str]:
+            index = stub.RepositoryIndex(wire.RepositoryIndexRequest(**asked), timeout=60)
+            return {one.name for one in index.models}
+
+        assert names() == names(ready=True) == {"first", "tiny"}
+        assert names(repository_name=repository.name) == {"first"}
+        with pytest.raises(grpc.RpcError) as caught:
+            names(repository_name="other")
+        expected = f"repository_name is 'other', must be empty, or one of {repository.name}"
+        assert (caught.value.code().name, caught.value.details()) == ("INVALID_ARGUMENT", expected)
 
 
 def test_prefixes_are_texts(running: Running, expected: Any) -> None:

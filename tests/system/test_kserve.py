@@ -1,4 +1,4 @@
-"""KServe's own client, from PyPI and unchanged, asks a server by the Open Inference Protocol."""
+"""KServe's and NVIDIA's own clients, from PyPI and unchanged, ask a server by the Open Inference Protocol."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL = "g2p-en"
 
 
-def test_it_works_unchanged() -> None:
+@pytest.mark.parametrize(
+    ("environment", "client", "num_answers"), [("tritonclient-http", "tritonclient", 16), ("kserve", "kserve", 2)]
+)
+def test_over_http(environment: str, client: str, num_answers: int) -> None:
+    program = Path(__file__).with_name("inference_http_clients.py")
+    with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
+        target = f"127.0.0.1:{running.metrics_port}"
+        told = json.loads(run(python_of(environment), program, client, target, MODEL))
+        requests = [{"text": text, "decoding": {"beam_size": 2}} for text in ("phoneme", "knowledgeable")]
+        listed = messages.GenerateManyRequest(requests=requests)
+        answer = seq2seq_pb2_grpc.Seq2SeqStub(channel).GenerateMany(listed, timeout=60)
+    texts = [one.response.hypotheses[0].text for one in answer.results]
+    assert told["live"] and told["ready"] and told["model ready"] == [True, False]
+    assert told["texts"] == [texts] * num_answers
+    status, message = told["refused"]
+    assert status == "400" and "beem_size" in message
+    if client == "tritonclient":
+        assert (told["server"], told["index"]) == ("attendant", ["READY"])
+        assert told["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+
+
+def test_over_grpc() -> None:
     python = python_of("kserve")
     with server(str(ROOT / "models" / MODEL)) as running, grpc.insecure_channel(running.target) as channel:
         told = json.loads(run(python, Path(__file__).with_name("kserve_client.py"), running.target, MODEL))

@@ -18,6 +18,7 @@ from attendant.server.servicers.request_context import Answering
 from attendant_client.version import VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]
+EXTENSIONS = ("binary_tensor_data", "model_repository")
 TENSOR = wire.ModelMetadataResponse.TensorMetadata
 
 
@@ -51,7 +52,7 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ServerMetadata", request, context):
-            return wire.ServerMetadataResponse(name="attendant", version=VERSION, extensions=["model_repository"])
+            return wire.ServerMetadataResponse(name="attendant", version=VERSION, extensions=EXTENSIONS)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("ModelMetadata", request, context):
@@ -77,9 +78,12 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryIndex", request, context):
+            self._check_repository(request.repository_name)
             found = self._reconciler.index()
             stable = {routes.stable.name: routes.stable.label for routes in self._catalogue.all()}
             alone = [Entry(name, stable[name]) for name in stable.keys() - {entry.name for entry in found}]
+            if request.repository_name:
+                alone, found = [], [entry for entry in found if entry.repository == request.repository_name]
             return wire.RepositoryIndexResponse(
                 models=[
                     wire.RepositoryIndexResponse.ModelIndex(
@@ -95,15 +99,24 @@ class InferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryModelLoad", request, context):
+            self._check_repository(request.repository_name)
             _refuse_parameters(request.parameters.keys())
             await self._reconciler.load(request.model_name)
             return wire.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
         async with self._answering("RepositoryModelUnload", request, context):
+            self._check_repository(request.repository_name)
             _refuse_parameters(request.parameters.keys() - {"unload_dependents"})
             await self._reconciler.unload(request.model_name)
             return wire.RepositoryModelUnloadResponse()
+
+    def _check_repository(self, name: str) -> None:
+        """Raises InvalidArgument if no repository has this name; the empty one stands for all of them."""
+        names = sorted(path.absolute().name for path in self._reconciler.repositories)
+        if name and name not in names:
+            limit = f"empty, or one of {', '.join(names)}" if names else "empty: there is no repository"
+            raise InvalidArgument(Violation("repository_name", shortened(name), limit, quoted=True))
 
     def _answering(self, method: str, request: Any, context: Context) -> Answering:
         return Answering(method, self._catalogue, self._metrics, context, request)

@@ -52,6 +52,8 @@ def _each(name: str) -> Callable[[Answer], Any]:
 
 
 INPUT: Final = "text"
+INPUT_PARAMETER, OUTPUT_PARAMETER = "binary_data_size", "binary_data"
+"""Of the extension for tensors in bytes. KServe's client sends them over gRPC too, where they say nothing new."""
 OUTPUTS: Final = {
     "text": Output("BYTES", "H", _each("text"), "", by_default=True),
     "score": Output("FP32", "H", _each("score"), -np.inf, by_default=True),
@@ -70,12 +72,13 @@ def read_texts(request: messages.ModelInferRequest, violations: Violations) -> l
     if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
         return []
     (tensor,) = request.inputs
+    _refuse_parameters(tensor.parameters, INPUT_PARAMETER, f"inputs[{INPUT}]", violations)
     violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
     given: Sequence[bytes] | None = tensor.contents.bytes_contents
     if raw := request.raw_input_contents:
         held = len(raw) == 1 and not given
         violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
-        given = _unpacked(raw[0])
+        given = unpack(raw[0])
     if given is None:
         violations.say("raw_input_contents[0]", "cut short", "texts, each behind its length in four bytes")
         return []
@@ -100,7 +103,12 @@ def num_elements(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def _unpacked(raw: bytes) -> list[bytes] | None:
+def pack(texts: Sequence[bytes]) -> bytes:
+    """Returns the raw contents of a tensor: each text after its length."""
+    return b"".join(LENGTH.pack(len(one)) + one for one in texts)
+
+
+def unpack(raw: bytes) -> list[bytes] | None:
     """The elements; None: they don't end where the bytes do."""
     found, place = [], 0
     while place + LENGTH.size <= len(raw):
@@ -117,7 +125,13 @@ def read_outputs(request: messages.ModelInferRequest, violations: Violations) ->
     violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
     for place, name in enumerate(names):
         violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
+        _refuse_parameters(request.outputs[place].parameters, OUTPUT_PARAMETER, f"outputs[{place}]", violations)
     return names or [name for name, output in OUTPUTS.items() if output.by_default]
+
+
+def _refuse_parameters(parameters: Mapping[str, Any], known: str, where: str, violations: Violations) -> None:
+    if unknown := sorted(name for name in parameters if name != known):
+        violations.add(f"{where}.parameters", ", ".join(unknown), f"empty, or {known}")
 
 
 def add_outputs(
@@ -135,7 +149,7 @@ def add_outputs(
         if output.datatype == "BYTES":
             elements = [text.encode() for text in array.ravel()]
             if raw:
-                response.raw_output_contents.append(b"".join(LENGTH.pack(len(one)) + one for one in elements))
+                response.raw_output_contents.append(pack(elements))
             else:
                 tensor.contents.bytes_contents.extend(elements)
         elif raw:

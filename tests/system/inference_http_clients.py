@@ -1,0 +1,79 @@
+"""What NVIDIA's and KServe's own HTTP clients are told by a server, as JSON: run where one of them is installed.
+
+python inference_http_clients.py tritonclient|kserve HOST:PORT MODEL
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+TEXTS = ["phoneme", "knowledgeable"]
+OPTIONS = {"beam_size": 2}
+
+
+def triton(target: str, model: str) -> dict[str, Any]:
+    import tritonclient.http as triton  # each is in an environment of its own
+    from tritonclient.utils import InferenceServerException
+
+    client = triton.InferenceServerClient(target)
+    told: dict[str, Any] = {
+        "live": client.is_server_live(),
+        "ready": client.is_server_ready(),
+        "model ready": [client.is_model_ready(name) for name in (model, "nobody")],
+        "server": client.get_server_metadata()["name"],
+        "inputs": client.get_model_metadata(model)["inputs"],
+        "index": [one["state"] for one in client.get_model_repository_index()],
+        "texts": [],
+    }
+    # JSON and bytes, both ways, all outputs and the usual ones.
+    for sent, received, named, coding in itertools.product((True, False), (True, False), (True, False), (None, "gzip")):
+        tensor = triton.InferInput("text", [2], "BYTES")
+        tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object), binary_data=sent)
+        outputs = [triton.InferRequestedOutput(name, binary_data=received) for name in ("text", "attention")]
+        found = client.infer(
+            model,
+            [tensor],
+            outputs=outputs if named else None,
+            parameters=OPTIONS,
+            request_compression_algorithm=coding,
+        )
+        assert (found.as_numpy("attention") is not None) == named
+        cells = found.as_numpy("text").ravel().tolist()
+        told["texts"].append([one.decode() if isinstance(one, bytes) else one for one in cells])
+    try:
+        client.infer(model, [tensor], parameters={"beem_size": 2})
+    except InferenceServerException as error:
+        told["refused"] = [error.status(), error.message()]
+    return told
+
+
+async def kserve(target: str, model: str) -> dict[str, Any]:
+    from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+    url = f"http://{target}"
+    async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
+        told: dict[str, Any] = {
+            "live": await client.is_server_live(url),
+            "ready": await client.is_server_ready(url),
+            "model ready": [await client.is_model_ready(url, name) for name in (model, "nobody")],
+            "texts": [],
+        }
+        for binary in (True, False):
+            tensor = InferInput("text", [2], "BYTES")
+            tensor.set_data_from_numpy(np.array(TEXTS, object), binary_data=binary)
+            found = await client.infer(url, InferRequest(model, [tensor], parameters=OPTIONS), model_name=model)
+            told["texts"].append(found.outputs[0].as_numpy().ravel().tolist() if binary else found.outputs[0].data)
+        try:
+            await client.infer(url, InferRequest(model, [tensor], parameters={"beem_size": 2}), model_name=model)
+        except Exception as error:
+            told["refused"] = ["400" if "400" in str(error) else "", str(error)]
+    return told
+
+
+if __name__ == "__main__":
+    name, *arguments = sys.argv[1:]
+    print(json.dumps(triton(*arguments) if name == "tritonclient" else asyncio.run(kserve(*arguments))))
