@@ -177,7 +177,7 @@ def opened_beams(request: RunningRequest[Key], num_beams: int, text_of: TextOf |
     if sampling is None:
         return [Beam(request, number, text_of=text_of) for number in range(num_beams)]
     return [
-        Beam(request, number, np.random.Generator(np.random.Philox(key=[sampling.seed, number])))
+        Beam(request, number, np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64))))
         for number in range(num_beams)
     ]
 

@@ -55,6 +55,11 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         return handler
 
     @property
+    def needs_tokens(self) -> bool:
+        """Whether calls need a token."""
+        return self._access.tokens is not None
+
+    @property
     def closes_health(self) -> bool:
         """Whether health checks, and the probes of the Open Inference Protocol, need a token."""
         return health.SERVICE_NAME in self._closed

@@ -91,7 +91,7 @@ def add_api(
         answering = InferenceEndpoint(method, metrics, partial(read_request, one))
         return route(one.verb, PREFIX + one.path, answering)
 
-    described = StaticFile("openapi.json", json.dumps(document()).encode())
+    described = StaticFile("openapi.json", json.dumps(document(has_tokens=gatekeeper.needs_tokens)).encode())
     pages = [Route("/openapi.json", described.answer), *page_routes()]
     app.router.routes.extend([*map(api_route, ROUTES), *map(inference_route, INFERENCE_ROUTES), *pages])
     app.add_exception_handler(HTTPException, partial(_refused, metrics))

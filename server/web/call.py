@@ -16,6 +16,7 @@ from attendant.server.access.certificates import PEER_CERTIFICATE, name_in_peer_
 from attendant.server.errors import InvalidArgument
 from attendant.server.servicers.request_context import GIVEN_ID_KEY, new_id
 from attendant.server.servicers.status import DETAILS_KEY
+from attendant.server.web.json_reading import NUMBER
 
 TIMEOUT_HEADER = "request-timeout"
 MAX_SECONDS = 60.0
@@ -80,12 +81,8 @@ def timeout_of(scope: Scope) -> float:
     given = HTTPConnection(scope).headers.get(TIMEOUT_HEADER)
     if given is None:
         return MAX_SECONDS
-    try:
-        seconds = float(given)
-        if 0 < seconds <= MAX_SECONDS:
-            return seconds
-    except ValueError:
-        pass
+    if NUMBER.fullmatch(given) and 0 < (seconds := float(given)) <= MAX_SECONDS:
+        return seconds
     limit = f"a number of seconds above 0, at most {MAX_SECONDS:g}"
     raise InvalidArgument(Violation("Request-Timeout", shortened(given), limit, quoted=True))
 

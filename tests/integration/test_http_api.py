@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import json_format
 
+from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
@@ -23,9 +24,10 @@ from attendant.server.process import http
 from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant.server.web import endpoints
 from attendant.server.web.bodies import to_json
+from attendant.server.web.openapi import RANGES
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
-from tests.http_serving import JSON, Http, http_served
+from tests.http_serving import JSON, Answer, Http, http_served
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
 
 GENERATE = {"text": "abc", "decoding": {"beamSize": 3, "numHypotheses": 2}, "output": {"attention": True}}
@@ -323,8 +325,32 @@ class TestProblems:
         )
 
 
+class TestRanges:
+    """Those of the OpenAPI document are the server's, except those that each model has for itself."""
+
+    @pytest.mark.parametrize("name", RANGES)
+    async def test_they_are_the_servers(self, web: Http, name: str) -> None:
+        bounds = RANGES[name]
+        section = name in {"temperature", "top_k", "top_p", "seed"}
+
+        async def ask(value: float) -> Answer:
+            options = {"sampling": {name: value}} if section else {name: value}
+            return await web.post("/v1/generate", {"text": "abc", "decoding": options})
+
+        most, least = bounds["maximum"], bounds.get("minimum", bounds.get("exclusiveMinimum"))
+        outside = [most + 1, least - 1, *([least] if "exclusiveMinimum" in bounds else [])]
+        for value in outside:
+            answer = await ask(value)
+            field = f"decoding.{'sampling.' if section else ''}{name} is "
+            assert answer.status == 400 and answer.json["detail"].startswith(field), value
+        if most not in (MAX_BEAM, MAX_TOKENS) and name != "min_length_ratio":
+            assert (await ask(most)).status == 200
+        if "minimum" in bounds:
+            assert (await ask(least)).status == 200
+
+
 class TestTime:
-    @pytest.mark.parametrize("given", ["0", "x", "61", "nan", "-1"])
+    @pytest.mark.parametrize("given", ["0", "x", "61", "nan", "-1", "1_0", "+1", "inf", ""])
     async def test_a_deadline_that_is_none(self, web: Http, given: str) -> None:
         answer = await web.post("/v1/generate", GENERATE, request_timeout=given)
         assert answer.status == 400
