@@ -12,7 +12,7 @@ from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
 from attendant.runtime.requests.decoding import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
 from attendant.server.servicers.inference.parameters import FIELDS, PREFIX, SAMPLING
 from attendant.server.servicers.inference.parameters import WHOLE as WHOLE_KINDS
-from attendant.server.servicers.inference.tensors import INPUT, OUTPUTS
+from attendant.server.servicers.inference.tensors import INPUT, MAX_DIMENSIONS, OUTPUTS
 from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.request_context import GIVEN_ID_KEY, MAX_ID_CHARACTERS
 from attendant.server.servicers.seq2seq import SERVICE
@@ -300,7 +300,7 @@ INPUT_TENSOR: Final = _object(
     {
         "name": {"type": "string", "enum": [INPUT]},
         "datatype": {"type": "string", "enum": ["BYTES"]},
-        "shape": _list({"type": "integer", "minimum": 1}, minItems=1),
+        "shape": _list({"type": "integer", "minimum": 1}, minItems=1, maxItems=MAX_DIMENSIONS),
     },
     {
         "data": _list(TEXT, maxItems=MAX_REQUESTS, description="May be nested as the shape is."),
