@@ -19,6 +19,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.runner import EngineRunner
+from attendant.server.process import listening
 from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
@@ -43,14 +44,14 @@ async def app(
 ) -> Any:
     """The task that serves, and its gRPC port as soon as it is bound; `load`: what its worker does first."""
     ports: list[int] = []
-    original = serve.__globals__["bind"]
+    original = listening.bind
 
     def bind(*given: Any) -> int:
         ports.append(original(*given))
         return ports[-1]
 
     bundle = fake_bundle()
-    monkeypatch.setattr("attendant.server.app.bind", bind)
+    monkeypatch.setattr(listening, "bind", bind)
     monkeypatch.setattr("attendant.server.app.open_bundles", lambda config: [bundle])
     monkeypatch.setattr(
         WorkerGroup, "start", lambda group: ThreadWorker(stepper, BUDGET, load, bundle.manifest.version)
