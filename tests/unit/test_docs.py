@@ -1,5 +1,6 @@
 """What the documents show is run, and what they list is complete."""
 
+import ast
 import re
 import runpy
 import subprocess
@@ -81,3 +82,31 @@ def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:
     done = subprocess.run([*line, str(tmp_path / "site")], cwd=DOCS.parent, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "site/docs/index.html").is_file()
+
+
+ONLY_IN_A_CHECKOUT = re.compile(r"python -m (training|export|server)\b|pip install '\.\[")
+OF_CHECKOUTS = {"CHANGELOG.md", "CONTRIBUTING.md", "docs/client.md"}
+"""Pages on the modules of a checkout, and of the past."""
+
+
+def messages_of(path: Path) -> list[str]:
+    """The texts in a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    described = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    docstrings = {ast.get_docstring(node, clean=False) for node in described}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [text for text in texts if text not in docstrings]
+
+
+def test_messages_name_what_a_wheel_has() -> None:
+    rooms = ("runtime", "training", "export", "server", "library", "cluster", "client/attendant_client")
+    modules = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    texts = {path: text for path in modules for text in messages_of(path) if ONLY_IN_A_CHECKOUT.search(text)}
+    assert not texts, "say `attendant train`, `export`, `serve`, and pip install 'attendant-seq2seq[EXTRA]'"
+
+
+def test_pages_name_the_command() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    pages = [name for name in listed.split() if name not in OF_CHECKOUTS]
+    module = re.compile(r"python -m (training|export|server)\b")
+    assert not [name for name in pages if module.search((ROOT / name).read_text())]
