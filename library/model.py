@@ -205,11 +205,11 @@ class Model:
             request = read_generate(source, options, self._facts)
             return self.generation(request, *self._decode([request]))
         read: list[ReadRequest | InvalidArgument] = []
-        for place, one in enumerate(source):
-            checked = checked_source(one)
+        for place, item in enumerate(source):
+            checked = checked_source(item)
             if isinstance(checked, InvalidArgument):
                 if not return_errors:
-                    kind = ValueError if isinstance(one, str) else TypeError
+                    kind = ValueError if isinstance(item, str) else TypeError
                     raise kind(f"source {place}: {checked.message}")
                 read.append(checked)
                 continue
@@ -219,8 +219,10 @@ class Model:
                 if not return_errors:
                     raise _of_source(place, error) from None
                 read.append(error)
-        results = iter(self._decode([one for one in read if isinstance(one, ReadRequest)]))
-        return Answers(one if isinstance(one, InvalidArgument) else self.generation(one, next(results)) for one in read)
+        results = iter(self._decode([item for item in read if isinstance(item, ReadRequest)]))
+        return Answers(
+            item if isinstance(item, InvalidArgument) else self.generation(item, next(results)) for item in read
+        )
 
     def stream(self, source: Source, **options: Unpack[Options]) -> "GenerationStream":
         """Decodes one source, and gives tokens of the best hypothesis and their text as soon as they are certain.

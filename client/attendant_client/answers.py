@@ -115,8 +115,8 @@ class Answers(list[_Item]):
     MAX_ROWS = 100
 
     def __getitem__(self, place: Any) -> Any:
-        found = super().__getitem__(place)
-        return Answers(found) if isinstance(place, slice) else found
+        item = super().__getitem__(place)
+        return Answers(item) if isinstance(place, slice) else item
 
     def _repr_html_(self) -> str:
         heads = ("", "source", "score", "answer", "warnings")

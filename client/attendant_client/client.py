@@ -147,13 +147,13 @@ class AttendantClient:
         if not isinstance(source, list):
             request = generate_request(source, request_id, options)
             return generation_of(await self._call(self._seq2seq.Generate, request, options))
-        checked = [checked_source(one) for one in source] if return_errors else source
-        sources = [one for one in checked if not isinstance(one, InvalidArgument)]
+        checked = [checked_source(item) for item in source] if return_errors else source
+        sources = [item for item in checked if not isinstance(item, InvalidArgument)]
         if not sources:
             return Answers(checked)
         answers = await self._call(self._seq2seq.GenerateMany, many_request(sources, request_id, options), options)
         results = iter(answers.results)
-        found = Answers(one if isinstance(one, InvalidArgument) else result_of(next(results)) for one in checked)
+        found = Answers(item if isinstance(item, InvalidArgument) else result_of(next(results)) for item in checked)
         if not return_errors:
             for one in found:
                 if isinstance(one, AttendantError):

@@ -163,8 +163,8 @@ def _tokens(tokens: Sequence[str], name: str) -> pb.Tokens:
 
 def _fill(message: _Filled, values: Mapping[str, Any]) -> _Filled:
     """Sets the fields that have a value; protobuf's complaints name none, so they are told again with the field's."""
-    for name, given in values.items():
-        value = plain_number(given)
+    for name, raw_value in values.items():
+        value = plain_number(raw_value)
         try:
             if isinstance(value, Message):
                 getattr(message, name).CopyFrom(value)

@@ -31,19 +31,19 @@ def read(path: Path, segmented: bool) -> Imported:
     """As imported.Reader."""
     refuse_folder(path, "*.pt")
     checkpoint = read_torch(path, Namespace)
-    options = checkpoint.get("opt")
-    if not isinstance(options, Namespace):
+    namespace = checkpoint.get("opt")
+    if not isinstance(namespace, Namespace):
         raise UserError(f"{path}: no checkpoint of this toolkit: it has no opt")
-    said = Settings(path, vars(options))
-    _refuse_transforms(said, segmented)
+    options = Settings(path, vars(namespace))
+    _refuse_transforms(options, segmented)
     vocabularies = table_of(path, checkpoint, "vocab")
     source, target = _vocabulary(path, vocabularies, "src"), _vocabulary(path, vocabularies, "tgt")
     tensors_by_name = {**table_of(path, checkpoint, "model")}
-    tensors_by_name |= {f"generator.{name}": one for name, one in table_of(path, checkpoint, "generator").items()}
+    tensors_by_name |= {f"generator.{name}": tensor for name, tensor in table_of(path, checkpoint, "generator").items()}
     start = Settings(path, vocabularies, "vocab.").one_of("decoder_start_token", {"<s>": "bos", "</s>": "eos"}, "<s>")
-    _refuse_architectures(said)
-    cell: Literal["lstm", "gru"] = said.one_of("rnn_type", CELLS, "LSTM")
-    model, tensors = _model(said, Weights(path, tensors_by_name, cell), cell, source, target, start)
+    _refuse_architectures(options)
+    cell: Literal["lstm", "gru"] = options.one_of("rnn_type", CELLS, "LSTM")
+    model, tensors = _model(options, Weights(path, tensors_by_name, cell), cell, source, target, start)
     return Imported(
         file=path,
         config=model,
@@ -59,7 +59,7 @@ def _refuse_transforms(options: Settings, segmented: bool) -> None:
 
     A checkpoint names those of all its corpora, and may name each corpus's own.
     """
-    tables = [options, *(Settings(options.path, one) for one in _corpora(options) if isinstance(one, dict))]
+    tables = [options, *(Settings(options.path, corpus) for corpus in _corpora(options) if isinstance(corpus, dict))]
     fields = [table.values.get(name) for table in tables for name in ("transforms", "_all_transform")]
     names = {str(name) for field in fields if isinstance(field, list | tuple | set | frozenset) for name in field}
     names |= {field for field in fields if isinstance(field, str)}
@@ -93,16 +93,21 @@ def _refuse_architectures(options: Settings) -> None:
 
 
 def _model(
-    said: Settings, weights: Weights, cell: Literal["lstm", "gru"], source: Vocabulary, target: Vocabulary, start: str
+    options: Settings,
+    weights: Weights,
+    cell: Literal["lstm", "gru"],
+    source: Vocabulary,
+    target: Vocabulary,
+    start: str,
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    bidirectional = said.one_of("encoder_type", {"rnn": False, "brnn": True}, "rnn")
-    score = said.one_of("global_attention", SCORES, "general")
-    feeds_input = said.value("input_feed", True)
+    bidirectional = options.one_of("encoder_type", {"rnn": False, "brnn": True}, "rnn")
+    score = options.one_of("global_attention", SCORES, "general")
+    feeds_input = options.value("input_feed", True)
     if feeds_input and score == "none":
-        raise UserError(f"{said.path}: input_feed = 1 can't be imported with global_attention = 'none'")
-    num_layers = tuple(_of_side(said, ("layers",), f"{side}_layers", 2) for side in ("enc", "dec"))
+        raise UserError(f"{options.path}: input_feed = 1 can't be imported with global_attention = 'none'")
+    num_layers = tuple(_of_side(options, ("layers",), f"{side}_layers", 2) for side in ("enc", "dec"))
     encoder_size, hidden_size = (
-        _of_side(said, ("hidden_size", "rnn_size"), f"{side}_hid_size", 500) for side in ("enc", "dec")
+        _of_side(options, ("hidden_size", "rnn_size"), f"{side}_hid_size", 500) for side in ("enc", "dec")
     )
     direction_size = encoder_size // (2 if bidirectional else 1)
     tensors = {
