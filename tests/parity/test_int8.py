@@ -13,8 +13,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from attendant.export import bundle_writer
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
+from attendant.export.recheck import recheck
 from attendant.export.rewriting.int8 import products
 from attendant.export.rewriting.int8.halving import HALVED
 from attendant.export.rewriting.int8.quantization import quantize
@@ -23,6 +25,7 @@ from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.integer_range import wide_factors
 from attendant.runtime.bundle_stepper import open_stepper
+from attendant.runtime.cpu import processor
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, VerificationFailed
@@ -165,6 +168,26 @@ def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch
     assert not check_decoding(new, OnnxStepper(new, "int8"), "int8", "cpu")
     with pytest.raises(UserError, match="can't be computed exactly on this processor"):
         write_bundle(exportable_bundle(old), tmp_path / "third", precisions=("int8",), plan=TINY_PLAN)
+
+
+def test_verification_names_the_processor_that_can_not_compute_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: False)
+    why = rf"can't be computed exactly on this processor \({re.escape(processor())}\): it has codes of 8 bits"
+    with pytest.raises(UserError, match=why) as refusal:
+        recheck(ROOT / "tests" / "eight_bits" / "lstm")
+    assert "\n" not in str(refusal.value)
+    # With fp32 beside it, what can be computed is checked.
+    with monkeypatch.context() as before:
+        before.setattr(products, "LARGEST_WEIGHT", 127)
+        before.setattr(bundle_writer, "wide_factors", lambda *_: [])
+        before.setattr(integer_products, "kernels_are_exact", lambda: True)
+        write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    lines = recheck(tmp_path / "both")
+    assert [line.partition(":")[0] for line in lines[1:]] == ["fp32 on cpu", "int8 on cpu"]
+    assert "golden examples hold" in lines[1]
+    assert re.search(rf"not checked: .*{why}.*; choose precision fp32", lines[2])
 
 
 def test_of_int8_alone_nothing_else_is_made(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What int8 may cost to be served by default, and beams that are worse than greedy search."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -151,3 +152,25 @@ def test_beams_that_are_worse_than_greedy_search_are_told() -> None:
 def test_beams_that_are_better_are_not() -> None:
     found, advice = measured_where_right_is(EvaluationConfig(beam_size=3))
     assert found[1].value == 100.0 and advice == []
+
+
+def test_halved_graphs_are_measured_against_the_former_ones() -> None:
+    """fp32 is gone: its distance is the former graphs' own, as recorded, and what halving adds."""
+    flatter = FakeStepper(TOKENIZER.vocabulary_size, spread=0.5)
+    examples = [Example(source, ("a",)) for source in ("ab", "ba", "cd", "dc")]
+    config = EvaluationConfig(metrics=("perplexity", "per"), beam_size=2)
+    advice: list[str] = []
+    measurement = QualityMeasurement(
+        data=EvaluationData("words.tsv", examples),
+        config=config,
+        model_of=lambda stepper: replace(MODEL, stepper=stepper),
+        former=MODEL.stepper,
+        recorded={"perplexity": 0.5},
+    )
+    found = measurement.take({"int8": flatter}, say_nothing, advice.append)
+    assert [(one.metric, one.precision) for one in found] == [("perplexity", "int8"), ("per", "int8")]
+    (former,) = [line for line in advice if "perplexity" in line]
+    before = float(former.split()[-1])
+    assert found[0].value != before
+    assert found[0].difference == pytest.approx(found[0].value - before + 0.5, abs=1e-3)
+    assert found[1].difference is None, "the bundle had recorded none"
