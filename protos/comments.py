@@ -32,8 +32,8 @@ def comments() -> str:
         image = Path(folder, "api.binpb")
         describe(PROTOS, image, "--include_source_info")
         files = FileDescriptorSet.FromString(image.read_bytes()).file
-    found = {name: text for file in files if file.package == "attendant.v1" for name, text in _of(file)}
-    return json.dumps(found, indent=0, sort_keys=True, ensure_ascii=False) + "\n"
+    texts = {name: text for file in files if file.package == "attendant.v1" for name, text in _of(file)}
+    return json.dumps(texts, indent=0, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _of(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,7 @@ ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGN
 
 
 class StrictRequests(h11.Connection):
-    """The parser of a connection, which refuses what is ambiguous where two servers stand in a row.
+    """Parses the requests of a connection, and refuses those that a proxy in front could read differently.
 
     Attributes:
         refusal: why the last request was refused; empty if h11 itself has refused it.
@@ -51,7 +51,7 @@ class StrictRequests(h11.Connection):
     refusal = ""
 
     def next_event(self) -> Any:
-        """As h11; the target of a request is a path and a query, or `*`.
+        """Returns h11's next event. The target of a request is a path and a query, or `*`.
 
         Raises:
             h11.RemoteProtocolError: the request is refused; the connection must be closed.
@@ -63,19 +63,19 @@ class StrictRequests(h11.Connection):
         names = {name for name, _ in request.headers}
         if not request.http_version.startswith(b"1."):
             self._refuse("The version of HTTP must be 1.1 or 1.0.")
-        # RFC 9112, 6.1 and 6.3: whoever reads the one header sees another end of the request than who reads the other.
+        # RFC 9112, 6.1 and 6.3: the two headers may put the end of the request at different places.
         if b"transfer-encoding" in names and (b"content-length" in names or request.http_version == b"1.0"):
             self._refuse("Transfer-Encoding must not stand beside Content-Length, nor in HTTP/1.0.")
         if request.target.startswith(b"/") or (request.target, request.method) == (b"*", b"OPTIONS"):
             return request
-        if (found := ABSOLUTE_TARGET.fullmatch(request.target)) is None or request.method == b"CONNECT":
+        if (url := ABSOLUTE_TARGET.fullmatch(request.target)) is None or request.method == b"CONNECT":
             self._refuse("The target must be a path, or a URL of http or https.")
         # RFC 9112, 3.2.2: its host counts, not the header's.
         headers = [(name, value) for name, value in request.headers if name != b"host"]
-        target = (found[2] or b"/") + (found[3] or b"")
+        target = (url[2] or b"/") + (url[3] or b"")
         return h11.Request(
             method=request.method,
-            headers=[(b"host", found[1]), *headers],
+            headers=[(b"host", url[1]), *headers],
             target=target,
             http_version=request.http_version,
         )

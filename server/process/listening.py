@@ -32,7 +32,7 @@ ANSWER_SECONDS = 1.0
 """At the end of the server: how long a call that has its outcome may take to write it, and a peer to hang up."""
 
 REBIND_SECONDS = 0.01
-"""How often a port is tried that the former server is about to give up."""
+"""Interval at which a port is tried until the former server has released it."""
 
 OTHER_DESCRIPTORS = 256
 """Open files beside gRPC's connections: the metrics' connections, workers, libraries."""

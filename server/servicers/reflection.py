@@ -18,7 +18,7 @@ def add_reflection(services: list[str], server: grpc.aio.Server) -> None:
     one servicer answers both. This ends with the release of grpcio-reflection that has `v1`.
     """
     _describe_newer()
-    # Not `enable_server_reflection`: it tells by the server's class that the servicer must be an asynchronous one.
+    # `enable_server_reflection` would look at the server's class, which is a wrapper here.
     servicer = reflection.aio.ReflectionServicer([*services, *REFLECTION_NAMES])
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     handler = grpc.stream_stream_rpc_method_handler(

@@ -141,7 +141,7 @@ class Either:
 
 
 def guard_hosts(app: Starlette, metrics: Metrics, host: str) -> None:
-    """Lets all paths be asked by known names alone, where the port listens on a loopback address."""
+    """Checks the host of each request, whatever its path, if the port listens on a loopback address."""
     if is_loopback(host):
         app.add_middleware(KnownHosts, metrics)
 

@@ -35,7 +35,7 @@ GZIP, GZIP_WINDOW = "gzip", 31
 """The coding, and zlib's number for its format with the largest window."""
 CODINGS = frozenset({"", "identity", GZIP, f"x-{GZIP}"})
 MAX_MEMBERS = 16
-"""Each costs a copy of what follows it."""
+"""Limit of a body's gzip members: each costs a copy of the rest."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def decoder_of(path: str, request_class: type[Message]) -> Decoder:
 
 
 async def read_body(request: Request) -> Body:
-    """The body of a request that says it is JSON.
+    """Reads the body of a request that says it is JSON.
 
     Raises:
         HttpError: as `body_bytes`, or the type is another one. A page of another origin can't send it unasked.
@@ -77,12 +77,12 @@ async def read_body(request: Request) -> Body:
 
 
 def type_of(request: Request) -> str:
-    """The media type of a body, without its parameters; empty if the request has none."""
+    """Returns the media type of a body without its parameters, or an empty string."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def body_bytes(request: Request) -> bytes:
-    """A body as it was before it was compressed, at most as long as a gRPC message may be, before and after.
+    """Reads a body, and expands it if it is compressed. It may be as long as a gRPC message, before and after.
 
     How long it may take is the connection's affair.
 
@@ -106,7 +106,7 @@ async def body_bytes(request: Request) -> bytes:
 
 
 def _expand(raw: bytes) -> bytes:
-    """What gzip has made smaller: one member after another."""
+    """Expands the members of a gzip file, one after another, within the limit of a body."""
     expanded = bytearray()
     for _ in range(MAX_MEMBERS):
         expander = zlib.decompressobj(wbits=GZIP_WINDOW)

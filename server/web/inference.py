@@ -50,7 +50,7 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 BYTES: Final = "application/octet-stream"
 
 MAX_ITEMS: Final = 16
-"""Inputs, and outputs, of a request that are looked at: there are fewer."""
+"""Limit of a request's inputs, and of its outputs: a model has fewer."""
 INT64: Final = range(-(2**63), 2**63)
 SCALARS: Final = "a string, a number, true or false"
 
@@ -65,7 +65,7 @@ class InferenceRoute:
 
     @property
     def path_parameters(self) -> list[str]:
-        """The names of the path's parameters."""
+        """Lists the names of the path's parameters."""
         return re.findall(r"{(\w+)}", self.path)
 
 
@@ -111,13 +111,13 @@ class InferenceBody(Body):
 
     def _read(self, raw: bytes) -> Message:
         head = raw[: self.header_length]
-        # Load, unload and the index may be asked without a body.
-        given = parse_json(head) if head or self.method == "ModelInfer" else {}
-        return _Reading(given, raw[len(head) :], self).request()
+        # Load, unload and the index need no body.
+        named = parse_json(head) if head or self.method == "ModelInfer" else {}
+        return _Reading(named, raw[len(head) :], self).request()
 
 
 async def read_request(route: InferenceRoute, request: Request) -> Message | InferenceBody:
-    """The request that a path, and a body if there is one, stand for.
+    """Returns the request that a path and its body stand for.
 
     Raises:
         HttpError: as `body_bytes`, or a page of another origin could send the body unasked.
@@ -141,11 +141,11 @@ async def read_request(route: InferenceRoute, request: Request) -> Message | Inf
 
 
 class _Reading:
-    """A body that is being read: what it says, and what is wrong with it."""
+    """Reads one body, and collects all that is wrong with it."""
 
-    def __init__(self, given: Any, tail: bytes, body: InferenceBody) -> None:
+    def __init__(self, named: Any, tail: bytes, body: InferenceBody) -> None:
         self._faults: list[Violation] = []
-        self._given = given if self._is(dict, given, BODY, "an object") else {}
+        self._fields = named if self._is(dict, named, BODY, "an object") else {}
         self._tail = tail
         self._body = body
 
@@ -161,17 +161,17 @@ class _Reading:
             infer = wire.ModelInferRequest(model_name=path["name"], model_version=path.get("version", ""))
             request, request_id = self._infer(infer), infer.id
         elif self._body.method == "RepositoryIndex":
-            self._know(self._given, ("ready", "repository_name"), BODY)
-            ready, name = self._given.get("ready", False), self._given.get("repository_name", "")
+            self._know(self._fields, ("ready", "repository_name"), BODY)
+            ready, name = self._fields.get("ready", False), self._fields.get("repository_name", "")
             request = wire.RepositoryIndexRequest()
             if self._is(bool, ready, "ready", "true or false") and self._is_text(name, "repository_name"):
                 request = wire.RepositoryIndexRequest(ready=ready, repository_name=name)
         else:
-            self._know(self._given, ("parameters",), BODY)
+            self._know(self._fields, ("parameters",), BODY)
             loads = self._body.method == "RepositoryModelLoad"
             kind = wire.RepositoryModelLoadRequest if loads else wire.RepositoryModelUnloadRequest
             request = kind(model_name=path["name"])
-            for name, _ in self._members(self._given, "parameters", BODY):
+            for name, _ in self._members(self._fields, "parameters", BODY):
                 request.parameters[name].SetInParent()
         if self._tail and not self._faults:
             self._faults.append(Violation(BODY, f"{len(self._tail)} bytes too long", "as long as its tensors"))
@@ -180,14 +180,14 @@ class _Reading:
         return request
 
     def _infer(self, request: wire.ModelInferRequest) -> wire.ModelInferRequest:
-        self._know(self._given, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), BODY)
+        self._know(self._fields, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), BODY)
         # KServe's client says in the body too what the path says.
         for name, in_path in (("model_name", request.model_name), ("model_version", request.model_version)):
-            if (value := self._given.get(name)) is not None and value != in_path:
+            if (value := self._fields.get(name)) is not None and value != in_path:
                 self._faults.append(fault(name, value, f"{in_path!r}, as in the path, or absent"))
-        if self._is_text(request_id := self._given.get("id", ""), "id"):
+        if self._is_text(request_id := self._fields.get("id", ""), "id"):
             request.id = request_id
-        for name, value in self._members(self._given, "parameters", BODY):
+        for name, value in self._members(self._fields, "parameters", BODY):
             if name == "binary_data_output":
                 self._note_binary(None, value, f"parameters.{name}")
             else:
@@ -211,8 +211,8 @@ class _Reading:
         self._know(tensor, ("name", "shape", "datatype", "parameters", "data"), where)
         added = request.inputs.add()
         for name in ("name", "datatype"):
-            if self._is_text(given := tensor.get(name), f"{where}.{name}"):
-                setattr(added, name, given)
+            if self._is_text(named := tensor.get(name), f"{where}.{name}"):
+                setattr(added, name, named)
         shape: Any = tensor.get("shape")
         if self._is(list, shape, f"{where}.shape", "a list of whole numbers"):
             if all(isinstance(size, int) and not isinstance(size, bool) and size in INT64 for size in shape):
@@ -237,7 +237,7 @@ class _Reading:
             self._tail = self._tail[num_bytes:]
 
     def _texts(self, data: Any, where: str) -> list[bytes]:
-        """The strings of a list, or of lists in it, row by row."""
+        """Returns the strings of a list that may contain lists, row by row, in UTF-8."""
         if not self._is(list, data, where, "a list of strings"):
             return []
         texts: list[bytes] = []
@@ -273,7 +273,7 @@ class _Reading:
             parameters[name].string_param = value
 
     def _items(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        items = self._given.get(name, [])
+        items = self._fields.get(name, [])
         if not self._is(list, items, name, "a list of objects"):
             return
         if len(items) > MAX_ITEMS:
@@ -283,17 +283,17 @@ class _Reading:
             if self._is(dict, item, f"{name}[{place}]", "an object"):
                 yield f"{name}[{place}]", item
 
-    def _members(self, given: dict[str, Any], name: str, path: str) -> Iterator[tuple[str, Any]]:
-        """The members of an object within another one; none if it is not there."""
+    def _members(self, named: dict[str, Any], name: str, path: str) -> Iterator[tuple[str, Any]]:
+        """Yields the members of an object within another one. If it is missing, there are none."""
         where = name if path == BODY else f"{path}.{name}"
-        members = given.get(name, {})
+        members = named.get(name, {})
         if self._is(dict, members, where, "an object"):
             for key, value in members.items():
                 if self._is_text(key, where):
                     yield key, value
 
-    def _know(self, given: dict[str, Any], names: Sequence[str], path: str) -> None:
-        self._faults += unknown_members(given, dict.fromkeys(names), path)
+    def _know(self, named: dict[str, Any], names: Sequence[str], path: str) -> None:
+        self._faults += unknown_members(named, dict.fromkeys(names), path)
 
     def _is(self, kind: type, value: Any, where: str, limit: str) -> bool:
         if not isinstance(value, kind):
@@ -363,7 +363,7 @@ def _written(message: wire.ModelInferResponse, binary: Mapping[str | None, bool]
 
 
 def _data(datatype: str, raw: bytes) -> list[Any]:
-    """The elements of a tensor; null for minus infinity, which JSON does not have."""
+    """Returns the elements of a tensor, with None for minus infinity, which JSON does not have."""
     if datatype == "BYTES":
         return [text.decode() for text in unpack(raw) or ()]
     numbers = np.frombuffer(raw, "<f4")

@@ -28,7 +28,7 @@ TEXTS: Final = "texts"
 
 MAX_REASON_CHARACTERS: Final = 300
 MAX_FAULTS: Final = 64
-"""Once a list has so many, the rest of it is not looked at."""
+"""After this many faults the rest of a list is not read."""
 MAX_FLOAT: Final = 2.0**128
 """The first number that single precision does not hold."""
 
@@ -55,14 +55,14 @@ class Unreadable(Exception):
 
 
 def reader_of(request_class: type[Message]) -> Callable[[bytes], Message]:
-    """Returns what makes a request of a body, or raises Unreadable."""
+    """Returns a function that makes a request of a body, or raises Unreadable."""
 
     def read(raw: bytes) -> Message:
-        given, request, faults = parse_json(raw), request_class(), list[Violation]()
-        if isinstance(request, messages.GenerateManyRequest) and isinstance(given, dict) and TEXTS in given:
-            _read_texts(request, given, faults)
+        body, request, faults = parse_json(raw), request_class(), list[Violation]()
+        if isinstance(request, messages.GenerateManyRequest) and isinstance(body, dict) and TEXTS in body:
+            _read_texts(request, body, faults)
         else:
-            _read(request, given, "", faults)
+            _read(request, body, "", faults)
         if faults:
             raise Unreadable(InvalidArgument(*faults), getattr(request, "request_id", ""))
         return request
@@ -71,7 +71,7 @@ def reader_of(request_class: type[Message]) -> Callable[[bytes], Message]:
 
 
 def undecodable(raw: bytes, error: Exception) -> UndecodableRequest:
-    """The stand-in for a request of which reading has raised `error`."""
+    """Returns the stand-in for a request whose reading raised `error`."""
     if isinstance(error, Unreadable):
         return UndecodableRequest(len(raw), error.error, error.request_id)
     return UndecodableRequest(len(raw), Undecodable(len(raw)))
@@ -91,22 +91,22 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has the member {shortened(twice)} twice")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON; as a number of this API it stands in quotation marks")
 
 
-def _read_texts(request: messages.GenerateManyRequest, given: dict[str, Any], faults: list[Violation]) -> None:
+def _read_texts(request: messages.GenerateManyRequest, body: dict[str, Any], faults: list[Violation]) -> None:
     """Reads a list of texts and, beside them, the fields that all of their requests share."""
-    texts, like = given.pop(TEXTS), messages.GenerateRequest()
-    _read(like, given, "", faults)
+    texts, like = body.pop(TEXTS), messages.GenerateRequest()
+    _read(like, body, "", faults)
     if source := like.WhichOneof("source"):
         faults.append(Violation("source", f"{TEXTS} and {source}", "one of them"))
     if not _is_list(texts, TEXTS, "a list of strings", faults) or faults:
@@ -119,15 +119,15 @@ def _read_texts(request: messages.GenerateManyRequest, given: dict[str, Any], fa
             faults.append(fault(f"{TEXTS}[{place}]", text, string(text)))
 
 
-def _read(message: Any, given: Any, path: str, faults: list[Violation]) -> None:
+def _read(message: Any, body: Any, path: str, faults: list[Violation]) -> None:
     """Sets the fields of a message; unknown names are one fault, however many."""
-    if not isinstance(given, dict):
-        faults.append(fault(path or BODY, given, "an object"))
+    if not isinstance(body, dict):
+        faults.append(fault(path or BODY, body, "an object"))
         return
     by_name = _fields(message.DESCRIPTOR)
-    faults += unknown_members(given, by_name, path or BODY)
+    faults += unknown_members(body, by_name, path or BODY)
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in body.items():
         if (field := by_name.get(name)) is None:
             continue
         where = f"{path}.{field.name}" if path else field.name
@@ -143,13 +143,13 @@ def _read(message: Any, given: Any, path: str, faults: list[Violation]) -> None:
 
 @cache
 def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
-    """The fields by their names in JSON and in the proto."""
+    """Returns the fields by their names in JSON and in the proto."""
     return {name: field for field in descriptor.fields for name in (field.json_name, field.name)}
 
 
-def unknown_members(given: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Violation]:
-    """The members of an object that are not known, as one violation."""
-    if unknown := [name for name in given if name not in known]:
+def unknown_members(body: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Violation]:
+    """Yields one violation for all members of an object that are not known."""
+    if unknown := [name for name in body if name not in known]:
         names = ", ".join(dict.fromkeys(getattr(field, "name", name) for name, field in known.items()))
         limit = f"one with some of {names}"
         yield Violation(path, f"an object with {shortened(', '.join(unknown))}", limit, quoted=True)
@@ -180,7 +180,7 @@ def _set(message: Any, field: FieldDescriptor, value: Any, where: str, faults: l
 
 
 def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> bool:
-    """Whether it is a list, and, if it stands for requests, not too long to be read."""
+    """Checks that a value is a list and, if it stands for requests, not longer than a call may be."""
     if not isinstance(value, list):
         faults.append(fault(where, value, limit))
     elif len(value) > MAX_REQUESTS and where in (TEXTS, "requests"):
@@ -191,7 +191,7 @@ def _is_list(value: Any, where: str, limit: str, faults: list[Violation]) -> boo
 
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
-    """The value as the field takes it; NO_VALUE if it is none of the field's."""
+    """Returns the value as the field takes it, or NO_VALUE if its type is not the field's."""
     kind = field.cpp_type
     if kind == FieldDescriptor.CPPTYPE_STRING:
         return value if is_text(value) else NO_VALUE
@@ -217,7 +217,7 @@ def _whole(value: Any) -> int | None:
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold."""
+    """Checks that a value is a string that UTF-8 can hold."""
     return isinstance(value, str) and (value.isascii() or SURROGATES.search(value) is None)
 
 
@@ -226,11 +226,11 @@ def _must_be(field: FieldDescriptor, value: Any) -> str:
 
 
 def string(value: Any) -> str:
-    """What a string must be, of a value that is none."""
+    """Returns the limit for a value that is not a valid string."""
     return "a string without half a surrogate pair" if isinstance(value, str) else "a string"
 
 
 def fault(field: str, value: Any, limit: str) -> Violation:
-    """A violation by a value of the caller's, which is shown as JSON if it is short."""
+    """Returns a violation that shows the caller's value as JSON, shortened if it is long."""
     shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
     return Violation(field, cut(shown), limit, quoted=True)

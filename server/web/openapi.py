@@ -1,5 +1,6 @@
 """The OpenAPI document of the HTTP API, made of the proto's descriptors, its comments, and the limits of requests."""
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -96,15 +97,17 @@ PROBLEM: Final = {
 
 
 def document(*, has_tokens: bool = False) -> Schema:
-    """Returns the whole document; `has_tokens`: calls need one."""
+    """Returns the whole document; `has_tokens` if calls need a token."""
     schemas = _Schemas(json.loads((files("attendant.server.web") / "comments.json").read_text(encoding="utf-8")))
     for route in ROUTES:
         schemas.request(SERVICE.methods_by_name[route.method].input_type)
     paths: dict[str, Schema] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
-    for one in INFERENCE_ROUTES:
-        paths.setdefault(INFERENCE_PREFIX + one.path, {})[one.verb.lower()] = _inference_operation(one)
+    for inference in INFERENCE_ROUTES:
+        paths.setdefault(INFERENCE_PREFIX + inference.path, {})[inference.verb.lower()] = _inference_operation(
+            inference
+        )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -118,7 +121,7 @@ def document(*, has_tokens: bool = False) -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": schemas.found | INFERENCE_SCHEMAS,
+            "schemas": schemas.schemas | INFERENCE_SCHEMAS,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}] if has_tokens else [],
@@ -130,25 +133,25 @@ def _ref(name: str) -> Schema:
 
 
 class _Schemas:
-    """The schemas of messages: of requests as the server reads them, of responses as it writes them."""
+    """Collects the schemas of messages: of requests as the server reads them, of responses as it writes them."""
 
     def __init__(self, comments: Mapping[str, str]) -> None:
         self._comments = comments
-        self.found: dict[str, Schema] = {"Problem": PROBLEM, "google.protobuf.Any": ANY}
+        self.schemas: dict[str, Schema] = {"Problem": PROBLEM, "google.protobuf.Any": ANY}
 
     def comment(self, full_name: str) -> Schema:
-        """The description of what has that name, if the proto has a comment there."""
+        """Returns the proto's comment at a name as a description, or nothing if there is none."""
         text = self._comments.get(full_name)
         return {} if text is None else {"description": text}
 
     def request(self, message: Descriptor) -> Schema:
-        """A reference to the schema of a message that a caller sends."""
+        """Returns a reference to the schema of a message that a caller sends."""
         name = _name_of(message)
-        if name not in self.found:
+        if name not in self.schemas:
             schema = self._begin(name, message)
             schema["properties"] = {field.json_name: self._sent(field) for field in message.fields}
             schema["additionalProperties"] = False
-            both = [pair for one in message.oneofs for pair in _pairs(one.fields)]
+            both = [pair for choice in message.oneofs for pair in _pairs(choice.fields)]
             if both:
                 schema["not"] = {"anyOf": both}
             if message.full_name == "attendant.v1.GenerateManyRequest":
@@ -157,20 +160,23 @@ class _Schemas:
         return _ref(name)
 
     def response(self, message: Descriptor) -> Schema:
-        """A reference to the schema of a message that the server sends: what has no presence is always there."""
+        """Returns a reference to the schema of a message that the server sends.
+
+        Fields without presence are always there.
+        """
         name = _name_of(message)
-        if name not in self.found:
+        if name not in self.schemas:
             schema = self._begin(name, message)
             schema["properties"] = {field.json_name: self._received(field) for field in message.fields}
             schema["required"] = [field.json_name for field in message.fields if not field.has_presence]
         return _ref(name)
 
     def texts(self) -> Schema:
-        """A reference to the schema of a list of texts, which has the other fields of a GenerateRequest."""
-        like = self.found["GenerateRequest"]
+        """Returns a reference to the schema of a list of texts, which has the other fields of a GenerateRequest."""
+        like = self.schemas["GenerateRequest"]
         shared = {key: value for key, value in like["properties"].items() if key not in ("text", "tokens")}
         texts = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": MAX_REQUESTS}
-        self.found["GenerateTexts"] = {
+        self.schemas["GenerateTexts"] = {
             "type": "object",
             "description": "Texts, and what all of their requests have in common.",
             "properties": {TEXTS: texts} | shared,
@@ -180,13 +186,13 @@ class _Schemas:
         return _ref("GenerateTexts")
 
     def events(self, message: Descriptor) -> Schema:
-        """A reference to the schema of a server-sent event: its name, and what its data are."""
+        """Returns a reference to the schema of a server-sent event: its name and its data."""
         self.response(message)
         kinds = {field.name: self._received(field) for field in message.fields}
         for name, schema in kinds.items():
-            self.found[f"{name.capitalize()}Data"] = _object({name: schema}, description=f"The data of `{name}`.")
+            self.schemas[f"{name.capitalize()}Data"] = _object({name: schema}, description=f"The data of `{name}`.")
         data = {name: _ref(f"{name.capitalize()}Data") for name in kinds} | {"error": _ref("Problem")}
-        self.found["StreamEvent"] = {
+        self.schemas["StreamEvent"] = {
             "description": "A server-sent event; its data are JSON. `response`, or `error`, is the last one.",
             "oneOf": [
                 _object(
@@ -202,7 +208,7 @@ class _Schemas:
 
     def _begin(self, name: str, message: Descriptor) -> Schema:
         schema: Schema = {"type": "object"} | self.comment(message.full_name)
-        self.found[name] = schema
+        self.schemas[name] = schema
         return schema
 
     def _sent(self, field: FieldDescriptor) -> Schema:
@@ -240,10 +246,10 @@ def _name_of(message: Descriptor) -> str:
 
 
 def _pairs(fields: Iterable[FieldDescriptor]) -> list[Schema]:
-    """Each pair of a oneof's fields, both of which are set."""
+    """Returns a schema for each pair of a oneof's fields that holds if both are set."""
     names = [field.json_name for field in fields]
     held = {"not": {"type": "null"}}
-    pairs = [(one, other) for index, one in enumerate(names) for other in names[index + 1 :]]
+    pairs = itertools.combinations(names, 2)
     return [{"required": list(pair), "properties": dict.fromkeys(pair, held)} for pair in pairs]
 
 
