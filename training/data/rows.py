@@ -95,7 +95,8 @@ def _refuse_header(path: Path, cells: Sequence[str]) -> None:
     if len(names) >= 2 and all(name.casefold() in COLUMN_NAMES for name in names[:2]) and len(set(names)) == len(names):
         raise UserError(
             f"{path}:1: {' and '.join(map(repr, names[:2]))} look like the names of columns: set data.columns = "
-            f"{json.dumps(names[:2], ensure_ascii=False)}; if they are a pair, move it away from the first line"
+            f"{json.dumps(names[:2], ensure_ascii=False)} (in an option: '{path.name}[{names[0]},{names[1]}]'); if they"
+            " are a pair, move it away from the first line"
         )
 
 

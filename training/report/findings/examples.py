@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final
 
@@ -154,8 +153,8 @@ def nearest_reference(output: str, references: Sequence[str], metric: TextMetric
     return min(references, key=lambda reference: Levenshtein.distance(cut(output), cut(reference)))
 
 
-def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[Span, ...]:
-    """Returns `text` in spans that `other` has too, in order, and spans that it has not.
+def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Returns both texts in spans that they share, in order, and spans that only one has, by the fewest edits.
 
     Spans are of whole words; they are of characters where the metric counts these or a text is a single word, unless
     the texts are too long to be compared so.
@@ -165,12 +164,17 @@ def align(text: str, other: str, metric: TextMetricName = "per") -> tuple[Span, 
     parts: Sequence[str] = " ".join(text.split()) if by_characters else text.split()
     others: Sequence[str] = " ".join(other.split()) if by_characters else other.split()
     space = "" if by_characters else " "
-    spans = []
-    for kind, start, end, _, _ in SequenceMatcher(None, parts, others, autojunk=False).get_opcodes():
-        if end > start:
-            last = "" if end == len(parts) else space
-            spans.append(Span(space.join(parts[start:end]), kind == "equal", last))
-    return tuple(spans)
+    spans: list[Span] = []
+    other_spans: list[Span] = []
+    for operation in Levenshtein.opcodes(parts, others):
+        is_shared = operation.tag == "equal"
+        for found, whole, start, end in (
+            (spans, parts, operation.src_start, operation.src_end),
+            (other_spans, others, operation.dest_start, operation.dest_end),
+        ):
+            if end > start:
+                found.append(Span(space.join(whole[start:end]), is_shared, "" if end == len(whole) else space))
+    return tuple(spans), tuple(other_spans)
 
 
 def _confidence(one: Decoded) -> float:
