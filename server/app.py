@@ -23,6 +23,7 @@ from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import open_access
+from attendant.server.access.connections import HEADROOM, Connections, num_connections
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.overload_control import OverloadLimits
@@ -67,31 +68,33 @@ async def serve(config: ServerConfig) -> int:
     metrics = Metrics(CollectorRegistry())
     catalogue = Catalogue()
     lifecycle = Lifecycle()
-    incoming = Incoming(metrics, Bounds(max_streams=config.max_streams))
     answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
+    connections = Connections(config.max_connections)
+    incoming = Incoming(
+        metrics, Bounds(max_streams=config.max_streams), answer_budget, connections, access.known_client
+    )
     metrics.watch_streams(answer_budget)
     processes = WorkerProcesses(config)
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
-    seq2seq = Seq2SeqServicer(catalogue, metrics, answer_budget)
     inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
     make_server = partial(
         grpc_server,
-        seq2seq,
+        seq2seq := Seq2SeqServicer(catalogue, metrics, answer_budget),
         inference,
         lifecycle.health,
         # The gatekeeper is inside, so that what it refuses is counted too.
         interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
         has_reflection=access.reflection != "off",
-        max_connections=config.max_connections,
+        max_connections=config.max_connections + HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
     allow_descriptors(config.max_connections)
     port = GrpcPort(make_server, metrics, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
-    app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     has_api = config.no_http == "off"
+    app = http_app(metrics.registry, lambda: lifecycle.is_serving)
     if has_api:
         add_api(app, seq2seq, inference, gatekeeper, metrics, origins=config.http_origins)
     guard_hosts(app, metrics, config.host)
@@ -104,6 +107,8 @@ async def serve(config: ServerConfig) -> int:
         lifecycle.heed_signals()
         await lifecycle.set_open(False)
         await port.start()
+        until_the_end.enter_context(connections.bounded(port.port))
+        metrics.watch_connections(*(partial(num_connections, number) for number in (port.port, metrics_port)))
         try:
             loading = load_models(config, processes, catalogue, metrics, lifecycle, reconciler)
             if not await _done_unless_ending(lifecycle, loading):

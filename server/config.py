@@ -191,7 +191,11 @@ class ServerConfig:
         SOME_SECONDS,
         "how long a message of a stream may wait until its client reads it; after that the stream is ended",
     )
-    max_connections: int = _option(1000, _whole("CONNECTIONS"), "connections for gRPC; further ones are closed at once")
+    max_connections: int = _option(
+        1000,
+        _whole("CONNECTIONS"),
+        "connections for gRPC; beyond it those without a call are closed, the one that made none for longest first",
+    )
     max_calls_per_connection: int = _option(
         1000, _whole("CALLS"), "concurrent calls on one connection; the client itself holds further calls back"
     )
@@ -205,8 +209,8 @@ class ServerConfig:
     max_streams: int = _option(
         128,
         _whole("STREAMS"),
-        "concurrent streaming calls; further ones are refused with RESOURCE_EXHAUSTED; each may hold an unfinished "
-        "message of 256 KiB",
+        "concurrent streaming calls, of which one client may have as many as are still free; further ones are refused "
+        "with RESOURCE_EXHAUSTED; each may hold an unfinished message of 256 KiB",
     )
     require_signature: tuple[Path, ...] = _option(
         (),

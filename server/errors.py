@@ -13,6 +13,7 @@ AttendantError
 |   |-- DeadlineTooShort                       deadline_too_short  it would pass before the request's answer
 |   |-- OutOfTime                              out_of_time         it waited, and can't be answered in time any more
 |   |-- TooManyStreams                         too_many_streams    as many are open as may be
+|   |-- TooManyUnread                          too_many_unread     the client leaves too many answers unread
 |   |-- TooManyCalls                           too_many_calls      as many are under way over HTTP as may be
 |   `-- RateLimited                            rate_limited        the client asks faster than it may
 |-- Unauthenticated       UNAUTHENTICATED      unauthenticated     no credentials, or wrong ones
@@ -24,6 +25,7 @@ AttendantError
 |   |-- NotReady                               not_ready           the bundles are still being checked
 |   |-- Draining                               draining            the server is shutting down
 |   |-- Unread                                 unread              its message did not arrive whole in time
+|   |-- IdleStream                             idle_stream         nothing came on a stream for too long
 |   |-- Stalled                                stalled             the client of a stream does not read its answers
 |   `-- EngineDead                             engine_dead         no engine of the model answers any more
 |-- PoisonedRequest       INTERNAL             poisoned            it has ended an engine twice
@@ -200,8 +202,17 @@ class OutOfTime(Overloaded):
 class TooManyStreams(Overloaded):
     reason = "too_many_streams"
 
-    def __init__(self, max_streams: int) -> None:
-        super().__init__(f"{max_streams} streams are open, as many as may", RETRY_SECONDS)
+    def __init__(self, num_streams: int, num_own: int) -> None:
+        super().__init__(
+            f"{num_streams} streams are open, {num_own} of them this client's: as many as may", RETRY_SECONDS
+        )
+
+
+class TooManyUnread(Overloaded):
+    reason = "too_many_unread"
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"{num_bytes} bytes of answers to this client have not been read", RETRY_SECONDS)
 
 
 class TooManyCalls(Overloaded):
@@ -270,6 +281,13 @@ class Draining(Unavailable):
 class Unread(Unavailable):
     reason = "unread"
     default_message = "the request's message did not arrive whole in time; send it again"
+
+
+class IdleStream(Unavailable):
+    reason = "idle_stream"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing came on this stream for {seconds:g} s; begin another one when there is something")
 
 
 class Stalled(Unavailable):

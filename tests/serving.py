@@ -32,6 +32,7 @@ from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
+from attendant.server.access.connections import HEADROOM, Connections
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.queueing.scheduler import Budget
@@ -215,13 +216,15 @@ async def served(
     max_answer_bytes: int = MAX_ANSWER_BYTES,
     unread_seconds: float = PATIENCE_SECONDS,
     bounds: Bounds = BOUNDS,
+    max_connections: int = 100,
     **options: Any,
 ) -> AsyncIterator[Served]:
     """A server on a free port: every bundle with this stepper's engine; `options`: of `serve_fake`."""
     access = access or Access()
     metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
-    incoming = Incoming(metrics, bounds)
     answer_budget = AnswerBudget(unread_seconds=unread_seconds, max_bytes=max_answer_bytes)
+    connections = Connections(max_connections)
+    incoming = Incoming(metrics, bounds, answer_budget, connections, access.known_client)
     metrics.watch_streams(answer_budget)
     make_server = partial(
         grpc_server,
@@ -230,7 +233,7 @@ async def served(
         lifecycle.health,
         interceptors=[incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)],
         has_reflection=access.reflection != "off",
-        max_connections=100,
+        max_connections=max_connections + HEADROOM,
         max_calls_per_connection=100,
     )
     port = GrpcPort(make_server, metrics, "127.0.0.1", 0, access.credentials())
@@ -248,9 +251,10 @@ async def served(
         await lifecycle.set_open(True)
     try:
         target = f"127.0.0.1:{port.port}"
-        async with grpc.aio.insecure_channel(target) as channel:
-            stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
-            yield Served(models, metrics, catalogue, lifecycle, target, channel, stub)
+        with connections.bounded(port.port):
+            async with grpc.aio.insecure_channel(target) as channel:
+                stub = seq2seq_pb2_grpc.Seq2SeqStub(channel)
+                yield Served(models, metrics, catalogue, lifecycle, target, channel, stub)
     finally:
         if isinstance(stepper, GatedStepper):
             stepper.open()

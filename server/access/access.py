@@ -85,6 +85,13 @@ class Access:
             return name_in_certificate(context.auth_context())
         return address_of(context.peer())
 
+    def known_client(self, context: Any) -> str:
+        """The name of whoever makes an RPC, or its address if it lacks credentials."""
+        try:
+            return self.client_of(context)
+        except Unauthenticated:
+            return address_of(context.peer())
+
     def administrator_of(self, context: Any) -> str:
         """The name of the administrator who makes an RPC.
 

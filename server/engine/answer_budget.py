@@ -1,4 +1,6 @@
-"""The memory that answers of bulk streams may take, from the reading of a request until its answer has been written.
+"""The memory that answers may take: of bulk streams, from the reading of a request until its answer has been written.
+
+An answer to a unary call counts from when it has been made, with all others of its client.
 
 No more requests are read from a client that has not read an answer for a second, so that nothing is decoded in vain,
 nor from a stream that holds as much as it may. That is as much as is still free (dynamic thresholds, Choudhury and
@@ -9,6 +11,7 @@ holds is always left for the others.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 MAX_ANSWER_BYTES = 64 << 20
 """For all bulk streams of a server together. An answer takes some kilobytes, or megabytes with attention."""
@@ -37,12 +40,28 @@ class AnswerBudget:
         self.held_bytes = 0
         self._clock = clock
         self._shares: set[AnswerShare] = set()
+        self._of_clients: dict[str, AnswerShare] = {}
 
     def open(self) -> "AnswerShare":
         """A stream's share, to be closed when the stream ends."""
         share = AnswerShare(self)
         self._shares.add(share)
         return share
+
+    def hold(self, client: str, num_bytes: int, until: "asyncio.Task[Any]") -> bool:
+        """Counts the answer to a call, until its task ends; returns False if the client leaves too much unread."""
+        share = self._of_clients.setdefault(client, AnswerShare(self))
+        if not share.has_room(num_bytes):
+            return False
+        share.hold(num_bytes)
+
+        def free(_: object) -> None:
+            share.give_back(num_bytes)
+            if not share.held_bytes:
+                self._of_clients.pop(client, None)
+
+        until.add_done_callback(free)
+        return True
 
     def close(self, share: "AnswerShare") -> None:
         """The stream has ended, and given back what it held."""
@@ -95,6 +114,10 @@ class AnswerShare:
         while not self.has_room(num_bytes):
             self._freed.clear()
             await self._freed.wait()
+        self.hold(num_bytes)
+
+    def hold(self, num_bytes: int) -> None:
+        """Takes so much, for which there is room."""
         self.held_bytes += num_bytes
         self._budget.held_bytes += num_bytes
 

@@ -82,12 +82,14 @@ GAUGES = {
     "bulk_requests_limit": "Bulk requests that may have one: twice --max-rows.",
     "ready": "1 where the model is served: loaded, with an engine that takes requests, not draining.",
 }
-# Of all bulk streams, which may name several models.
-STREAM_GAUGES = {
+# Of the whole server: a bulk stream may name several models, a connection none.
+SERVER_GAUGES = {
     "bulk_streams": "Bulk streams that are open.",
     "bulk_streams_stalled": "Those whose client has not taken an answer for a second.",
-    "bulk_answers_bytes": "Memory that streams have reserved for answers, until they are written.",
+    "bulk_answers_bytes": "Memory that answers of all calls have reserved, until they are written.",
     "bulk_answers_limit_bytes": "Memory that they may reserve.",
+    "grpc_connections": "Connections to the gRPC port.",
+    "http_connections": "Connections to the HTTP port.",
 }
 
 
@@ -106,7 +108,7 @@ class Metrics:
         }
         self.counters = {name: counter(name, about, OF_MODEL) for name, about in COUNTERS.items()}
         self.gauges = {name: gauge(name, about, OF_MODEL) for name, about in GAUGES.items()}
-        self._stream_gauges = {name: gauge(name, about, OF_MODEL).labels("") for name, about in STREAM_GAUGES.items()}
+        self._server_gauges = {name: gauge(name, about, OF_MODEL).labels("") for name, about in SERVER_GAUGES.items()}
         self.request_seconds = histogram(
             "request_seconds",
             "From a request's arrival at the service to its answer, whatever that was.",
@@ -123,6 +125,9 @@ class Metrics:
         self.requests = counter("requests", "Requests by how they ended.", ("model", "method", "code"))
         self.rejected = counter(
             "rejected", "Requests that were refused, by why: see server/errors.py.", ("model", "reason")
+        )
+        self.request_bytes = counter(
+            "request_bytes", "Bytes of the messages of requests, by method; with an empty model.", ("model", "method")
         )
         self.mispredicted = counter(
             "mispredicted",
@@ -172,10 +177,15 @@ class Metrics:
 
     def watch_streams(self, budget: AnswerBudget) -> None:
         """Sets what to ask at each scrape about bulk streams."""
-        self._stream_gauges["bulk_streams"].set_function(lambda: budget.num_streams)
-        self._stream_gauges["bulk_streams_stalled"].set_function(lambda: budget.num_stalled)
-        self._stream_gauges["bulk_answers_bytes"].set_function(lambda: budget.held_bytes)
-        self._stream_gauges["bulk_answers_limit_bytes"].set(budget.max_bytes)
+        self._server_gauges["bulk_streams"].set_function(lambda: budget.num_streams)
+        self._server_gauges["bulk_streams_stalled"].set_function(lambda: budget.num_stalled)
+        self._server_gauges["bulk_answers_bytes"].set_function(lambda: budget.held_bytes)
+        self._server_gauges["bulk_answers_limit_bytes"].set(budget.max_bytes)
+
+    def watch_connections(self, num_grpc: Callable[[], int], num_http: Callable[[], int]) -> None:
+        """Sets what to ask at each scrape about connections."""
+        self._server_gauges["grpc_connections"].set_function(num_grpc)
+        self._server_gauges["http_connections"].set_function(num_http)
 
     def of_model(self, model: str) -> "ModelMetrics":
         """A version's own, which count what all versions of the model do."""

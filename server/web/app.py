@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.requests.violations import Violation, shortened
 from attendant.server.access.access import is_loopback
+from attendant.server.access.shares import Shares
 from attendant.server.errors import InvalidArgument
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
@@ -28,7 +29,7 @@ from attendant.server.servicers.request_context import GIVEN_ID_KEY
 from attendant.server.servicers.seq2seq import SERVICE, Seq2SeqServicer
 from attendant.server.web.bodies import Body, read_body
 from attendant.server.web.call import TIMEOUT_HEADER
-from attendant.server.web.endpoints import CallLimit, Endpoint, MakeRequest, Method, StreamEndpoint
+from attendant.server.web.endpoints import MAX_CALLS, Endpoint, MakeRequest, Method, StreamEndpoint
 from attendant.server.web.inference import (
     INFERENCE_ROUTES,
     PREFIX,
@@ -60,7 +61,7 @@ def add_api(
     Args:
         origins: of pages elsewhere that may use the API from a browser.
     """
-    call_limit = CallLimit()
+    calls = Shares(MAX_CALLS)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -70,7 +71,7 @@ def add_api(
     )
 
     def endpoint(kind: type[Endpoint], name: str, make_request: MakeRequest) -> Endpoint:
-        method = Method(SERVICE.methods_by_name[name], servicer, gatekeeper, call_limit)
+        method = Method(SERVICE.methods_by_name[name], servicer, gatekeeper, calls)
         return kind(method, metrics, make_request)
 
     def route(verb: str, path: str, answering: ASGIApp) -> BaseRoute:
@@ -87,7 +88,7 @@ def add_api(
         return route(one.verb, one.path, answering)
 
     def inference_route(one: InferenceRoute) -> BaseRoute:
-        method = Method(INFERENCE.methods_by_name[one.method], inference, gatekeeper, call_limit)
+        method = Method(INFERENCE.methods_by_name[one.method], inference, gatekeeper, calls)
         answering = InferenceEndpoint(method, metrics, partial(read_request, one))
         return route(one.verb, PREFIX + one.path, answering)
 

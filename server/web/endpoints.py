@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from attendant.server.access.clients import CLIENT
+from attendant.server.access.shares import Shares
 from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
 from attendant.server.observability.metrics import Metrics
 from attendant.server.servicers.gatekeeper import Gatekeeper
@@ -38,44 +38,33 @@ STREAM_HEADERS = [
 MakeRequest = Callable[[Request], Awaitable[Any]]
 
 
-class CallLimit:
-    """The calls that are under way. A client may have as many as are still free: another one always finds some."""
+@contextmanager
+def _held(calls: Shares) -> Iterator[None]:
+    """For a call of the client whose call is being handled.
 
-    def __init__(self, max_calls: int = MAX_CALLS) -> None:
-        self._max_calls = max_calls
-        self._calls: Counter[str] = Counter()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """For a call of the client whose call is being handled.
-
-        Raises:
-            TooManyCalls
-        """
-        client = CLIENT.get()
-        num_calls = self._calls.total()
-        if self._calls[client] >= self._max_calls - num_calls:
-            raise TooManyCalls(num_calls, self._calls[client])
-        self._calls[client] += 1
-        try:
-            yield
-        finally:
-            self._calls[client] -= 1
-            if not self._calls[client]:
-                del self._calls[client]
+    Raises:
+        TooManyCalls
+    """
+    client = CLIENT.get()
+    if not calls.take(client):
+        raise TooManyCalls(calls.num_taken, calls.taken_by(client))
+    try:
+        yield
+    finally:
+        calls.give_back(client)
 
 
 class Method:
     """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
 
     def __init__(
-        self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, call_limit: CallLimit
+        self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, calls: Shares
     ) -> None:
         self.name = name = descriptor.name
         path = f"/{descriptor.containing_service.full_name}/{name}"
         self._decode = decoder_of(path, GetMessageClass(descriptor.input_type))
         self._behaviour = getattr(servicer, name)
-        self._call_limit = call_limit
+        self._calls = calls
         self._gatekeeper = gatekeeper
         guarded = gatekeeper.guarded(name, self._stream if descriptor.server_streaming else self._answer)
         self.answer, self.stream = guarded.answer, guarded.stream
@@ -83,11 +72,11 @@ class Method:
             self.answer = self._behaviour
 
     async def _answer(self, request: Any, call: HttpCall) -> Message:
-        with self._call_limit.held():
+        with _held(self._calls):
             return await self._behaviour(await self._parsed(request), call)  # type: ignore[no-any-return]
 
     async def _stream(self, request: Any, call: HttpCall) -> AsyncIterator[Message]:
-        with self._call_limit.held():
+        with _held(self._calls):
             async with aclosing(self._behaviour(await self._parsed(request), call)) as messages:
                 async for message in messages:
                     yield message

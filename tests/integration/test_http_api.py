@@ -22,7 +22,7 @@ from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
 from attendant.server.process import http
 from attendant.server.process.listening import MAX_REQUEST_BYTES
-from attendant.server.web import endpoints
+from attendant.server.web import app
 from attendant.server.web.bodies import to_json
 from attendant.server.web.openapi import RANGES
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -384,7 +384,7 @@ async def post_raw(
 
 class TestBounds:
     async def test_a_client_has_as_many_calls_as_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(endpoints.CallLimit.__init__, "__defaults__", (4,))
+        monkeypatch.setattr(app, "MAX_CALLS", 4)
         async with served(stepper := gated_stepper(), max_rows=2) as server, http_served(server) as web:
             asked = [asyncio.create_task(web.post("/v1/generate", {"text": "abc"})) for _ in range(2)]
             await eventually(lambda: server.model.runner.num_waiting + server.model.runner.num_running == 2)

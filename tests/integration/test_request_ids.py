@@ -16,7 +16,7 @@ from attendant.server.config import ServerConfig
 from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant.server.servicers.incoming import Bounds
 from attendant.server.servicers.status import DETAILS_KEY, REQUEST_ID_KEY
-from attendant.server.web import endpoints
+from attendant.server.web import app
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import http_served
 from tests.serving import PATIENCE_SECONDS, eventually, fake_stepper, gated_stepper, served
@@ -52,14 +52,17 @@ async def id_of(call: Any) -> str:
 
 
 async def test_a_stream_too_many(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(fake_stepper(), bounds=Bounds(max_streams=1)) as server:
+    async with served(fake_stepper(), bounds=Bounds(max_streams=1, max_watches=1)) as server:
         held = server.stub.GenerateBatch()
         await held.write(messages.GenerateRequest(text="a"))
         await held.read()
         found = [await id_of(server.stub.GenerateBatch(metadata=given)) for given in ((), MINE)]
-        watch = health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest())
-        found.append(await id_of(watch))
+        health = health_pb2_grpc.HealthStub(server.channel)
+        held_watch = health.Watch(health_pb2.HealthCheckRequest())
+        await held_watch.read()
+        found.append(await id_of(health.Watch(health_pb2.HealthCheckRequest())))
         held.cancel()
+        held_watch.cancel()
     lines = await logged(caplog, *found)
     assert found[0] and found[1] == "mine"
     assert [line["method"] for line in lines] == ["GenerateBatch", "GenerateBatch", "Watch"]
@@ -145,7 +148,7 @@ async def test_over_http(
 
 
 async def test_a_call_too_many_over_http(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(endpoints.CallLimit.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(app, "MAX_CALLS", 2)
     async with served(stepper := gated_stepper()) as server, http_served(server) as web:
         asked = asyncio.create_task(web.post("/v1/generate", {"text": "abc"}))
         await stepper.arrival()
