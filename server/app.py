@@ -90,7 +90,7 @@ async def serve(config: ServerConfig) -> int:
         max_calls_per_connection=config.max_calls_per_connection,
         connection_seconds=config.connection_seconds,
     )
-    allow_descriptors(config.max_connections)
+    allow_descriptors(config.max_connections + HEADROOM)
     port = GrpcPort(make_server, metrics, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
     has_api = config.no_http == "off"
@@ -122,8 +122,7 @@ async def serve(config: ServerConfig) -> int:
                 await lifecycle.ending()
             catalogue.closing.set()
             await _set_open(lifecycle, catalogue, metrics, is_open=False)
-            runners = [model.runner for routes in catalogue.all() for model in routes.all()]
-            await lifecycle.drain([*runners, *reconciler.ending], config.drain_seconds)
+            await lifecycle.drain([*catalogue.runners(), *reconciler.ending], config.drain_seconds)
         finally:
             await port.close(incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})

@@ -118,6 +118,10 @@ class Catalogue:
             raise NotReady
         return list(self._routes.values())
 
+    def runners(self) -> list[EngineRunner]:
+        """Of every version of every model. Raises NotReady."""
+        return [model.runner for routes in self.all() for model in routes.all()]
+
     def routes(self, name: str) -> Routes:
         """Of the model of that name; of the only one where the name is empty.
 

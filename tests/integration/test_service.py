@@ -312,7 +312,7 @@ async def test_an_engine_that_fails_for_good_ends_the_server() -> None:
         for call in calls:
             error = await failure(call)
             assert error.code() is grpc.StatusCode.UNAVAILABLE
-            assert error.details() == "the engine has failed and the server is ending; try another one"
+            assert error.details() == "the engines of this model have failed; try another server"
         await asyncio.wait_for(server.lifecycle.ending(), 5)
         assert server.lifecycle.exit_status == 1
         assert (await failure(server.stub.Generate(long_request()))).code() is grpc.StatusCode.UNAVAILABLE
