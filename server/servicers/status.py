@@ -15,8 +15,8 @@ from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-MAX_DETAILS, MAX_DETAIL_CHARACTERS = 16, 160
-"""Violations that a status lists. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
+MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 4096, 160
+"""What a status lists of violations. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
 
 REQUEST_ID_KEY = "attendant-request-id"
 
@@ -30,17 +30,13 @@ def status_of(error: AttendantError, request_id: str) -> status_pb2.Status:
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=str(error))
     details: list[Message] = []
     if isinstance(error, InvalidArgument):
-        details.append(
-            error_details_pb2.BadRequest(
-                field_violations=[
-                    error_details_pb2.BadRequest.FieldViolation(
-                        field=cut(one.field, MAX_DETAIL_CHARACTERS),
-                        description=cut(one.description, MAX_DETAIL_CHARACTERS),
-                    )
-                    for one in error.violations[:MAX_DETAILS]
-                ]
-            )
-        )
+        request = error_details_pb2.BadRequest()
+        for one in error.violations:
+            shown = cut(one.field, MAX_DETAIL_CHARACTERS), cut(one.description, MAX_DETAIL_CHARACTERS)
+            if request.ByteSize() + sum(len(text.encode()) for text in shown) > MAX_DETAILS_BYTES:
+                break
+            request.field_violations.add(field=shown[0], description=shown[1])
+        details.append(request)
     elif isinstance(error, Overloaded):
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(round(error.retry_seconds * 1e9))

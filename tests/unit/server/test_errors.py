@@ -53,6 +53,7 @@ CODES = {
     "DeadlineTooShort": "RESOURCE_EXHAUSTED",
     "TooManyStreams": "RESOURCE_EXHAUSTED",
     "TooManyCalls": "RESOURCE_EXHAUSTED",
+    "TooManyUnread": "RESOURCE_EXHAUSTED",
     "RateLimited": "RESOURCE_EXHAUSTED",
     "Unauthenticated": "UNAUTHENTICATED",
     "PermissionDenied": "PERMISSION_DENIED",
@@ -62,6 +63,7 @@ CODES = {
     "NotReady": "UNAVAILABLE",
     "Draining": "UNAVAILABLE",
     "Unread": "UNAVAILABLE",
+    "IdleStream": "UNAVAILABLE",
     "Stalled": "UNAVAILABLE",
     "EngineDead": "UNAVAILABLE",
     "InternalError": "INTERNAL",
@@ -143,6 +145,15 @@ async def test_every_violation_is_in_the_details() -> None:
     ]
     assert "field_7 is 7, must be something else" in context.details
     assert context.details.endswith("and 12 more")
+
+
+async def test_details_fit_into_trailing_metadata() -> None:
+    """Clients take a status that is too large for RESOURCE_EXHAUSTED, and try again."""
+    violations = [Violation(f"inputs[text][{i}]", "x" * 100_000, "something else") for i in range(256)]
+    context = await aborted(errors.InvalidArgument(*violations))
+    detail = unpacked(context, error_details_pb2.BadRequest)
+    assert isinstance(detail, error_details_pb2.BadRequest) and detail.field_violations
+    assert len(context.metadata[DETAILS_KEY]) < 6000
 
 
 async def test_the_retry_delay_is_told_twice() -> None:

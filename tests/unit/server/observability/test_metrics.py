@@ -64,6 +64,9 @@ CONTRACT = {
     "bulk_streams_stalled": {"model"},
     "bulk_answers_bytes": {"model"},
     "bulk_answers_limit_bytes": {"model"},
+    "grpc_connections": {"model"},
+    "http_connections": {"model"},
+    "request_bytes_total": {"model", "method"},
     "model_loads_total": {"model", "outcome"},
     "routed_total": {"model", "role"},
     "shadow_answers_total": {"model", "outcome"},
@@ -107,6 +110,7 @@ def exercise(metrics: Metrics) -> None:
     model.generated((4, 5, 6, 7), 4, hypotheses, by_default=True)
     metrics.ended(model="m", method="Generate", code="OK", seconds=0.75)
     metrics.rejected.labels("m", "queue_full").inc()
+    metrics.request_bytes.labels("", "Generate").inc()
 
 
 def test_every_name_of_the_contract_with_its_labels(metrics: Metrics) -> None:
