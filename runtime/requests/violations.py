@@ -6,6 +6,7 @@ from typing import Final
 
 MAX_SHOWN_VIOLATIONS: Final = 8
 MAX_SHOWN_CHARACTERS: Final = 32
+MAX_VIOLATION_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Violations:
 
 def summary(violations: Sequence[Violation]) -> str:
     """The first few of them, in one line."""
-    shown = "; ".join(map(str, violations[:MAX_SHOWN_VIOLATIONS]))
+    shown = "; ".join(cut(str(one), MAX_VIOLATION_CHARACTERS) for one in violations[:MAX_SHOWN_VIOLATIONS])
     more = len(violations) - MAX_SHOWN_VIOLATIONS
     return f"{shown}; and {more} more" if more > 0 else shown
 
