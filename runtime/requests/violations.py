@@ -6,7 +6,7 @@ from typing import Final
 
 MAX_SHOWN_VIOLATIONS: Final = 8
 MAX_SHOWN_CHARACTERS: Final = 32
-MAX_VIOLATION_CHARACTERS: Final = 400
+MAX_VIOLATION_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 
 DETAILS_KEY = "grpc-status-details-bin"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 4096, 160
+MAX_DETAILS_BYTES, MAX_DETAIL_CHARACTERS = 3072, 160
 """What a status lists of violations. It travels in trailing metadata, of which gRPC's clients accept some 8 KiB."""
 
 REQUEST_ID_KEY = "attendant-request-id"
