@@ -5,9 +5,11 @@ a disk that fills or a process that is killed, what stood there before still sta
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterator
@@ -63,24 +65,76 @@ def told_of(path: Path, numbers: Container[int] = UNWRITABLE) -> Iterator[None]:
 def new_file(path: Path, aside: Path | None = None) -> Iterator[IO[str]]:
     """A text file, in UTF-8, that takes its name when the block ends well and vanishes when it does not.
 
+    Its name until then is one that no other process chooses, and is not followed if it is a link.
+
     Args:
-        aside: where it is written meanwhile, on the same file system; None: beside `path`, hidden.
+        aside: the folder in which it is written meanwhile, on the same file system; None: that of `path`.
 
     Raises:
         CantWrite: the disk is full, the folder is read-only.
     """
-    aside = path.with_name(f".{path.name}.writing") if aside is None else aside
+    written = unused_name(path if aside is None else aside / path.name)
     with told_of(path):
         try:
             with told_of(path, UNMAKABLE):
-                file = aside.open("w", encoding="utf-8", newline="\n")
+                file = written.open("x", encoding="utf-8", newline="\n")
             with file:
                 yield file
-            flush_to_disk(aside)
-            aside.replace(path)
+            flush_to_disk(written)
+            written.replace(path)
         finally:
             with suppress(OSError):
-                aside.unlink()
+                written.unlink()
+
+
+def unused_name(path: Path) -> Path:
+    """Returns a hidden name beside a path, for what will take its place."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.writing")
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keeps other processes that ask for it from writing to a folder, which is made if it is missing.
+
+    Raises:
+        UserError: another process is writing there; the message names it.
+        CantWrite: the folder can't be made.
+    """
+    with told_of(folder, UNMAKABLE):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, path: Path) -> None:
+    """Locks an open file or folder until its descriptor is closed.
+
+    Raises:
+        UserError: another process has locked it; the message names it.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"{path}: {_holder(descriptor)} is writing to it; wait for its end, or name another --output"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _holder(descriptor: int) -> str:
+    """The process that has locked a file, as far as the system tells."""
+    status = os.fstat(descriptor)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            if file in line.split() and "FLOCK" in line and "->" not in line:
+                return f"process {line.split()[4]}"
+    return "another process"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -117,7 +117,7 @@ def sign_bundle(
         signing.set_hashing_config(hashing).sign(path, written)
         content = written.read_text(encoding="utf-8")
     # Written beside the bundle: a server that opens it meanwhile refuses files that the manifest does not list.
-    with new_file(output, path.with_name(f".{path.name}.{SIGNATURE_NAME}")) as file:
+    with new_file(output, path.parent) as file:
         file.write(content)
     return output
 

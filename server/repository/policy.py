@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import Field, ValidationError, model_validator
 
 from attendant.runtime.bundle.manifest import Section
+from attendant.runtime.bundle.reading import read_file
 from attendant.runtime.errors import UserError, one_line
 
 LATEST: Final = "latest"
@@ -58,8 +59,8 @@ def read_policy(path: Path) -> Policy:
         UserError: it can't be read, or says what it must not.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES).decode()
+        # A link may lead there, e.g. in a volume of Kubernetes; a FIFO would be waited for.
+        text = read_file(path.resolve(), MAX_BYTES).decode()
         return Policy.model_validate(tomllib.loads(text))
     except FileNotFoundError:
         return Policy()

@@ -136,6 +136,8 @@ class Reconciler:
         # What the models in force were made from, and what the last look has found.
         self._taken: dict[str, ModelFolder] = {}
         self._seen: dict[str, ModelFolder] = {}
+        # The names that stand in several places now, and why that is wrong.
+        self._conflicts: dict[str, str] = {}
         self._changing = asyncio.Lock()
         self._others: frozenset[str] = frozenset()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -151,6 +153,8 @@ class Reconciler:
         """
         self._others = frozenset(others)
         self._taken = self._seen = await self._look()
+        for why in self._conflicts.values():
+            raise UserError(why)
         return len(self._seen)
 
     async def open(self) -> None:
@@ -208,6 +212,8 @@ class Reconciler:
         try:
             async with self._changing:
                 folders = await self._look()
+                if name in self._conflicts:
+                    raise UserError(self._conflicts[name])
                 if name not in folders:
                     raise UnknownModel(name, list(folders))
                 model = self._model(name)
@@ -248,12 +254,24 @@ class Reconciler:
         return "refused: the server's log says why" if label in model.refused else "no policy asks for it"
 
     async def _look(self) -> dict[str, ModelFolder]:
+        """The models of all repositories. One whose name is elsewhere too is left as it was, and told once."""
         found: dict[str, ModelFolder] = {}
+        conflicts: dict[str, str] = {}
         for repository in self.repositories:
             for name, folder in (await in_daemon_thread(partial(look_into, repository))).items():
                 if name in found or name in self._others:
-                    raise UserError(f"two models are named {name}, one of them in {folder.path}; requests choose by it")
-                found[name] = folder
+                    why = f"two models are named {name}, one of them in {folder.path}; requests choose by it"
+                    conflicts[name] = why
+                else:
+                    found[name] = folder
+        for name, why in conflicts.items():
+            if self._taken.get(name) is None:
+                found.pop(name, None)
+            else:
+                found[name] = self._taken[name]
+            if name not in self._conflicts:
+                log.error("not loaded", extra={"model": name, "reason": why})
+        self._conflicts = conflicts
         return found
 
     async def _take_changes(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import told_of
+from attendant.runtime.files import lock, told_of
 from attendant.training.assessment.models import OpenedModel
 from attendant.training.assessment.runs import open_runs
 from attendant.training.commands.options import check_folder
@@ -58,6 +58,7 @@ def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: 
     model, num_empty = opened.model, 0
     options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
     with told_of(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
+        lock(file.fileno(), output)
         task = progress.add_task("labelling", total=len(sources))
         for first in range(0, len(sources), CHUNK):
             chunk = [Example(source, ()) for source in sources[first : first + CHUNK]]

@@ -3,10 +3,12 @@
 import argparse
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import only_writer
 from attendant.training.commands import evaluate
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import MOST_CHARACTERS
@@ -66,13 +68,16 @@ def add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     place = Run(arguments.output or Path("runs") / run_name(arguments.inputs[0]))
-    was_there = place.path.exists()
+    was_there, is_mine = place.path.exists(), False
     processes = Processes()
     if processes.is_first and was_there and not arguments.resume:
         raise UserError(f"{place.path} exists: --resume continues it, --output names another")
     recipe, chosen = _recipe(arguments, place)
+    held = ExitStack()
     try:
         if processes.is_first:
+            held.enter_context(only_writer(place.path))
+            is_mine = True
             for line in chosen:
                 say(line)
             fetch(recipe.data, announce=say)
@@ -83,9 +88,10 @@ def run(arguments: argparse.Namespace) -> None:
             raise
         raise SystemExit(2) from None  # the first one says it
     finally:
-        if processes.is_first and not was_there and not place.metrics_path.exists():
+        if is_mine and not was_there and not place.metrics_path.exists():
             # No step was made: a corpus and tokenizers at most, which would be in the way of the next attempt.
             shutil.rmtree(place.path, ignore_errors=True)
+        held.close()
         processes.leave()
 
 

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, told_of, write_json
+from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, told_of, unused_name, write_json
 from attendant.training.run.directory import Run, read_json
 from attendant.training.run.state import TrainingState, random_state, restore_random_state
 
@@ -266,8 +266,7 @@ def _free_name(folder: Path, step: int) -> str:
 
 
 def _link(link: Path, name: str) -> None:
-    aside = link.with_name(f".{link.name}.writing")
+    aside = unused_name(link)
     with told_of(link):
-        aside.unlink(missing_ok=True)
         aside.symlink_to(name, target_is_directory=True)
         aside.replace(link)

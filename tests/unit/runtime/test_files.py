@@ -4,13 +4,24 @@ import errno
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.files import CantWrite, new_file, new_folder, sha256_of, told_of, write_json, write_text
+from attendant.runtime.files import (
+    CantWrite,
+    new_file,
+    new_folder,
+    only_writer,
+    sha256_of,
+    told_of,
+    write_json,
+    write_text,
+)
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -99,3 +110,40 @@ def test_a_file_that_is_not_there_is_told_with_the_folder_that_was_looked_in(tmp
         sha256_of(tmp_path / "train.tsv")
     with pytest.raises(UserError, match=r"can't be read: Is a directory$"):
         sha256_of(tmp_path)
+
+
+def test_two_writers_of_one_file_leave_it_whole(tmp_path: Path) -> None:
+    path, texts = tmp_path / "file", [letter * 100_000 for letter in "ab"]
+    write_text(path, texts[0])
+    ending = threading.Event()
+
+    def write(text: str) -> None:
+        while not ending.is_set():
+            write_text(path, text)
+
+    with ThreadPoolExecutor(2) as threads:
+        writing = [threads.submit(write, text) for text in texts]
+        found = {path.read_text() for _ in range(200)}
+        ending.set()
+    for one in writing:
+        one.result()
+    assert found <= set(texts) and set(tree(tmp_path)) == {"file"}
+
+
+def test_a_link_at_a_hidden_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attendant.runtime.files.secrets.token_hex", lambda num_bytes: "guessed")
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / ".file.guessed.writing").symlink_to("precious")
+    with pytest.raises(CantWrite):
+        write_text(tmp_path / "file", "new")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_folder_has_one_writer_who_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mine"
+    with only_writer(run):
+        refused = pytest.raises(UserError, match=rf"mine: process {os.getpid()} is writing to it")
+        with refused, only_writer(run):
+            raise AssertionError("there are two")
+    with only_writer(run):
+        pass

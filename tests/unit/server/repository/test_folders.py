@@ -1,11 +1,18 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from attendant.runtime.errors import UserError
+from attendant.server.errors import LoadRefused
+from attendant.server.models import Catalogue
+from attendant.server.observability.metrics import Metrics
 from attendant.server.repository.folders import is_repository, look_into
 from attendant.server.repository.policy import Policy, read_policy
+from attendant.server.repository.reconciler import Reconciler
+from tests.serving import eventually
 
 
 def put(path: Path, text: str = "x") -> None:
@@ -72,3 +79,32 @@ def test_a_policy_that_is_none(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UserError) as caught:
         read_policy(path)
     assert str(caught.value).startswith(f"{path}: ") and told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_policy_that_is_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "serving.toml")
+    with pytest.raises(UserError, match=r"serving\.toml: a FIFO$"):
+        read_policy(tmp_path / "serving.toml")
+    (tmp_path / "policy").write_text('stable = "7"')
+    (tmp_path / "linked").symlink_to("policy")
+    assert read_policy(tmp_path / "linked").stable == "7"
+
+
+async def test_a_name_in_two_repositories_stops_no_other_model(tmp_path: Path) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise UserError("this test has no bundles")
+
+    repositories = [tmp_path / "one", tmp_path / "other"]
+    for path in ("one/a/1", "other/b/1"):
+        (tmp_path / path).mkdir(parents=True)
+    metrics = Metrics(CollectorRegistry())
+    options: dict[str, Any] = dict.fromkeys(("make_shadow", "on_available", "on_death"), never)
+    reconciler = Reconciler(repositories, Catalogue(), metrics, never, **options)
+    assert await reconciler.look([]) == 2
+    for path in ("other/a/1", "other/c/1"):
+        (tmp_path / path).mkdir(parents=True)
+    with reconciler.following(0.01):
+        await eventually(lambda: "c" in {entry.name for entry in reconciler.index()})
+    assert {(entry.name, entry.label) for entry in reconciler.index()} == {("a", "1"), ("b", "1"), ("c", "1")}
+    with pytest.raises(LoadRefused, match="two models are named a"):
+        await reconciler.load("a")
