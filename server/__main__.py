@@ -29,7 +29,11 @@ def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> i
 
     from attendant.server.app import serve  # noqa: PLC0415
     from attendant.server.config import config_of  # noqa: PLC0415
-    from attendant.server.observability.logs import configure_logging, log_what_python_prints  # noqa: PLC0415
+    from attendant.server.observability.logs import (  # noqa: PLC0415
+        configure_audit,
+        configure_logging,
+        log_what_python_prints,
+    )
     from attendant.server.observability.texts import log_texts  # noqa: PLC0415
     from attendant.server.servicers.request_context import log_requests  # noqa: PLC0415
 
@@ -37,6 +41,7 @@ def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> i
     if scheduler is not None:
         config = replace(config, scheduler=scheduler)
     configure_logging(config.log_level, config.log_format)
+    configure_audit(config.audit_level, config.audit_format or config.log_format)
     log_what_python_prints()
     log_texts(config.log_texts == "on")
     log_requests(config.log_requests == "on")

@@ -22,7 +22,7 @@ from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests.model import limits_in_force
-from attendant.server.access.access import open_access
+from attendant.server.access.access import Access, open_access
 from attendant.server.access.connections import HEADROOM, Connections, num_connections
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_budget import AnswerBudget
@@ -85,6 +85,7 @@ async def serve(config: ServerConfig) -> int:
         lifecycle.health,
         # The gatekeeper is inside, so that what it refuses is counted too.
         interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
+        has_open_inference=config.no_open_inference == "off",
         has_reflection=access.reflection != "off",
         max_connections=config.max_connections + HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
@@ -104,7 +105,7 @@ async def serve(config: ServerConfig) -> int:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
-        lifecycle.heed_signals()
+        lifecycle.heed_signals(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
         until_the_end.enter_context(connections.bounded(port.port))
@@ -127,6 +128,14 @@ async def serve(config: ServerConfig) -> int:
             await port.close(incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
+
+
+async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) -> None:
+    """Reads certificates, tokens and repositories again, at once."""
+    log.info("reloading")
+    await asyncio.to_thread(access.reload)
+    if catalogue.is_open:
+        await reconciler.reload()
 
 
 def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, playground: str) -> None:

@@ -24,6 +24,7 @@ from attendant.server.engine.queueing.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+AuditLevel = Literal["info", "warning", "off"]
 Switch = Literal["on", "off"]
 Openness = Literal["open", "closed"]
 OpennessOrOff = Literal["open", "closed", "off"]
@@ -104,6 +105,9 @@ class ServerConfig:
     )
     no_http: Switch = _option(
         "off", FLAG, "serve only metrics and health on the port for HTTP, unencrypted", "API and playground too"
+    )
+    no_open_inference: Switch = _option(
+        "off", FLAG, "do not serve the Open Inference Protocol, with its loading and unloading of models", "served"
     )
     http_origins: tuple[str, ...] = _option(
         (),
@@ -281,6 +285,15 @@ class ServerConfig:
     )
     log_level: LogLevel = _option("info", _one_of(LogLevel), "lowest level that is logged, on standard error")
     log_format: LogFormat = _option("text", _one_of(LogFormat), "key=value text, or one JSON object per line")
+    audit_level: AuditLevel = _option(
+        "info",
+        _one_of(AuditLevel),
+        "what the audit log has: models that administrators load and unload, and calls that are refused for lack of "
+        "credentials (info); only what is refused (warning); nothing (off); the lines go to standard error",
+    )
+    audit_format: LogFormat | None = _option(
+        None, _one_of(LogFormat), "format of the audit log's lines, whose logger is `audit`", "as --log-format"
+    )
     log_texts: Switch = _option(
         "off",
         _one_of(Switch),

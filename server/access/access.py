@@ -7,6 +7,8 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,11 +23,11 @@ from attendant.server.access.certificates import (
     server_credentials,
 )
 from attendant.server.access.clients import address_of, in_metadata, name_in_certificate
-from attendant.server.access.rates import Rates
+from attendant.server.access.rates import Limits, Rates
 from attendant.server.access.reloading import Reloaded
 from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
+from attendant.server.access.tokens import DIGEST_PREFIX, Tokens, read_tokens
 from attendant.server.access.tokens import OPTION as TOKENS
-from attendant.server.access.tokens import Tokens, read_tokens
 from attendant.server.config import Openness, OpennessOrOff, ServerConfig
 from attendant.server.errors import PermissionDenied, Unauthenticated
 
@@ -128,6 +130,12 @@ class Access:
         finally:
             following.cancel()
 
+    def reload(self) -> None:
+        """Reads certificates and tokens again, now."""
+        for one in (self.certificates, self.tokens, self.admin_tokens):
+            if one is not None:
+                one.reload()
+
     def warn_of_strangers(self, host: str) -> None:
         """Says in the log what a port that other machines reach is open for."""
         if is_loopback(host):
@@ -156,9 +164,9 @@ def open_access(config: ServerConfig) -> Access:
     elif config.tls_client_ca is not None:
         raise UserError(f"{CLIENT_CA} needs {CERTIFICATE} and {KEY}: clients show certificates over TLS alone")
     if (path := config.tokens) is not None:
-        tokens = Reloaded([path], lambda: read_tokens(path))
+        tokens = _opened(TOKENS, path)
     if (admin_path := config.admin_tokens) is not None:
-        admin_tokens = Reloaded([admin_path], lambda: read_tokens(admin_path, ADMIN_TOKENS))
+        admin_tokens = _opened(ADMIN_TOKENS, admin_path)
     for option, value in (("--health", config.health), ("--reflection", config.reflection)):
         if value == "closed" and tokens is None and config.tls_client_ca is None:
             raise UserError(f"{option} is 'closed', but there are no credentials to ask for; add {TOKENS}")
@@ -167,10 +175,26 @@ def open_access(config: ServerConfig) -> Access:
         asks_for_certificates=config.tls_client_ca is not None,
         tokens=tokens,
         admin_tokens=admin_tokens,
-        rates=Rates(config.client_requests_per_second, config.client_bytes_per_second),
+        rates=Rates(
+            config.client_requests_per_second,
+            config.client_bytes_per_second,
+            own_limits=None if tokens is None else partial(_limits_of, tokens),
+        ),
         health=config.health,
         reflection=config.reflection or ("open" if tokens is None else "closed"),
     )
+
+
+def _limits_of(tokens: Reloaded[Tokens], client: str) -> Limits:
+    return tokens.value.limits_of(client)
+
+
+def _opened(option: str, path: Path) -> Reloaded[Tokens]:
+    """The tokens of a file that has some. Later it may have none: the last one was revoked."""
+    tokens = Reloaded([path], lambda: read_tokens(path, option))
+    if not tokens.value:
+        raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
+    return tokens
 
 
 def is_loopback(host: str) -> bool:

@@ -15,6 +15,9 @@ MAX_CLIENTS = 16384
 
 NO_LIMIT = float("inf")
 
+Limits = tuple[float | None, float | None]
+"""Requests and bytes per second; None: no limit."""
+
 
 class Rates:
     """The accounts of the clients that were seen last.
@@ -28,13 +31,14 @@ class Rates:
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
         *,
+        own_limits: Callable[[str], Limits] | None = None,
         max_clients: int = MAX_CLIENTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """None: no limit."""
-        self.limited = requests_per_second is not None or bytes_per_second is not None
-        self._requests_per_second = requests_per_second or NO_LIMIT
-        self._bytes_per_second = bytes_per_second or NO_LIMIT
+        """None: no limit. `own_limits`: returns those of a client, each in the place of the common one."""
+        self.limited = any((requests_per_second, bytes_per_second, own_limits))
+        self._limits = requests_per_second, bytes_per_second
+        self._own_limits = own_limits or (lambda client: (None, None))
         self._max_clients = max_clients
         self._clock = clock
         # Client -> when its requests, and its bytes, will have been paid for; who was seen last stands last.
@@ -60,9 +64,12 @@ class Rates:
         """Charges a client that has been let in, however far ahead it is."""
         now = self._clock()
         requests, of_bytes = self._paid_at.get(client, (now, now))
+        of_requests, of_all_bytes = (
+            own or common or NO_LIMIT for own, common in zip(self._own_limits(client), self._limits, strict=True)
+        )
         self._paid_at[client] = (
-            max(requests, now) + num_requests / self._requests_per_second,
-            max(of_bytes, now) + num_bytes / self._bytes_per_second,
+            max(requests, now) + num_requests / of_requests,
+            max(of_bytes, now) + num_bytes / of_all_bytes,
         )
         self._paid_at.move_to_end(client)
         if len(self._paid_at) > self._max_clients:

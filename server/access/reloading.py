@@ -43,8 +43,12 @@ class Reloaded(Generic[T]):
         """Looks at the files, and reads them where they have changed and are at rest."""
         state, before = self._state(), self._last_seen
         self._last_seen = state
-        if state == self._taken or state != before:
-            return
+        if state != self._taken and state == before:
+            self.reload()
+
+    def reload(self) -> None:
+        """Reads the files."""
+        state = self._state()
         names = ", ".join(map(str, self._paths))
         try:
             value = self._read()

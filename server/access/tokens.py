@@ -4,16 +4,24 @@
     search  sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
     mail    yE3f...
 
-A client may have several lines, e.g. while its token is being replaced.
+    batch   sha256:60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752 expires=2027-01-31
+
+A client may have several lines, e.g. while its token is being replaced. Facts may follow a token: `expires`, a date or
+a time (UTC if it names no zone); `requests_per_second` and `bytes_per_second`, its client's own limits.
 """
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from hmac import compare_digest
 from pathlib import Path
+from typing import NamedTuple
 
 from attendant.runtime.errors import UserError
+from attendant.server.access.rates import Limits
 from attendant.server.access.reloading import read_bytes
 from attendant.server.errors import Unauthenticated
 
@@ -29,13 +37,37 @@ TOKEN = re.compile(r"[!-~]+")
 _INDEXED_BYTES = 4
 
 
+class Token(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        name: of the client.
+        expires_at: in seconds since 1970.
+        limits: requests and bytes per second; None where the options decide.
+    """
+
+    name: str
+    digest: bytes
+    expires_at: float = math.inf
+    limits: Limits = (None, None)
+
+
 class Tokens:
     """The tokens that are let in, by their digests; compared in constant time."""
 
-    def __init__(self, names_and_digests: Iterable[tuple[str, bytes]]) -> None:
-        self._found: dict[bytes, list[tuple[bytes, str]]] = {}
-        for name, digest in names_and_digests:
-            self._found.setdefault(digest[:_INDEXED_BYTES], []).append((digest, name))
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._found: dict[bytes, list[Token]] = {}
+        self._limits: dict[str, Limits] = {}
+        for token in tokens:
+            self._found.setdefault(token.digest[:_INDEXED_BYTES], []).append(token)
+            self._limits.setdefault(token.name, token.limits)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def limits_of(self, client: str) -> Limits:
+        """The limits in the first line of a client."""
+        return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
         """The client whose token stands in an `authorization` header; empty: there is no header.
@@ -47,9 +79,11 @@ class Tokens:
         if scheme.lower() != "bearer":
             raise Unauthenticated("this server asks for a token; send it as `authorization: Bearer TOKEN`")
         presented = digest_of(token.strip())
-        for digest, name in self._found.get(presented[:_INDEXED_BYTES], ()):
-            if compare_digest(digest, presented):
-                return name
+        for one in self._found.get(presented[:_INDEXED_BYTES], ()):
+            if compare_digest(one.digest, presented):
+                if one.expires_at <= time.time():
+                    raise Unauthenticated("the token has expired")
+                return one.name
         raise Unauthenticated("the token is not known here; it may have been replaced")
 
 
@@ -61,9 +95,9 @@ def read_tokens(path: Path, option: str = OPTION) -> Tokens:
     """Reads a file of tokens, which an option names.
 
     Raises:
-        UserError: it can't be read, holds no token, or has a line that is none; by the line's number, never its words.
+        UserError: it can't be read, or has a line that is none; by the line's number, never its words.
     """
-    names: dict[bytes, str] = {}
+    found: dict[bytes, Token] = {}
     try:
         lines = read_bytes(option, path).decode().splitlines()
     except UnicodeDecodeError:
@@ -72,28 +106,45 @@ def read_tokens(path: Path, option: str = OPTION) -> Tokens:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            name, digest = _read_line(line)
-            if names.setdefault(digest, name) != name:
+            token = _read_line(line)
+            if found.setdefault(token.digest, token).name != token.name:
                 raise ValueError("has the token of another client")
         except ValueError as error:
             raise UserError(f"{option}: {path}, line {number} {error}") from None
-    if not names:
-        raise UserError(f"{option}: {path} holds no token, so nobody could call; a line is NAME {DIGEST_PREFIX}DIGEST")
-    return Tokens((name, digest) for digest, name in names.items())
+    return Tokens(found.values())
 
 
-def _read_line(line: str) -> tuple[str, bytes]:
+def _read_line(line: str) -> Token:
     fields = line.split()
-    if len(fields) != 2:
+    if len(fields) < 2:
         raise ValueError(f"must be NAME {DIGEST_PREFIX}DIGEST or NAME TOKEN")
-    name, token = fields
+    name, token, *facts = fields
     if not NAME.fullmatch(name):
         raise ValueError("begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -")
     if token.startswith(DIGEST_PREFIX):
         digest = token.removeprefix(DIGEST_PREFIX)
         if not DIGEST.fullmatch(digest):
             raise ValueError(f"has no 64 hexadecimal digits after {DIGEST_PREFIX}")
-        return name, bytes.fromhex(digest)
+        return _with_facts(Token(name, bytes.fromhex(digest)), facts)
     if len(token) < MIN_TOKEN_CHARACTERS or not TOKEN.fullmatch(token):
         raise ValueError(f"has a token that is not {MIN_TOKEN_CHARACTERS} or more printable ASCII characters")
-    return name, digest_of(token)
+    return _with_facts(Token(name, digest_of(token)), facts)
+
+
+def _with_facts(token: Token, facts: Sequence[str]) -> Token:
+    """The token with what follows it in its line."""
+    numbers: dict[str, float | None] = {"requests_per_second": None, "bytes_per_second": None}
+    for fact in facts:
+        key, _, value = fact.partition("=")
+        try:
+            if key == "expires":
+                moment = datetime.fromisoformat(value)
+                token = token._replace(expires_at=moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+                continue
+            if key in numbers and 0 < (number := float(value)) < math.inf:
+                numbers[key] = number
+                continue
+        except ValueError:
+            pass
+        raise ValueError(f"must have, after its token, only expires=DATE and {'=NUMBER, '.join(numbers)}=NUMBER")
+    return token._replace(limits=(numbers["requests_per_second"], numbers["bytes_per_second"]))

@@ -16,7 +16,10 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from attendant.runtime.escaping import escaped
-from attendant.server.config import LogFormat, LogLevel
+from attendant.server.config import AuditLevel, LogFormat, LogLevel
+
+AUDIT = logging.getLogger("audit")
+"""What callers did as administrators, or were refused to do."""
 
 MAX_CHARACTERS = 16384
 """Of one value in a line: a traceback of ours is shorter."""
@@ -109,6 +112,15 @@ def configure_logging(level: LogLevel, log_format: LogFormat, stream: TextIO = s
     for library in ("asyncio", "grpc"):
         # Their debug lines, several per call, are about themselves.
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLogger().level))
+
+
+def configure_audit(level: AuditLevel, log_format: LogFormat, stream: TextIO = sys.stderr) -> None:
+    """Sends the audit log to `stream`, whatever the level of other logs."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter(log_format))
+    handler.addFilter(RepetitionFilter())
+    AUDIT.handlers, AUDIT.propagate = [handler], False
+    AUDIT.setLevel(logging.CRITICAL + 1 if level == "off" else level.upper())
 
 
 def log_what_python_prints() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from grpc_health.v1 import health, health_pb2
@@ -51,13 +51,14 @@ class Lifecycle:
         self._has_been_open = False
         self._unavailable: set[str] = set()
         self._dead: set[str] = set()
-        self._publishing: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
 
-    def heed_signals(self) -> None:
-        """SIGTERM and SIGINT end the server in order; a second one ends the waiting."""
+    def heed_signals(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """SIGTERM and SIGINT end the server in order; a second one ends the waiting. SIGHUP reloads."""
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._begin, reload)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
@@ -77,7 +78,7 @@ class Lifecycle:
         (self._unavailable.discard if available else self._unavailable.add)(model)
         if available:
             self._dead.discard(model)
-        self._publish_later()
+        self._begin(self._publish)
 
     def engine_died(self, model: str, served: Collection[str]) -> None:
         """The engines of a model have failed for good. Its calls are refused; without another model, the server ends.
@@ -90,12 +91,12 @@ class Lifecycle:
             log.error("no model has an engine any more: the server ends")
             self.exit_status = ENGINE_DIED
             self._ending.set()
-        self._publish_later()
+        self._begin(self._publish)
 
-    def _publish_later(self) -> None:
-        publishing = asyncio.get_running_loop().create_task(self._publish())
-        self._publishing.add(publishing)
-        publishing.add_done_callback(self._publishing.discard)
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def ending(self) -> None:
         """Waits for a reason to end."""

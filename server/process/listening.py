@@ -72,6 +72,7 @@ def grpc_server(
     *,
     interceptors: Sequence[grpc.aio.ServerInterceptor],
     has_reflection: bool,
+    has_open_inference: bool = True,
     max_connections: int,
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
@@ -96,10 +97,12 @@ def grpc_server(
     by_path: Any = _ByPath(server)
     # The generated code has no types.
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(seq2seq, by_path)  # type: ignore[no-untyped-call]
-    open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, by_path)  # type: ignore[no-untyped-call]
+    if has_open_inference:
+        open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, by_path)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, by_path)
     if has_reflection:
-        add_reflection([SERVICE_NAME, INFERENCE_NAME, health.SERVICE_NAME], by_path)
+        names = [SERVICE_NAME, *([INFERENCE_NAME] if has_open_inference else []), health.SERVICE_NAME]
+        add_reflection(names, by_path)
     return server
 
 

@@ -183,6 +183,15 @@ class Reconciler:
             for task in self._under_way:
                 task.cancel()
 
+    async def reload(self) -> None:
+        """Takes all changes that are there now, without waiting until they are at rest."""
+        try:
+            async with self._changing:
+                self._seen = await self._look()
+                await self._take_changes()
+        except UserError as error:
+            log.warning("the repositories are not reloaded", extra={"reason": str(error)})
+
     async def _follow(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)

@@ -13,9 +13,11 @@ from attendant.server.access.clients import CLIENT, address_of, in_metadata
 from attendant.server.deadlines import cancellation_code
 from attendant.server.errors import AttendantError, error_of
 from attendant.server.models import Catalogue
+from attendant.server.observability.logs import AUDIT
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.texts import loggable
 from attendant.server.observability.tracing import TRACE, tracer
+from attendant.server.servicers.inference.names import FOR_ADMINISTRATORS
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 REFUSALS = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"}
 )
+
+NO_CREDENTIALS = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 MAX_ID_CHARACTERS: Final = 128
 """Of a request's id; and of any other word of a caller's that is kept or logged."""
@@ -131,6 +135,8 @@ class RequestContext:
         self._metrics.ended(model=label, method=self._method, code=code, seconds=seconds, exemplar=exemplar)
         if error is not None and code in REFUSALS:
             self._metrics.rejected.labels(label, error.reason).inc()
+        if self._method in FOR_ADMINISTRATORS or code in NO_CREDENTIALS:
+            _audit(_facts(self.request_id, self.client, self._method, self._model), code, error)
         if log.isEnabledFor(_level):
             facts = _facts(self.request_id, self.client, self._method, label)
             _log_end(facts | {"code": code, "seconds": round(seconds, 6)}, error)
@@ -161,9 +167,18 @@ async def refuse(call: Any, method: str, error: AttendantError, metrics: Metrics
 def refused(call: Any, method: str, error: AttendantError, metrics: Metrics, request_id: str) -> None:
     """Counts and logs such a call; `method`: empty where it is for none that there is."""
     metrics.rejected.labels("", error.reason).inc()
+    if error.code in NO_CREDENTIALS:
+        _audit(_facts(request_id, address_of(call.peer()), method, ""), error.code, error)
     if log.isEnabledFor(_level):
         client = CLIENT.get() or address_of(call.peer())
         _log_end(_facts(request_id, client, method, "") | {"code": error.code}, error)
+
+
+def _audit(facts: dict[str, object], code: str, error: AttendantError | None) -> None:
+    """Writes to the audit log who did, or was refused, what."""
+    level = logging.INFO if error is None else logging.WARNING
+    reason = {} if error is None else {"reason": error.reason}
+    AUDIT.log(level, "done" if error is None else "refused", extra=facts | {"code": code} | reason)
 
 
 def _facts(request_id: str, client: str, method: str, label: str) -> dict[str, object]:

@@ -43,6 +43,8 @@ def test_defaults() -> None:
         client_bytes_per_second=None,
         log_level="info",
         log_format="text",
+        audit_level="info",
+        audit_format=None,
         log_texts="off",
     )
 
@@ -84,6 +86,9 @@ VALUES = {
     "client_bytes_per_second": "65536.0",
     "log_level": "error",
     "log_format": "json",
+    "audit_level": "warning",
+    "audit_format": "json",
+    "no_open_inference": "on",
     "log_texts": "on",
     "log_requests": "on",
     "traces": "on",
@@ -119,6 +124,9 @@ BAD = {
     "unread_seconds": "0",
     "repository_seconds": "-1",
     "admin_tokens": " ",
+    "audit_level": "perhaps",
+    "audit_format": "xml",
+    "no_open_inference": "perhaps",
     "log_texts": "perhaps",
     "log_requests": "often",
     "traces": "some",

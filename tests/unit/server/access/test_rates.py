@@ -80,3 +80,12 @@ def test_the_accounts_are_bounded_and_those_who_ask_are_kept() -> None:
 def test_without_limits_nobody_need_be_asked_for() -> None:
     assert not Rates().limited
     assert Rates(requests_per_second=1).limited and Rates(bytes_per_second=1).limited
+
+
+def test_a_client_with_limits_of_its_own() -> None:
+    clock = Clock()
+    own = {"slow": (2.0, None)}
+    rates = Rates(20, own_limits=lambda client: own.get(client, (None, None)), clock=clock)
+    assert 2 <= num_taken(rates, clock, seconds=0, client="slow") <= 3
+    assert 20 <= num_taken(rates, clock, seconds=0, client="other") <= 21
+    assert rates.limited and Rates(own_limits=lambda client: (None, None)).limited

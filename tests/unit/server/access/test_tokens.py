@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.tokens import Tokens, digest_of, read_tokens
+from attendant.server.access.access import open_access
+from attendant.server.access.tokens import Token, Tokens, digest_of, read_tokens
 from attendant.server.errors import Unauthenticated
+from tests.configuration import parse_config
 
 SEARCH, MAIL = "search-token-0123456789", "mail+token/0123456789=="
+
+FACTS = "must have, after its token, only expires=DATE and requests_per_second=NUMBER, bytes_per_second=NUMBER"
 
 
 def hashed(token: str) -> str:
@@ -47,16 +51,18 @@ def test_anything_else_is_not_let_in_and_not_repeated(tmp_path: Path, authorizat
 def test_digests_that_begin_alike_are_told_apart() -> None:
     digest = digest_of(SEARCH)
     other = digest[:-1] + bytes([digest[-1] ^ 1])
-    assert Tokens([("other", other), ("search", digest)]).name_of(f"Bearer {SEARCH}") == "search"
+    assert Tokens([Token("other", other), Token("search", digest)]).name_of(f"Bearer {SEARCH}") == "search"
     with pytest.raises(Unauthenticated):
-        Tokens([("other", other)]).name_of(f"Bearer {SEARCH}")
+        Tokens([Token("other", other)]).name_of(f"Bearer {SEARCH}")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("search", "must be NAME sha256:DIGEST or NAME TOKEN"),
-        (f"search {SEARCH} {MAIL}", "must be NAME sha256:DIGEST or NAME TOKEN"),
+        (f"search {SEARCH} {MAIL}", FACTS),
+        (f"search {hashed(MAIL)} expires=soon", FACTS),
+        (f"search {hashed(MAIL)} requests_per_second=0", FACTS),
         (f"se\x1brch {SEARCH}", "begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -"),
         (f"{'s' * 65} {SEARCH}", "begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -"),
         ("search sha256:12ab", "has no 64 hexadecimal digits after sha256:"),
@@ -71,9 +77,33 @@ def test_a_line_that_is_none_is_named_by_its_number_alone(tmp_path: Path, line: 
     assert str(caught.value) == f"--tokens: {tmp_path}/tokens, line 2 {message}"
 
 
+def test_tokens_expire_and_have_limits_of_their_own(tmp_path: Path) -> None:
+    tokens = read(
+        tmp_path,
+        f"search {SEARCH} expires=2020-01-01 requests_per_second=2 bytes_per_second=1e6",
+        f"search {hashed(MAIL)} expires=2999-12-31T12:00:00+01:00",
+    )
+    with pytest.raises(Unauthenticated, match="expired"):
+        tokens.name_of(f"Bearer {SEARCH}")
+    assert tokens.name_of(f"Bearer {MAIL}") == "search"
+    assert (tokens.limits_of("search"), tokens.limits_of("other")) == ((2.0, 1e6), (None, None))
+
+
+def test_the_last_token_can_be_revoked(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"search {SEARCH}\n")
+    access = open_access(parse_config(["bundle", "--tokens", str(file)], {}))
+    assert access.tokens is not None and access.tokens.value.name_of(f"Bearer {SEARCH}") == "search"
+    file.write_text("# nobody\n")
+    access.reload()
+    with pytest.raises(Unauthenticated):
+        access.tokens.value.name_of(f"Bearer {SEARCH}")
+
+
 def test_a_file_that_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("# nobody\n")
     with pytest.raises(UserError, match=r"holds no token, so nobody could call; a line is NAME sha256:DIGEST"):
-        read(tmp_path, "# nobody", "")
+        open_access(parse_config(["bundle", "--tokens", str(tmp_path / "empty")], {}))
     with pytest.raises(UserError, match=r"^--tokens: \S+/nothing can't be read: No such file or directory$"):
         read_tokens(tmp_path / "nothing")
     (tmp_path / "binary").write_bytes(b"search \xff\xfe")
