@@ -122,6 +122,17 @@ def _on_thread(found: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(found)
 
 
+def _open_standard_streams() -> None:
+    """Opens those that were closed (`2>&-`): else sockets would take their numbers, and lines have no place to go."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 def exit_command(name: str, main: Callable[[], int | None], extras: str = "") -> NoReturn:
     """`run_command` as the end of a process.
 
@@ -130,6 +141,7 @@ def exit_command(name: str, main: Callable[[], int | None], extras: str = "") ->
     where native code still runs that was given up: taking the process apart around it may crash.
     """
     threading.excepthook = _on_thread
+    _open_standard_streams()
     # What an interruption left half made, e.g. an event loop, prints a traceback when it is freed. So it is not: the
     # interruption's frames are kept until the process ends.
     interruptions: list[KeyboardInterrupt] = []

@@ -20,7 +20,7 @@ from attendant.server.servicers.inference import names as inference
 from attendant.server.servicers.inference.tensors import num_elements
 from attendant.server.servicers.many import MAX_REQUESTS
 from attendant.server.servicers.reflection import REFLECTION_NAMES
-from attendant.server.servicers.request_context import RequestContext, refuse
+from attendant.server.servicers.request_context import FOR_ADMINISTRATORS, RequestContext, refuse
 from attendant.server.servicers.seq2seq import METHODS, SERVICE_NAME
 from attendant.server.servicers.status import abort
 
@@ -66,7 +66,7 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
 
     def guarded(self, method: str, behaviour: Behaviour) -> Wrapper:
         """A method of ours with a guard around it."""
-        administers = method in inference.FOR_ADMINISTRATORS
+        administers = method in FOR_ADMINISTRATORS
         client_of = self._access.administrator_of if administers else self._access.client_of
         service = SERVICE_NAME if method in METHODS else inference.SERVICE_NAME
         return _Guarded(f"{service}/{method}", client_of, self._access.rates, self._counted(method), behaviour)

@@ -17,7 +17,6 @@ from attendant.server.observability.logs import AUDIT
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.texts import loggable
 from attendant.server.observability.tracing import TRACE, tracer
-from attendant.server.servicers.inference.names import FOR_ADMINISTRATORS
 from attendant.server.servicers.status import abort
 from attendant.server.servicers.undecodable import UndecodableRequest, decoded
 
@@ -27,6 +26,9 @@ log = logging.getLogger(__name__)
 REFUSALS = frozenset(
     {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE"}
 )
+
+FOR_ADMINISTRATORS: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+"""Methods of the Open Inference Protocol."""
 
 NO_CREDENTIALS = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 

@@ -160,7 +160,9 @@ class TestTokens:
             assert (await begun).hypotheses
         assert "Secret" not in "".join(record.getMessage() for record in caplog.records)
 
-    async def test_the_open_inference_protocol_is_guarded_likewise(self, tokens: Path, tmp_path: Path) -> None:
+    async def test_the_open_inference_protocol_is_guarded_likewise(
+        self, tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         admins = tmp_path / "admins"
         admins.write_text("operator admin-token-0123456789\n")
         access = open_access(options(tokens=tokens, admin_tokens=admins))
@@ -190,6 +192,12 @@ class TestTokens:
             ):
                 found = [await code_of(call(**how)) for how in ({}, known, admin)]
                 assert found == [nobody, client, administrator]
+        facts = [vars(record) for record in caplog.records if record.name == "audit"]
+        assert {(one["client"], one["method"], one["code"]) for one in facts} >= {
+            ("operator", "RepositoryModelLoad", "NOT_FOUND"),
+            ("search", "RepositoryModelLoad", "PERMISSION_DENIED"),
+            ("127.0.0.1", "Generate", "UNAUTHENTICATED"),
+        }
         async with served(fake_stepper()) as server:
             stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(server.channel)
             unload = wire.RepositoryModelUnloadRequest(model_name="fake")

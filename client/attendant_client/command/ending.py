@@ -48,8 +48,12 @@ def explain(error: AttendantError, options: Namespace) -> str:
 
     Servers may be strangers: what is not printable in their words is escaped, as JSON does.
     """
-    explanation = _explanation(error, options)
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in explanation)
+    return printable(_explanation(error, options))
+
+
+def printable(text: str) -> str:
+    """Returns a server's words, in which what is not printable is escaped as in JSON: escape sequences of terminals."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def _explanation(error: AttendantError, options: Namespace) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from attendant_client.alignment import as_text, links
 from attendant_client.answers import EOS, Generation, ModelInfo, Score
 from attendant_client.attention_map import UNICODE_SHADES, draw
+from attendant_client.command.ending import printable
 from attendant_client.errors import AttendantError, InvalidArgument
 
 NO_ATTENTION = "(this model has no attention)"
@@ -77,7 +78,7 @@ def model_as_text(model: ModelInfo) -> str:
     lines += [
         f"  measured      {e.metric} {e.value:g} on {e.num_examples} examples ({e.protocol})" for e in model.evaluation
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _called(model: ModelInfo) -> str:

@@ -7,5 +7,3 @@ from attendant.server.servicers.inference.v2 import open_inference_pb2 as messag
 SERVICE_NAME: Final = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 PROBES: Final = frozenset({"ServerLive", "ServerReady"})
 """Asked by probes, which may have no token: as open as health checks are."""
-
-FOR_ADMINISTRATORS: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendant.server.observability.logs import (
+    AUDIT,
     MAX_CHARACTERS,
     MAX_REPEATED,
     LogFormat,
     RepetitionFilter,
+    configure_audit,
     configure_logging,
 )
 
@@ -101,3 +103,19 @@ def test_a_warning_that_comes_again_and_again_is_counted_instead() -> None:
     warn(line=2)
     warn(line=1, level=logging.INFO)
     assert len(passed) == MAX_REPEATED + 4, "another place is another allowance; what is no warning is not limited"
+
+
+def test_the_audit_log_has_a_level_and_a_format_of_its_own() -> None:
+    before = AUDIT.handlers, AUDIT.level, AUDIT.propagate
+    lines = {level: io.StringIO() for level in ("info", "warning", "off")}
+    try:
+        for level, stream in lines.items():
+            configure_audit(level, "json", stream)  # type: ignore[arg-type]
+            AUDIT.info("done", extra={"client": "operator", "method": "RepositoryModelLoad"})
+            AUDIT.warning("refused", extra={"client": "127.0.0.1", "code": "UNAUTHENTICATED"})
+    finally:
+        AUDIT.handlers, AUDIT.level, AUDIT.propagate = before
+    found = {level: [json.loads(line) for line in stream.getvalue().splitlines()] for level, stream in lines.items()}
+    assert [one["message"] for one in found["info"]] == ["done", "refused"]
+    assert [(one["client"], one["code"]) for one in found["warning"]] == [("127.0.0.1", "UNAUTHENTICATED")]
+    assert not found["off"] and {one["logger"] for one in found["info"]} == {"audit"}

@@ -1,11 +1,14 @@
 """What health says in a server's life: the three questions of a supervisor have different answers."""
 
 import asyncio
+import os
+import signal
 from contextlib import suppress
 
 from grpc_health.v1 import health_pb2
 
 from attendant.server.process.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
+from tests.serving import PATIENCE_SECONDS
 
 
 async def said(lifecycle: Lifecycle) -> tuple[bool, bool, bool]:
@@ -44,3 +47,19 @@ async def test_a_model_that_has_failed_ends_the_server_if_it_was_the_last() -> N
     lifecycle.engine_died("sound", ["broken", "sound"])
     await lifecycle.ending()
     assert lifecycle.exit_status == ENGINE_DIED
+
+
+async def test_a_hangup_reloads_and_ends_nothing() -> None:
+    lifecycle, reloaded = Lifecycle(), asyncio.Event()
+
+    async def reload() -> None:
+        reloaded.set()
+
+    lifecycle.heed_signals(reload)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.wait_for(reloaded.wait(), PATIENCE_SECONDS)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(lifecycle.ending(), 0.01)
+        raise AssertionError("it ends")
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
