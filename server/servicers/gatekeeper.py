@@ -69,7 +69,8 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
         administers = method in FOR_ADMINISTRATORS
         client_of = self._access.administrator_of if administers else self._access.client_of
         service = SERVICE_NAME if method in METHODS else inference.SERVICE_NAME
-        return _Guarded(f"{service}/{method}", client_of, self._access.rates, self._counted(method), behaviour)
+        refuse, known_client = self._counted(method), self._access.known_client
+        return _Guarded(f"{service}/{method}", client_of, self._access.rates, refuse, behaviour, known_client)
 
     def charge_listed(self, request: Any) -> None:
         """Charges the client whose call is being handled for a list, which was let in as one request, unread."""
@@ -99,10 +100,19 @@ class Gatekeeper(grpc.aio.ServerInterceptor):
 class _Guarded:
     """Around a method: asks for credentials, and keeps each client to its rate."""
 
-    def __init__(self, name: str, client_of: ClientOf, rates: Rates, refuse: Refuse, behaviour: Behaviour) -> None:
-        """`name`: the method's, with its service."""
+    def __init__(
+        self,
+        name: str,
+        client_of: ClientOf,
+        rates: Rates,
+        refuse: Refuse,
+        behaviour: Behaviour,
+        known_client: ClientOf = lambda context: address_of(context.peer()),
+    ) -> None:
+        """`name`: the method's, with its service; `known_client`: names callers that may not call it, for the log."""
         self._name = name
         self._client_of = client_of
+        self._known_client = known_client
         self._rates = rates
         self._refuse = refuse
         self._behaviour = behaviour
@@ -140,8 +150,7 @@ class _Guarded:
         except RateLimited as error:
             await self._refuse(request, context, error)
         except (PermissionDenied, Unauthenticated) as error:
-            # All that is known of whoever it is; for the log.
-            CLIENT.set(address_of(context.peer()))
+            CLIENT.set(self._known_client(context))
             await self._refuse(request, context, error)
 
     async def _paced(
