@@ -65,11 +65,8 @@ async def serve(config: ServerConfig) -> int:
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     access = open_access(config)
-    metrics = Metrics(CollectorRegistry())
-    catalogue = Catalogue()
-    lifecycle = Lifecycle()
-    answer_budget = AnswerBudget(unread_seconds=config.unread_seconds)
-    connections = Connections(config.max_connections)
+    metrics, catalogue, lifecycle = Metrics(CollectorRegistry()), Catalogue(), Lifecycle()
+    answer_budget, connections = AnswerBudget(unread_seconds=config.unread_seconds), Connections(config.max_connections)
     incoming = Incoming(
         metrics, Bounds(max_streams=config.max_streams), answer_budget, connections, access.known_client
     )
@@ -77,7 +74,9 @@ async def serve(config: ServerConfig) -> int:
     processes = WorkerProcesses(config)
     reconciler = repository_reconciler(config, processes, catalogue, metrics, lifecycle)
     gatekeeper = Gatekeeper(access, catalogue, metrics)
-    inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
+    inference = None
+    if config.no_open_inference == "off":
+        inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
     make_server = partial(
         grpc_server,
         seq2seq := Seq2SeqServicer(catalogue, metrics, answer_budget),
@@ -85,7 +84,6 @@ async def serve(config: ServerConfig) -> int:
         lifecycle.health,
         # The gatekeeper is inside, so that what it refuses is counted too.
         interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
-        has_open_inference=config.no_open_inference == "off",
         has_reflection=access.reflection != "off",
         max_connections=config.max_connections + HEADROOM,
         max_calls_per_connection=config.max_calls_per_connection,
@@ -94,8 +92,8 @@ async def serve(config: ServerConfig) -> int:
     allow_descriptors(config.max_connections + HEADROOM)
     port = GrpcPort(make_server, metrics, config.host, config.port, access.credentials())
     access.warn_of_strangers(config.host)
-    has_api = config.no_http == "off"
     app = http_app(metrics.registry, lambda: lifecycle.is_serving)
+    has_api = config.no_http == "off"
     if has_api:
         add_api(app, seq2seq, inference, gatekeeper, metrics, origins=config.http_origins)
     guard_hosts(app, metrics, config.host)
@@ -117,8 +115,7 @@ async def serve(config: ServerConfig) -> int:
             catalogue.open()
             await _set_open(lifecycle, catalogue, metrics, is_open=True)
             addresses = authority(config.host, port.port), authority(config.host, metrics_port)
-            playground = f"http{'s' if tls() else ''}://{addresses[1]}/" if has_api else ""
-            _say_what_is_served(config, catalogue, *addresses, playground)
+            _say_what_is_served(config, catalogue, *addresses, f"http{'s' if tls() else ''}" if has_api else "")
             with reconciler.following(config.repository_seconds):
                 await lifecycle.ending()
             catalogue.closing.set()
@@ -138,13 +135,17 @@ async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) 
         await reconciler.reload()
 
 
-def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, playground: str) -> None:
-    """In the log, and then in a line on standard output. Nothing else of it is kept: versions come and go."""
+def _say_what_is_served(config: ServerConfig, catalogue: Catalogue, target: str, metrics: str, scheme: str) -> None:
+    """In the log, and then in a line on standard output. Nothing else of it is kept: versions come and go.
+
+    Args:
+        scheme: of the playground's address; empty: there is none.
+    """
     models = [routes.stable for routes in catalogue.all()]
     names = ", ".join(f"{m.name} (version {m.manifest.version}, {m.precision}, {m.provider})" for m in models)
     log.info("serving", extra={"target": target, "metrics": metrics, "models": len(models)})
     try:
-        page = f"playground on {playground}; " if playground else ""
+        page = f"playground on {scheme}://{metrics}/; " if scheme else ""
         said = f"serving on {target}: {names}; {page}metrics on {metrics}"
         print(json.dumps({"message": said}) if config.log_format == "json" else said, flush=True)
     except OSError:  # its disk is full; the log says the same

@@ -67,12 +67,11 @@ OPTIONS = (
 
 def grpc_server(
     seq2seq: Seq2SeqServicer,
-    inference: InferenceServicer,
+    inference: InferenceServicer | None,
     health_servicer: health_pb2_grpc.HealthServicer,
     *,
     interceptors: Sequence[grpc.aio.ServerInterceptor],
     has_reflection: bool,
-    has_open_inference: bool = True,
     max_connections: int,
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
@@ -97,11 +96,11 @@ def grpc_server(
     by_path: Any = _ByPath(server)
     # The generated code has no types.
     seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(seq2seq, by_path)  # type: ignore[no-untyped-call]
-    if has_open_inference:
+    if inference is not None:
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, by_path)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, by_path)
     if has_reflection:
-        names = [SERVICE_NAME, *([INFERENCE_NAME] if has_open_inference else []), health.SERVICE_NAME]
+        names = [SERVICE_NAME, *([INFERENCE_NAME] if inference is not None else []), health.SERVICE_NAME]
         add_reflection(names, by_path)
     return server
 

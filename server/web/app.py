@@ -50,7 +50,7 @@ CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIM
 def add_api(
     app: Starlette,
     servicer: Seq2SeqServicer,
-    inference: InferenceServicer,
+    inference: InferenceServicer | None,
     gatekeeper: Gatekeeper,
     metrics: Metrics,
     *,
@@ -59,6 +59,7 @@ def add_api(
     """Adds the API, its OpenAPI document and the playground.
 
     Args:
+        inference: None: the Open Inference Protocol is not served.
         origins: of pages elsewhere that may use the API from a browser.
     """
     calls = Shares(MAX_CALLS)
@@ -88,13 +89,18 @@ def add_api(
         return route(one.verb, one.path, answering)
 
     def inference_route(one: InferenceRoute) -> BaseRoute:
+        assert inference is not None, "else it has no routes"
         method = Method(INFERENCE.methods_by_name[one.method], inference, gatekeeper, calls)
         answering = InferenceEndpoint(method, metrics, partial(read_request, one))
         return route(one.verb, PREFIX + one.path, answering)
 
-    described = StaticFile("openapi.json", json.dumps(document(has_tokens=gatekeeper.needs_tokens)).encode())
+    described = StaticFile(
+        "openapi.json",
+        json.dumps(document(has_tokens=gatekeeper.needs_tokens, has_inference=inference is not None)).encode(),
+    )
     pages = [Route("/openapi.json", described.answer), *page_routes()]
-    app.router.routes.extend([*map(api_route, ROUTES), *map(inference_route, INFERENCE_ROUTES), *pages])
+    app.router.routes.extend([*map(api_route, ROUTES), *pages])
+    app.router.routes.extend(map(inference_route, INFERENCE_ROUTES if inference is not None else ()))
     app.add_exception_handler(HTTPException, partial(_refused, metrics))
 
 

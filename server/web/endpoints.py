@@ -57,9 +57,7 @@ def _held(calls: Shares) -> Iterator[None]:
 class Method:
     """A method of ours behind the gatekeeper, for requests that may be bodies which are not parsed yet."""
 
-    def __init__(
-        self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, calls: Shares
-    ) -> None:
+    def __init__(self, descriptor: MethodDescriptor, servicer: object, gatekeeper: Gatekeeper, calls: Shares) -> None:
         self.name = name = descriptor.name
         path = f"/{descriptor.containing_service.full_name}/{name}"
         self._decode = decoder_of(path, GetMessageClass(descriptor.input_type))

@@ -96,15 +96,20 @@ PROBLEM: Final = {
 }
 
 
-def document(*, has_tokens: bool = False) -> Schema:
-    """Returns the whole document; `has_tokens` if calls need a token."""
+def document(*, has_tokens: bool = False, has_inference: bool = True) -> Schema:
+    """Returns the whole document.
+
+    Args:
+        has_tokens: calls need one.
+        has_inference: the Open Inference Protocol is served.
+    """
     schemas = _Schemas(json.loads((files("attendant.server.web") / "comments.json").read_text(encoding="utf-8")))
     for route in ROUTES:
         schemas.request(SERVICE.methods_by_name[route.method].input_type)
     paths: dict[str, Schema] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
-    for inference in INFERENCE_ROUTES:
+    for inference in INFERENCE_ROUTES if has_inference else ():
         paths.setdefault(INFERENCE_PREFIX + inference.path, {})[inference.verb.lower()] = _inference_operation(
             inference
         )
