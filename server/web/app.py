@@ -94,11 +94,9 @@ def add_api(
         answering = InferenceEndpoint(method, metrics, partial(read_request, one))
         return route(one.verb, PREFIX + one.path, answering)
 
-    described = StaticFile(
-        "openapi.json",
-        json.dumps(document(has_tokens=gatekeeper.needs_tokens, has_inference=inference is not None)).encode(),
-    )
-    pages = [Route("/openapi.json", described.answer), *page_routes()]
+    described = document(has_tokens=gatekeeper.needs_tokens, has_inference=inference is not None)
+    described_file = StaticFile("openapi.json", json.dumps(described).encode())
+    pages = [Route("/openapi.json", described_file.answer), *page_routes()]
     app.router.routes.extend([*map(api_route, ROUTES), *pages])
     app.router.routes.extend(map(inference_route, INFERENCE_ROUTES if inference is not None else ()))
     app.add_exception_handler(HTTPException, partial(_refused, metrics))

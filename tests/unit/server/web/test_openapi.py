@@ -121,3 +121,8 @@ def test_a_token_is_required_where_the_server_requires_one() -> None:
 def test_every_code_has_a_status() -> None:
     codes = {one.code for one in EXAMPLES}
     assert codes <= set(STATUSES)
+
+
+def test_without_the_open_inference_protocol_its_paths_are_not_there() -> None:
+    every, ours = document(), document(has_inference=False)
+    assert {path for path in every["paths"] if not path.startswith("/v2")} == set(ours["paths"]) < set(every["paths"])
