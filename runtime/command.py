@@ -1,6 +1,7 @@
 """What a command is, and how it ends: the one place where exceptions become exit statuses."""
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from attendant.runtime.limited import anything_given_up
 from attendant_client.version import VERSION
 
 INTERRUPTED = 130
+NO_MEMORY = "there is too little memory: end other programs, allow this one more, or ask it for less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,15 @@ def run_command(name: str, main: Callable[[], int | None], extras: str = "") -> 
         # The reader of our output went away (`| head`): not our failure.
         give_up_output()
         return 0
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
+    except (MemoryError, OSError) as error:
+        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+            _say(f"{name}: {NO_MEMORY}")
+        elif error.errno in UNWRITABLE:
+            # What is written to a path is told by whoever writes it.
+            _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
+            give_up_output()
+        else:
             raise
-        # What is written to a path is told by whoever writes it.
-        _say(f"{name}: {CantWrite(error.filename or 'standard output', os.strerror(error.errno), error.errno)}")
-        give_up_output()
         return 2
 
 

@@ -1,7 +1,6 @@
 """The registry as text, for everybody who asks at once, in a bounded share of the event loop's time."""
 
 import asyncio
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,10 @@ GZIP = 31
 OPEN_METRICS = "application/openmetrics-text"
 OPEN_METRICS_END = b"# EOF\n"
 
-MEDIA_TYPE = re.compile(rf"({OPEN_METRICS}|text/plain)\s*(?:;.*)?")
-PARAMETER = re.compile(r";\s*(version=(?:0\.0\.1|1\.0\.0)|escaping=(?:allow-utf-8|underscores|dots|values))\s*(?=;|$)")
-
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a page is written: one of some thirty ways."""
+    """How a page is written: as Prometheus' text or as OpenMetrics, compressed or not."""
 
     content_type: str
     gzip: bool
@@ -34,12 +30,8 @@ class Form:
 
     @classmethod
     def asked_for(cls, accept: str, accept_encoding: str) -> "Form":
-        """By a request's headers. What the library would repeat of them in its answer is left out."""
-        known = []
-        for given in accept.split(","):
-            if found := MEDIA_TYPE.fullmatch(given.strip()):
-                known.append(";".join([found[1], *PARAMETER.findall(given.strip())]))
-        encode, content_type = choose_encoder(",".join(known))
+        """By a request's headers, of which nothing is repeated."""
+        encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if OPEN_METRICS in accept else "")
         encodings = {one.split(";")[0].strip().lower() for one in accept_encoding.split(",")}
         return cls(content_type, "gzip" in encodings, lambda families: encode(_Families(families)))
 

@@ -1,5 +1,6 @@
 """How commands end."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.bundle.bundle import BundleRefused
-from attendant.runtime.command import run_command
+from attendant.runtime.command import NO_MEMORY, run_command
 from attendant.runtime.errors import UserError, VerificationFailed
 from tests.paths import ROOT
 
@@ -23,6 +24,8 @@ REFUSED = "the bundle x is refused; export it anew, or copy it again:"
         (VerificationFailed("refused", ["a", "b"]), 1, "name: refused\n  - a\n  - b\n"),
         (BundleRefused(Path("x"), ["a\n  - b"]), 2, f"name: {REFUSED}\n  - a\\n  - b\n"),
         (KeyboardInterrupt(), 130, "\nname: interrupted\n"),
+        (MemoryError(), 2, f"name: {NO_MEMORY}\n"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, f"name: {NO_MEMORY}\n"),
     ],
 )
 def test_what_an_exception_means(
@@ -68,3 +71,12 @@ def test_what_an_interruption_left_half_made_says_nothing() -> None:
     """An event loop that Ctrl-C interrupts while it is made ends by a traceback where it is freed."""
     run = subprocess.run([sys.executable, "-c", HALF_MADE], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "\nx: interrupted\n")
+
+
+def test_a_command_whose_standard_streams_are_closed_goes_on() -> None:
+    program = (
+        "import os, sys; from attendant.runtime.command import exit_command\n"
+        "exit_command('name', lambda: print('done', file=sys.stderr) or int(os.fstat(2).st_rdev == 0))"
+    )
+    closed = ["bash", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    assert subprocess.run(closed, cwd=ROOT, check=False, timeout=60).returncode == 0
