@@ -31,12 +31,12 @@ PIPE_WIDTH = 200
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="attendant check", description=DESCRIPTION)
-    add_recipe_or_data(found)
-    found.add_argument(
+    options = argparse.ArgumentParser(prog="attendant check", description=DESCRIPTION)
+    add_recipe_or_data(options)
+    options.add_argument(
         "--examples", type=int, default=5, metavar="N", help="pairs of each split to show (default: %(default)s)"
     )
-    return found
+    return options
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -57,12 +57,14 @@ def _show(recipe: Recipe, corpora: Corpora, lines: Sequence[str], num_examples: 
     samples = {split: _sample(recipe, corpora, split) for split in SPLITS if recipe.data.files(split) is not None}
     console.print(_table(corpora, samples))
     for side in ("source", "target"):
-        shares = {split: script_shares(getattr(pair, side) for pair in one.pairs) for split, one in samples.items()}
+        shares = {
+            split: script_shares(getattr(pair, side) for pair in sample.pairs) for split, sample in samples.items()
+        }
         shown = ", ".join(f"{name} {share:.1%}" for name, share in shares["train"].items())
         console.print(f"scripts of the {side}s: {shown or 'no letters'}")
         main = next(iter(shares["train"]), "")
-        for split, found in shares.items():
-            if (other := next(iter(found), "")) != main:
+        for split, scripts in shares.items():
+            if (other := next(iter(scripts), "")) != main:
                 console.print(f"warning: {split}'s {side}s are mostly {other or 'no letters'}, train's {main}")
     for line in unknown_warnings(recipe, corpora):
         console.print(line)
@@ -104,8 +106,8 @@ def _table(corpora: Corpora, samples: dict[Any, EvenSample]) -> Table:
             split: sorted(len(getattr(pair, side)) for pair in sample.pairs) for split, sample in samples.items()
         }
         for name, share in (("shortest", 0.0), ("median", 0.5), ("99 % up to", 0.99), ("longest", 1.0)):
-            values = {split: found[round(share * (len(found) - 1))] for split, found in lengths.items()}
+            values = {split: counts[round(share * (len(counts) - 1))] for split, counts in lengths.items()}
             add(f"{side} characters, {name}", values)
-        shares = {split: found[side] for split, found in facts["unknown_shares"].items()}
+        shares = {split: of_split[side] for split, of_split in facts["unknown_shares"].items()}
         add(f"unknown {side} tokens", shares, "{:.1%}")
     return table

@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_recipe_or_data(parser: argparse.ArgumentParser) -> None:
-    """A recipe or files of pairs, and --set, for `recipe_of_inputs` (training/recipe/choosing.py)."""
+    """Adds a recipe or files of pairs, and --set, for `recipe_of_inputs` (training/recipe/choosing.py)."""
     parser.add_argument(
         "inputs",
         nargs="+",
@@ -139,7 +139,7 @@ def _train(place: Run, recipe: Recipe, processes: Processes) -> None:
 
 
 def describe(facts: Mapping[str, Any]) -> list[str]:
-    """Lines that say what was found in the data, and what was dropped from the training split."""
+    """Returns lines about what the data hold, and what was left out of the training split."""
     counts = {
         "empty": facts["num_empty"]["train"],
         "too long": facts["num_too_long"]["train"],

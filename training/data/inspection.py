@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from attendant.runtime.escaping import escaped
 from attendant.training.data.pairs import Pair
 
 NUM_SAMPLED: Final = 4096
@@ -84,8 +85,8 @@ def suspicions(pairs: Sequence[Pair]) -> list[str]:
     scripts = [next(iter(script_shares(getattr(pair, side) for pair in pairs)), "") for side in ("source", "target")]
 
     def is_swapped(pair: Pair) -> bool:
-        found = [next(iter(script_shares([text])), "") for text in (pair.source, pair.target)]
-        return scripts[0] != scripts[1] and found == scripts[::-1]
+        scripts_of_pair = [next(iter(script_shares([text])), "") for text in (pair.source, pair.target)]
+        return scripts[0] != scripts[1] and scripts_of_pair == scripts[::-1]
 
     signs: dict[str, Callable[[Pair], bool]] = {
         "have the same text on both sides": lambda pair: pair.source == pair.target,
@@ -95,16 +96,16 @@ def suspicions(pairs: Sequence[Pair]) -> list[str]:
     }
     lines = []
     for words, holds in signs.items():
-        found = [pair for pair in pairs if holds(pair)]
+        matching = [pair for pair in pairs if holds(pair)]
         # A task whose targets are its sources is no accident.
-        if found and len(found) < len(pairs):
-            lines.append(f"{len(found) / len(pairs):.1%} of the pairs {words}, e.g. {shortened(found[0])}")
+        if matching and len(matching) < len(pairs):
+            lines.append(f"{len(matching) / len(pairs):.1%} of the pairs {words}, e.g. {shortened(matching[0])}")
     return lines
 
 
 def shortened(pair: Pair, width: int = 60) -> str:
-    """Returns a pair on one line."""
-    texts = (" ".join(text[: 4 * width].split()) for text in (pair.source, pair.target))
+    """Returns a pair on one line; control characters, which a terminal would obey, are escaped."""
+    texts = (escaped(" ".join(text[: 4 * width].split())) for text in (pair.source, pair.target))
     return " → ".join(text if len(text) <= width else text[: width - 1] + "…" for text in texts)
 
 

@@ -166,18 +166,18 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
             yield number, ("", "")
             continue
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == 1 and line.lstrip().startswith("["):
                 raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'") from None
             problems.add("json", path, number, f"not JSON: {error}")
             continue
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             problems.add("json", path, number, "not a JSON object")
             continue
-        values = [_value(found, name) for name in names]
+        values = [_value(record, name) for name in names]
         wrong = next(
-            (problem for name, value in zip(names, values, strict=True) if (problem := _wrong(name, value, found))), ""
+            (problem for name, value in zip(names, values, strict=True) if (problem := _wrong(name, value, record))), ""
         )
         if wrong:
             problems.add("json", path, number, wrong)
@@ -185,20 +185,20 @@ def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterato
             yield number, [value or "" for value in values]
 
 
-def _value(found: dict[str, Any], name: str) -> Any:
+def _value(record: dict[str, Any], name: str) -> Any:
     """Returns the value of a key, or of keys in objects within: "translation.en". Ellipsis stands for no such key."""
-    if name in found:
-        return found[name]
-    value: Any = found
+    if name in record:
+        return record[name]
+    value: Any = record
     for part in name.split("."):
         value = value.get(part, ...) if isinstance(value, dict) else ...
     return value
 
 
-def _wrong(name: str, value: Any, found: dict[str, Any]) -> str:
+def _wrong(name: str, value: Any, record: dict[str, Any]) -> str:
     """Returns what is wrong with a value; null is an empty text."""
     if value is ...:
-        return f"there is no {name!r} among {', '.join(map(repr, list(found)[:20])) or 'no keys'}"
+        return f"there is no {name!r} among {', '.join(map(repr, list(record)[:20])) or 'no keys'}"
     if value is not None and not isinstance(value, str):
         return f"{name!r} is not a text"
     if value is not None and not _is_utf8(value):

@@ -158,7 +158,7 @@ def _train_tokenizers(
     *,
     shared: bool,
 ) -> Tokenizers:
-    """Of the pairs that stay [num_pairs] bool."""
+    """Trains them on the pairs that stay [num_pairs] bool."""
     limits = {"source": config.max_source_tokens, "target": config.max_target_tokens}
     if shared:
         both = train_tokenizer(target, _Texts(files, stays, limits))

@@ -210,7 +210,7 @@ def _together(files: Sequence[CorpusFiles], inputs: Sequence[str]) -> CorpusFile
     first = files[0]
     if len(files) == 1:
         return first
-    for one, name in zip(files, inputs, strict=True):
-        if one.pairs is None or one.columns != first.columns:
+    for part, name in zip(files, inputs, strict=True):
+        if part.pairs is None or part.columns != first.columns:
             raise UserError(f"{name}: several files must all be files of pairs with the same columns")
-    return CorpusFiles(pairs=tuple(name for one in files for name in one.pairs or ()), columns=first.columns)
+    return CorpusFiles(pairs=tuple(name for part in files for name in part.pairs or ()), columns=first.columns)

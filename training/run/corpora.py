@@ -77,7 +77,7 @@ def prepare_corpora(
     Raises:
         UserError: bad or no data.
     """
-    files = {split: found for split in SPLITS if (found := recipe.data.files(split)) is not None}
+    files = {split: named for split in SPLITS if (named := recipe.data.files(split)) is not None}
     digests, digest = digests_of(files)
     check_digest(digest)
     read = _read_held_out(files)
@@ -160,22 +160,21 @@ def refuse_unknown_targets(recipe: Recipe, corpora: Corpora) -> None:
 def _unknown_symbols(side: str, pairs: Sequence[Pair], train: TrainingSplit) -> str:
     """Returns some of a side's unknown symbols, as the end of a sentence."""
     tokenizer: Tokenizer = getattr(train, f"{side}_tokenizer")
-    found: dict[str, None] = {}
+    symbols: dict[str, None] = {}
     for pair in pairs[:MAX_SEARCHED]:
         text: str = getattr(pair, side)
         if len(text) <= tokenizer.max_characters(MAX_SEARCHED):
-            found |= dict.fromkeys(unknown_symbols(text, tokenizer.encode(text), tokenizer))
-        if len(found) >= MAX_NAMED:
+            symbols |= dict.fromkeys(unknown_symbols(text, tokenizer.encode(text), tokenizer))
+        if len(symbols) >= MAX_NAMED:
             break
-    return f", e.g. {', '.join(map(repr, list(found)[:MAX_NAMED]))}" if found else ""
+    return f", e.g. {', '.join(map(repr, list(symbols)[:MAX_NAMED]))}" if symbols else ""
 
 
 def _lengths(corpus: Corpus, *, append_eos: bool) -> dict[str, list[int]]:
     """Returns by side the shortest length, the median, that of 99 % of the texts, and the longest, without EOS."""
     lengths = {"source": corpus.sources.lengths - append_eos, "target": corpus.targets.lengths}
     return {
-        side: np.quantile(found, [0.0, 0.5, 0.99, 1.0], method="inverted_cdf").tolist()
-        for side, found in lengths.items()
+        side: np.quantile(each, [0.0, 0.5, 0.99, 1.0], method="inverted_cdf").tolist() for side, each in lengths.items()
     }
 
 
@@ -205,13 +204,16 @@ def _some_encoded(pairs: Sequence[Pair], train: TrainingSplit, recipe: Recipe) -
 def digests_of(files: Mapping[Split, SplitFiles]) -> tuple[dict[Split, dict[str, str]], str]:
     """Returns the sha256 of each split's files by path, and one digest of what they are read as."""
     by_path = {
-        path: sha256_of(path) for path in dict.fromkeys(path for found in files.values() for path in found.paths)
+        path: sha256_of(path)
+        for path in dict.fromkeys(path for split_files in files.values() for path in split_files.paths)
     }
-    digests = {split: {str(path): by_path[path] for path in found.paths} for split, found in files.items()}
+    digests = {split: {str(path): by_path[path] for path in split_files.paths} for split, split_files in files.items()}
     # Of the contents in their roles: where the files lie does not matter.
-    contents: dict[str, Any] = {split: [by_path[path] for path in found.paths] for split, found in files.items()}
-    for split, found in files.items():
-        if reading := found.reading():
+    contents: dict[str, Any] = {
+        split: [by_path[path] for path in split_files.paths] for split, split_files in files.items()
+    }
+    for split, split_files in files.items():
+        if reading := split_files.reading():
             contents[f"{split} is read"] = reading
     return digests, hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 

@@ -38,7 +38,7 @@ def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArr
         UserError: a file that can't be read; a line of another size, or of numbers that are none or not finite; none
             of the words.
     """
-    found: dict[int, NDArray[np.float32]] = {}
+    vectors: dict[int, NDArray[np.float32]] = {}
     problems = Problems()
     for number, line in numbered_lines(path):
         word, _, rest = line.replace("\t", " ").partition(" ")
@@ -47,15 +47,15 @@ def read_vectors(path: Path, words: Mapping[str, int], size: int) -> tuple[NDArr
         values = rest.split()
         if len(values) == size:
             if word in words:
-                found.setdefault(words[word], _numbers(values, path, number, problems))
+                vectors.setdefault(words[word], _numbers(values, path, number, problems))
         elif number == 2 or (number == 1 and len(values) != 1):  # later: GloVe has words with spaces
             raise UserError(
                 f"{path}:{number}: has {len(values)} numbers, and model.embedding_size is {size}: make them equal"
             )
     problems.raise_if_any()
-    if not found:
+    if not vectors:
         raise UserError(f"{path} has a vector for none of the {len(words)} words of the vocabulary: another language?")
-    return np.fromiter(found, np.int64), np.stack(list(found.values()))
+    return np.fromiter(vectors, np.int64), np.stack(list(vectors.values()))
 
 
 def _numbers(values: Sequence[str], path: Path, number: int, problems: Problems) -> NDArray[np.float32]:

@@ -56,6 +56,7 @@ def test_a_task_that_copies_is_not_suspicious() -> None:
 
 def test_a_pair_is_shown_on_one_line() -> None:
     assert shortened(Pair("a\nb", "c" * 10**7)) == "a b → " + "c" * 59 + "…"
+    assert "\x1b" not in shortened(Pair("\x1b[2Jclear", "x"))
 
 
 @pytest.mark.parametrize(
