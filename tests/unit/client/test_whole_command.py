@@ -171,7 +171,7 @@ def test_a_bundle_answers_without_a_server() -> None:
     weights = json.loads(done.stdout)["hypotheses"][0]["attention"]
     assert (len(weights), len(weights[0])) == (4, 5)
     done = run("score", "face", "F EY S", "--bundle", BUNDLE)
-    assert done.stdout.splitlines()[0] == "-0.2950\tperplexity 1.077 per token, 1.077 per word"
+    assert done.stdout.splitlines()[0] == "-0.2954\tperplexity 1.077 per token, 1.077 per word"
     done = run("generate", "face", "--bundle", BUNDLE, "--links")
     assert done.stdout == "F EY S\t0-0 1-1 2-2\n"
 

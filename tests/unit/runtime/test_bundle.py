@@ -60,7 +60,7 @@ def test_the_manifest_on_disk_is_its_own_text(tiny_bundle_path: Path) -> None:
 
 
 def test_a_bundle_older_than_an_option_keeps_its_digest(copy: Path) -> None:
-    manifest = Manifest.model_validate_json(Path("models/g2p-en/manifest.json").read_text())
+    manifest = Manifest.model_validate_json(Path("tests/eight_bits/lstm/manifest.json").read_text())
     assert manifest.computed_digest() == manifest.digest
     rewrite(copy, lambda content: content["decoding"].update(NEWER))
     decoding = open_bundle(copy).manifest.decoding
@@ -80,7 +80,7 @@ def test_answers_are_compared_with_references_of_their_precision() -> None:
 
 
 def test_golden_examples_older_than_an_option_are_written_as_they_were() -> None:
-    text = Path("models/g2p-en/golden.jsonl").read_text()
+    text = Path("tests/eight_bits/lstm/golden.jsonl").read_text()
     assert golden_text(parse_golden(text)) == text
 
 
