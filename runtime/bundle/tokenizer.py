@@ -260,7 +260,7 @@ class Tokenizer:
 
     @cached_property
     def _in_order(self) -> tuple[list[str], list[int]]:
-        """The symbols that a text may contain, sorted, and their ids."""
+        """Returns the symbols that a text may contain, sorted, and their ids."""
         never = {*SPECIAL_TOKENS, *self._bytes}
         entries = sorted((token, token_id) for token_id, token in enumerate(self._tokens) if token not in never)
         return [token for token, _ in entries], [token_id for _, token_id in entries]
@@ -288,7 +288,7 @@ class Tokenizer:
         return str(decoder.decode(self._with_characters(tokens) if self._bytes else list(tokens)))
 
     def _with_characters(self, tokens: Sequence[str]) -> list[str]:
-        """The tokens, each run of bytes as the characters that it spells, one by one.
+        """Returns the tokens, with each run of bytes as the characters that it spells, one by one.
 
         The library's ByteFallback makes U+FFFD of every byte of a run that is not UTF-8 throughout, so a last byte
         would take back the characters before it.

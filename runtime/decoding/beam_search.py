@@ -424,7 +424,7 @@ class BeamSearch(Generic[Key]):
             beam.end(self._history, row, total, None, step.attention)
 
     def _rows_of_each(self) -> list[range]:
-        """The rows of every beam."""
+        """Returns the rows of every beam."""
         ends = self._counts.cumsum().tolist()
         return list(map(range, [0, *ends[:-1]], ends))
 

@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
     @property
     def ids(self) -> Ids:
-        """Every token that may come next."""
+        """Returns every token that may come next."""
         partial = [token_id for token_id, _ in self.partial]
         return np.concatenate([np.array(partial, np.int64), np.frombuffer(self.complete, np.int32)])
 

@@ -76,7 +76,7 @@ class Beam(Generic[Key]):
         return prefix[length] if length < len(prefix) else NO_ID
 
     def choice(self, history: History, row: int) -> Choice | None:
-        """The tokens that the hypothesis at `row` may take while it completes the prefix; None: it is complete."""
+        """Returns what the hypothesis at `row` may take while it completes the prefix; None if it is complete."""
         request = self.request
         completion, num_forced = request.options.completion, len(request.options.target_prefix)
         # Each token is a character at least.

@@ -126,7 +126,7 @@ def _unpacked(hypotheses: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> 
 
 def _pickled(options: DecodingOptions) -> bytes:
     # A prefix, and a target that is scored, is mostly a single request's; and it may be long.
-    return (_pickle if options.target_prefix else _pickle_once)(options)
+    return (_pickle if options.target_prefix or options.completion else _pickle_once)(options)
 
 
 def _options(pickled: bytes) -> DecodingOptions:

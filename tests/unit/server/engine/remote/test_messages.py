@@ -5,8 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
+from attendant.runtime.decoding.completion import Choice
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
+from attendant.server.engine.remote import messages
 from attendant.server.engine.remote.messages import MAX_OPTIONS_KEPT, Commands, Report
 from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
@@ -55,6 +57,16 @@ def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
     first, second = arrived(Commands([request(1, options)])), arrived(Commands([request(2, options)]))
     assert isinstance(first, Commands) and isinstance(second, Commands)
     assert first.requests[0].options is second.requests[0].options
+
+
+def test_options_of_a_single_request_are_not_remembered() -> None:
+    """A prefix may be long, and what completes its last word may be thousands of tokens."""
+    choice = Choice((), np.arange(4, 2000, dtype=np.int32).tobytes())
+    options = DecodingOptions(max_length=9, completion=(choice,)), DecodingOptions(max_length=9, target_prefix=(4, 5))
+    before = messages._pickle_once.cache_info().currsize
+    commands = Commands([request(key, one) for key, one in enumerate(options)])
+    assert arrived(commands) == commands
+    assert messages._pickle_once.cache_info().currsize == before
 
 
 def test_more_options_than_are_kept_arrive_as_they_were() -> None:
