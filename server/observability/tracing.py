@@ -49,7 +49,7 @@ def tracing(traces: Switch) -> Iterator[None]:
     try:
         from attendant.server.observability.spans import otlp_provider, tracer_of  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise UserError(f"--traces needs an extra ({error}): pip install 'attendant-seq2seq[otel]'") from error
+        raise UserError(f"--traces needs the extra `otel` ({error}): pip install 'attendant-seq2seq[otel]'") from error
     provider = otlp_provider()
     trace_requests(tracer_of(provider))
     try:
