@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow test-cluster reliability bench bench-peers docs lint types format protos check-protos constraints clean audit locks dist image docker-lint workflow-lint
+.PHONY: help setup demo serve test test-slow test-cluster test-processors reliability bench bench-peers docs lint types format protos check-protos constraints clean audit locks dist image docker-lint workflow-lint
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ test: setup ## Lint, types, and the tests without `slow`, `cuda` and `reliabilit
 
 test-slow: setup ## What needs long, the network, apt or a GPU
 	@$(BIN)/python -m pytest $(PARALLEL) -m 'slow or cuda'
+
+test-processors: setup ## Bundles on emulated processors: AVX2 without VNNI, no AVX, 64-bit ARM (Debian's qemu-user-static)
+	@$(BIN)/python -m tests.processors.emulation
 
 build/cluster/.installed: pyproject.toml setup.py client/pyproject.toml constraints.txt
 	@test -x build/cluster/bin/python || $(PYTHON) -m venv build/cluster

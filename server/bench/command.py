@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.command import Command, require
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.cpu import available_cpus, processor
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import limited
 from attendant.server.bench.measuring import measured
@@ -63,8 +63,10 @@ def _run(options: argparse.Namespace) -> None:
         raise UserError(f"--beam-size is {options.beam_size}, must be 1 to {most} with this bundle")
     sources, num_cpus = sources_of(bundle, options.data, options.beam_size), available_cpus()
     model = f"{bundle.manifest.name} {bundle.manifest.version}"
+    host = processor()
     print(f"{model}, {num_cpus} CPUs; sent: {sources.about}", flush=True)
+    print(f"processor: {host}", flush=True)
     found = measured(options.bundle, sources.payloads, num_cpus, options.seconds, lambda line: print(line, flush=True))
     print(advice(options.bundle, found))
-    write(options.output, found, {"model": model, "sent": sources.about})
+    write(options.output, found, {"model": model, "processor": host, "sent": sources.about})
     print(f"written: bench.json and bench.svg in {options.output}")

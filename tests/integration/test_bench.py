@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from attendant.runtime.cpu import processor
+
 PROGRAM = (
     "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
     "from attendant_client.command import main; sys.exit(main(['bench', *sys.argv[1:]]))"
@@ -30,6 +32,7 @@ def test_a_bundle_is_measured(environment: dict[str, str], tiny_bundle_path: Pat
     assert errors == ""
     assert "1 CPUs; sent: 3 of the 3 lines" in said and "attendant serve" in said
     figures = json.loads((output / "bench.json").read_text())
+    assert figures["processor"] == processor() and f"\nprocessor: {processor()}\n" in said
     assert figures["best"] == {"workers": 1, "threads": 1}
     assert [one["clients"] for one in figures["closed"]] == [1, 4, 32] and len(figures["open"]) == 4
     for one in figures["closed"] + figures["open"]:

@@ -3,7 +3,7 @@
 Its files:
 
 recipe.toml                  the recipe as resolved: every field, --set applied
-versions.json                Python, torch, the project, its git commit, the platform, what multiplies float32
+versions.json                Python, torch, the project, its git commit, the processor, what multiplies float32
 data.json                    files and their sha256, counts of pairs and examples, shares of unknown symbols,
                              how long targets are for their sources (training/data/corpus.py)
 left_out.json                sources that validation and test lost to data.shared_sources, where there are any
@@ -34,6 +34,7 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.commit import commit
+from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.training.kernels.products import onednn_is_exact
@@ -160,6 +161,7 @@ def versions() -> dict[str, str]:
         # Which library multiplies on a CPU depends on the hardware, and the last bits of all weights on the library.
         "float32_products": "onednn" if onednn_is_exact() else "torch",
         "platform": platform.platform(),
+        "processor": processor(),
         "python": sys.version.split()[0],
         "tokenizers": version("tokenizers"),
         "torch": torch.__version__,

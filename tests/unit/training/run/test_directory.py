@@ -17,7 +17,7 @@ def test_versions_tell_what_the_bits_depend_on(is_exact: bool, library: str, mon
     monkeypatch.setattr(run, "onednn_is_exact", lambda: is_exact)
     found = versions()
     assert found["float32_products"] == library
-    assert {"attendant", "commit", "platform", "python", "torch"} < set(found)
+    assert {"attendant", "commit", "platform", "processor", "python", "torch"} < set(found)
     assert all(isinstance(value, str) for value in json.loads(json.dumps(found)).values())
 
 

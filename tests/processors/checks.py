@@ -1,0 +1,162 @@
+"""The checks of one processor: bundles decode on it what they decoded where they were certified.
+
+A program that needs what the server needs and no more, neither pytest nor torch: emulated processors run it
+(tests/processors/emulation.py).
+
+    python -m tests.processors.checks BUNDLE... [--write FILE | --compare FILE]
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.golden import GoldenExample
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.bundle_stepper import UNSERVED, open_stepper
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.errors import UserError
+from attendant.runtime.golden_check import check_decoding, options_of, score_tolerance
+from attendant.runtime.onnx.integer_products import kernels_are_exact
+from attendant.runtime.stepper import Stepper
+
+NUM_EXAMPLES: Final = 8
+"""Examples of each way to decode that are decoded alone and scored: emulation is slow."""
+
+
+@dataclass(frozen=True)
+class ScoredTarget:
+    """A golden example's target as a host scores it: the log-probability of each token."""
+
+    target_tokens: list[str]
+    token_log_probs: list[float]
+
+
+ScoredTargets = dict[str, list[ScoredTarget]]
+"""By "<bundle> <precision>"."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line per bundle and precision and one for each thing that is wrong; returns 1 if anything is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write this host's scores")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="compare with scores that another host wrote")
+    options = parser.parse_args(arguments)
+    scores = read_scores(options.compare) if options.compare else {}
+    kernels = "add exactly" if kernels_are_exact() else "cut off sums beyond 16 bits"
+    print(f"products of integers: onnxruntime's kernels {kernels}", flush=True)
+    written: ScoredTargets = {}
+    num_problems = 0
+    for path in options.bundles:
+        bundle = open_bundle(path)
+        for precision in bundle.manifest.graphs:
+            if (precision, "cpu") in UNSERVED:
+                continue
+            name, start = f"{bundle.manifest.name} {precision}", time.monotonic()
+            try:
+                checked = CheckedGraphs(bundle, precision)
+                written[name] = checked.scored()
+                problems = list(checked.problems(written[name], scores.get(name)))
+            except UserError as error:
+                problems = [str(error)]
+            num_problems += len(problems)
+            print(f"{name}: {'FAILED' if problems else 'ok'}, {time.monotonic() - start:.1f} s", flush=True)
+            for problem in problems:
+                print(f"  {name}: {problem}", flush=True)
+    if options.write:
+        content = {name: [asdict(target) for target in targets] for name, targets in written.items()}
+        options.write.write_text(json.dumps(content), encoding="utf-8")
+    return 1 if num_problems else 0
+
+
+class CheckedGraphs:
+    """The graphs of a precision, on this processor.
+
+    Attributes:
+        examples: up to `NUM_EXAMPLES` golden examples of each way to decode.
+
+    Raises:
+        UserError: they are not served on this processor.
+    """
+
+    def __init__(self, bundle: Bundle, precision: Precision) -> None:
+        self.bundle = bundle
+        self.precision: Precision = precision
+        self.stepper: Stepper = open_stepper(bundle, precision, num_threads=1)
+        self.examples: list[GoldenExample] = []
+        golden = [example for example in bundle.golden if example.precision == precision]
+        for way in dict.fromkeys(options_of(example) for example in golden):
+            self.examples += [example for example in golden if options_of(example) == way][:NUM_EXAMPLES]
+
+    def problems(self, scored: list[ScoredTarget], expected: list[ScoredTarget] | None) -> Iterator[str]:
+        """Yields a line for each thing that is wrong.
+
+        Args:
+            expected: the scores of another host. If None, they are not compared.
+        """
+        yield from check_decoding(self.bundle, self.stepper, self.precision, "cpu")
+        yield from self._dependent_on_batch_mates()
+        if expected is not None:
+            yield from differences(scored, expected, score_tolerance(self.bundle, self.precision, "cpu"))
+
+    def scored(self) -> list[ScoredTarget]:
+        """Scores the examples' targets with teacher forcing."""
+        pairs = [
+            (self._source_ids(example), self.bundle.target_tokenizer.ids_of(example.target_tokens))
+            for example in self.examples
+            if example.target_tokens
+        ]
+        hypotheses = score_all(self.stepper, pairs, self.bundle.manifest.special_ids)
+        return [
+            ScoredTarget(self.bundle.target_tokenizer.tokens_of(hypothesis.token_ids), list(hypothesis.token_log_probs))
+            for hypothesis in hypotheses
+        ]
+
+    def _dependent_on_batch_mates(self) -> Iterator[str]:
+        """Decodes the examples in one batch, then each alone: the same tokens, and scores equal in every bit."""
+        together = self._decode(self.examples)
+        for example, in_batch in zip(self.examples, together, strict=True):
+            (alone,) = self._decode([example])
+            if _bits(alone) != _bits(in_batch):
+                yield f"{' '.join(example.source_tokens)}: alone and in a batch differ"
+
+    def _decode(self, examples: Sequence[GoldenExample]) -> list[tuple[Hypothesis, ...]]:
+        sources = [self._source_ids(example) for example in examples]
+        ways = [options_of(example) for example in examples]
+        return decode_all(self.stepper, sources, ways, self.bundle.manifest.special_ids)
+
+    def _source_ids(self, example: GoldenExample) -> list[int]:
+        return self.bundle.source_ids(self.bundle.source_tokenizer.ids_of(example.source_tokens))
+
+
+def _bits(hypotheses: Iterable[Hypothesis]) -> list[tuple[tuple[int, ...], tuple[float, ...], float]]:
+    return [(each.token_ids, each.token_log_probs, each.score) for each in hypotheses]
+
+
+def differences(scored: Sequence[ScoredTarget], expected: Sequence[ScoredTarget], tolerance: float) -> Iterator[str]:
+    """Yields a line for each target whose tokens' log-probabilities differ by more than the certificate's tolerance."""
+    for own, other in zip(scored, expected, strict=True):
+        pairs = list(zip(own.token_log_probs, other.token_log_probs, strict=True))
+        # Written so that NaN fails.
+        if own.target_tokens != other.target_tokens or not all(
+            abs(value - reference) <= tolerance * max(1.0, abs(reference)) for value, reference in pairs
+        ):
+            largest = max((abs(value - reference) for value, reference in pairs), default=float("nan"))
+            yield f"{' '.join(own.target_tokens)}: scores differ by {largest:.2g}, may by {tolerance:g}"
+
+
+def read_scores(path: Path) -> ScoredTargets:
+    """Reads the scores that `--write` has written."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return {name: [ScoredTarget(**target) for target in targets] for name, targets in content.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
