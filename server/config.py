@@ -223,6 +223,13 @@ class ServerConfig:
         f"these authorities (PEM files, separated by {os.pathsep})",
         "unsigned bundles are served too",
     )
+    signed_names: Switch = _option(
+        "off",
+        FLAG,
+        "with --require-signature: a bundle must have been signed in a folder of the same name, so that a version that "
+        "was signed once cannot be put in the place of another one",
+        "the folder's name is not compared",
+    )
     repository_seconds: float = _option(
         2.0,
         SECONDS,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +20,11 @@ def open_bundles(config: ServerConfig) -> list[Bundle]:
     """Opens every bundle.
 
     Raises:
-        UserError: a bundle that is refused, one line per difference; two bundles of one name.
+        UserError: a bundle that is refused, one line per difference; two bundles of one name; --signed-names without
+            --require-signature.
     """
+    if config.signed_names == "on" and not config.require_signature:
+        raise UserError("--signed-names: no signatures are asked for; add --require-signature, or leave this out")
     bundles = [open_within_limits(path, config) for path in config.bundles]
     paths: dict[str, object] = {}
     for bundle in bundles:
@@ -41,7 +45,9 @@ def open_within_limits(path: Path, config: ServerConfig) -> Bundle:
         UserError: it is refused, signed by nobody who is trusted, takes more time or memory than it may, or needs more
             rows than there are.
     """
-    bundle = within_limits(lambda: open_signed_bundle(path, config.require_signature), path, config)
+    bundle = within_limits(
+        partial(open_signed_bundle, path, config.require_signature, by_name=config.signed_names == "on"), path, config
+    )
     refuse_few_rows(bundle.manifest, config.max_rows)
     return bundle
 

@@ -23,12 +23,14 @@ MAX_PEM_BYTES: Final = MIB
 PUBLIC_KEY, CERTIFICATE = "PUBLIC KEY", "CERTIFICATE"
 
 
-def open_signed_bundle(path: Path, trusted: Sequence[Path]) -> Bundle:
+def open_signed_bundle(path: Path, trusted: Sequence[Path], *, by_name: bool = False) -> Bundle:
     """Opens a bundle that one of these keys, or a certificate of one of these authorities, has signed.
 
     Args:
         trusted: files in PEM, each with a public key (ECDSA on P-256, P-384 or P-521) or with certificates of
             authorities; none: nobody need have signed it.
+        by_name: it must have been signed in a folder of the same name, which is the version in a repository. So a
+            version that was signed once can't be put in the place of another.
 
     Raises:
         BundleRefused: it is refused, nobody has signed it, or somebody else has.
@@ -51,8 +53,11 @@ def open_signed_bundle(path: Path, trusted: Sequence[Path]) -> Bundle:
         raise BundleRefused(path, [f"{SIGNATURE_NAME}: {reason}" for reason in reasons])
     bundle = open_bundle(path)
     # The library has read the folder for itself. What it vouches for must be what was opened.
-    if _signed_digest(signature) != hashlib.sha256(bundle.manifest.to_text().encode()).hexdigest():
+    name, digest = _signed(signature)
+    if digest != hashlib.sha256(bundle.manifest.to_text().encode()).hexdigest():
         raise BundleRefused(path, [f"{SIGNATURE_NAME}: not of this {MANIFEST_NAME}"])
+    if by_name and name != path.resolve().name:
+        raise BundleRefused(path, [f"{SIGNATURE_NAME}: signed as {name}; sign it in a folder of this name"])
     return bundle
 
 
@@ -75,12 +80,13 @@ def _refusal(path: Path, signature: bytes, trusted: Path) -> str:
     return ""
 
 
-def _signed_digest(signature: bytes) -> str:
-    """Of the manifest, as a signature that was verified has it; empty where it has none."""
+def _signed(signature: bytes) -> tuple[str, str]:
+    """The folder's name and the manifest's digest, as a signature that was verified has them; empty if it has none."""
     payload = json.loads(base64.b64decode(json.loads(signature)["dsseEnvelope"]["payload"]))
     resources = payload["predicate"].get("resources", [])
     found = [one["digest"] for one in resources if one["name"] == MANIFEST_NAME and one["algorithm"] == "sha256"]
-    return str(found[0]) if len(found) == 1 else ""
+    names = [one["name"] for one in payload.get("subject", [])]
+    return str(names[0]) if len(names) == 1 else "", str(found[0]) if len(found) == 1 else ""
 
 
 def sign_bundle(

@@ -66,6 +66,16 @@ def test_an_encrypted_key_needs_its_passphrase(bundle: Path, keys: Keys) -> None
     open_signed_bundle(bundle, [public])
 
 
+def test_a_version_that_was_signed_is_not_served_as_another(bundle: Path, keys: Keys) -> None:
+    private, public = keys("ours")
+    sign_bundle(bundle, private)
+    open_signed_bundle(bundle, [public], by_name=True)
+    other = bundle.rename(bundle.with_name("9"))
+    open_signed_bundle(other, [public])
+    with pytest.raises(BundleRefused, match=r"model\.sig: signed as bundle; "):
+        open_signed_bundle(other, [public], by_name=True)
+
+
 def test_nobody_has_signed_it(bundle: Path, keys: Keys) -> None:
     _, public = keys("ours")
     with pytest.raises(BundleRefused, match=r"model\.sig is missing: nobody has signed it"):
