@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> None:
     processes = Processes()
     if processes.is_first and was_there and not arguments.resume:
         raise UserError(f"{place.path} exists: --resume continues it, --output names another")
-    recipe, chosen = _recipe(arguments, place)
     held = ExitStack()
     try:
+        recipe, chosen = _recipe(arguments, place)
         if processes.is_first:
             held.enter_context(only_writer(place.path))
             is_mine = True
