@@ -1,11 +1,14 @@
-"""Numbers and days in words; and splits by length, of which none shares a value with another."""
+"""Numbers, dates, times and amounts in words; and splits, none of which shares an unseen value with another."""
 
+import random
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 
 import pytest
 
 from attendant.training.data.fetch import numbers
-from attendant.training.data.fetch.numbers import build_numbers, cardinal, num_spoken_words, ordinal, year
+from attendant.training.data.fetch.numbers import CLASSES, Value, build_numbers, cardinal, ordinal, roman, year
 from attendant.training.data.pairs import Pair
 
 
@@ -22,6 +25,7 @@ from attendant.training.data.pairs import Pair
         (cardinal, 40_007, "forty thousand seven"),
         (cardinal, 3_000_000_110, "three billion one hundred ten"),
         (cardinal, 10**14, "one hundred trillion"),
+        (cardinal, 10**17 + 6, "one hundred quadrillion six"),
         (
             cardinal,
             10**9 - 1,
@@ -41,57 +45,142 @@ from attendant.training.data.pairs import Pair
         (year, 2009, "two thousand nine"),
         (year, 2012, "twenty twelve"),
         (year, 2100, "twenty-one hundred"),
+        (roman, 1, "I"),
+        (roman, 14, "XIV"),
+        (roman, 1994, "MCMXCIV"),
+        (roman, 3999, "MMMCMXCIX"),
     ],
 )
-def test_how_a_number_is_said(said: Callable[[int], str], number: int, words: str) -> None:
+def test_spoken_numbers(said: Callable[[int], str], number: int, words: str) -> None:
     assert said(number) == words
 
 
+@pytest.mark.parametrize(
+    ("value", "figures", "spoken"),
+    [
+        (numbers._number(7, "-"), "−7", "minus seven"),
+        (numbers._number(7, "+"), "+7", "plus seven"),
+        (numbers._decimal(3, "05"), "3.05", "three point zero five"),
+        (numbers._decimal(0, "5"), ".5", "zero point five"),
+        (numbers._scaled("2.5", "million"), "2.5 million", "two point five million"),
+        (numbers._percentage("50"), "50 %", "fifty percent"),
+        (numbers._fraction(3, 4), "3/4", "three quarters"),
+        (numbers._fraction(1, 2), "1/2", "one half"),
+        (numbers._fraction(1, 2, 2), "2 1/2", "two and a half"),
+        (numbers._money("$", 1204, 50), "$1,204.50", "one thousand two hundred four dollars and fifty cents"),
+        (numbers._money("$", 1), "1 dollar", "one dollar"),
+        (numbers._money("$", 0, 5), "5¢", "five cents"),
+        (numbers._money("£", 3, 1), "£3.01", "three pounds and one penny"),
+        (numbers._money("€", 20), "20 €", "twenty euros"),
+        (numbers._money("¥", 500), "¥500", "five hundred yen"),
+        (numbers._scaled_money("$", "5", "million"), "$5 million", "five million dollars"),
+        (numbers._time(14, 5), "14:05", "fourteen oh five"),
+        (numbers._time(2, 30, "p.m."), "2:30pm", "two thirty p.m."),
+        (numbers._time(2, 0, "p.m."), "2 pm", "two p.m."),
+        (numbers._time(2, 0), "2:00", "two o'clock"),
+        (numbers._date(date(2024, 5, 5)), "05/05/2024", "May fifth, twenty twenty-four"),
+        (numbers._date(date(2024, 5, 5)), "5 May 2024", "May fifth, twenty twenty-four"),
+        (numbers._day(5, 5), "May 5th", "May fifth"),
+        (numbers._month(5, 2024), "May 2024", "May twenty twenty-four"),
+        (numbers._in_year(2005), "in 2005", "in two thousand five"),
+        (numbers._decade(1980), "1980s", "nineteen eighties"),
+        (numbers._decade(80), "'80s", "eighties"),
+        (numbers._digits("007"), "007", "zero zero seven"),
+        (numbers._telephone(("555", "1234")), "555-1234", "five five five, one two three four"),
+        (numbers._telephone(("212", "555", "1234"), "1"), "+1 (212) 555-1234",
+         "plus one, two one two, five five five, one two three four"),
+        (numbers._dotted((10, 168, 0, 1)), "10.168.0.1", "ten dot one hundred sixty-eight dot zero dot one"),
+        (numbers._measure("5", "km"), "5km", "five kilometers"),
+        (numbers._measure("1", "kg"), "1 kg", "one kilogram"),
+        (numbers._measure("20", "°C"), "20 °C", "twenty degrees Celsius"),
+        (numbers._measure("60", "mph"), "60 mph", "sixty miles per hour"),
+        (numbers._roman(14), "XIV", "fourteen"),
+        (numbers._numbered(5), "No. 5", "number five"),
+    ],
+)  # fmt: skip
+def test_figures_are_spoken(value: Value, figures: str, spoken: str) -> None:
+    assert figures in value.figures and value.spoken == spoken
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "written"),
+    [
+        (numbers._number(1100), "eleven hundred", "1,100"),
+        (numbers._number(7, "-"), "negative seven", "-7"),
+        (numbers._fraction(3, 4), "three fourths", "3/4"),
+        (numbers._money("$", 5, 50), "five dollars fifty cents", "$5.50"),
+        (numbers._time(2, 45), "quarter to three", "2:45"),
+        (numbers._time(2, 30, "p.m."), "half past two pm", "2:30 p.m."),
+        (numbers._date(date(1984, 5, 3)), "the third of May, nineteen eighty-four", "1984-05-03"),
+        (numbers._year(1984), "nineteen eighty-four", "1984"),
+        (numbers._digits("505"), "five oh five", "505"),
+        (numbers._percentage("10"), "ten per cent", "10%"),
+    ],
+)
+def test_words_are_written(value: Value, words: str, written: str) -> None:
+    assert words in value.words and value.written == written
+
+
+@pytest.mark.parametrize(
+    "value", [numbers._year(1984), numbers._digits("505"), numbers._time(14, 5), numbers._roman(5)]
+)
+def test_forms_that_mean_another_value_are_left_out(value: Value) -> None:
+    # 1984 and 505 are numbers, `fourteen oh five` is a year, and `five` is 5.
+    assert not {"1984", "505"} & set(value.figures)
+    assert not {"fourteen oh five", "five"} & set(value.words)
+
+
+def test_inputs_that_people_write() -> None:
+    heard = {numbers._heard("one hundred twenty-one thousand", random.Random(seed)) for seed in range(200)}
+    assert {"a hundred and twenty one thousand", "one hundred twenty-one thousand"} <= heard
+    # No `and` before a word that is no number.
+    assert not [
+        words
+        for words in (numbers._heard("one hundred kilometers", random.Random(s)) for s in range(50))
+        if "and" in words
+    ]
+    typed = {numbers._typed("$1,204,000.50", random.Random(seed)) for seed in range(20)}
+    assert typed == {"$1,204,000.50", "$1204000.50"}
+
+
 @pytest.fixture(scope="module")
-def splits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Pair]]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Pair]]:
     folder = tmp_path_factory.mktemp("numbers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numbers, "SPLITS", {name: (lengths, 400) for name, (lengths, _) in numbers.SPLITS.items()})
+        for name, size in {
+            "EXHAUSTIVE": 200,
+            "MAX_ROMAN": 50,
+            "NUM_TRAINED": 40_000,
+            "NUM_VALIDATED": 5,
+            "NUM_TESTED": 40,
+        }.items():
+            patch.setattr(numbers, name, size)
         build_numbers(folder, print)
-    return {
-        name: [Pair(*line.split("\t")) for line in (folder / f"{name}.tsv").read_text().splitlines()]
-        for name in numbers.SPLITS
-    }
+    return {path.stem: _read(path) for path in folder.iterdir()}
 
 
-def in_words(pair: Pair) -> str:
-    return next(text for text in (pair.source, pair.target) if not any(character.isdigit() for character in text))
+def _read(path: Path) -> list[Pair]:
+    return [Pair(*line.split("\t")) for line in path.read_text().splitlines()]
 
 
-def test_every_pair_has_figures_and_words_in_both_directions(splits: dict[str, list[Pair]]) -> None:
-    to_words = 0
-    for pairs in splits.values():
+def test_no_input_has_two_outputs(files: dict[str, list[Pair]]) -> None:
+    outputs: dict[str, str] = {}
+    for pairs in files.values():
         for pair in pairs:
-            assert any(character.isdigit() for character in pair.source + pair.target)
-            to_words += in_words(pair) == pair.target
-    assert 0.4 < to_words / sum(map(len, splits.values())) < 0.6
+            assert outputs.setdefault(pair.source.casefold(), pair.target) == pair.target
 
 
-def test_lengths_beyond_those_of_training_are_held_out(splits: dict[str, list[Pair]]) -> None:
-    # As read, a number may have an `and` for each of its hundreds.
-    lengths = {
-        name: [num_spoken_words(in_words(pair).replace(" and ", " ")) for pair in splits[name]] for name in splits
-    }
-    assert max(lengths["train"] + lengths["short"]) == 20
-    assert set(lengths["validation"]) == {21}
-    assert min(lengths["test"]) == 22 and max(lengths["test"]) > 26
+def test_unseen_values_are_held_out_in_both_directions(files: dict[str, list[Pair]]) -> None:
+    trained = {text for pair in files["train"] for text in (pair.source.casefold(), pair.target.casefold())}
+    for name, value_class in CLASSES.items():
+        assert files[f"test-{name}"]
+        if not value_class.few:
+            assert not [pair for pair in files[f"test-{name}"] if pair.source.casefold() in trained]
+    assert len(files["test"]) == sum(len(files[f"test-{name}"]) for name in CLASSES)
 
 
-def test_no_value_is_in_two_splits(splits: dict[str, list[Pair]]) -> None:
-    figures = [
-        {(pair.source if in_words(pair) == pair.target else pair.target).replace(",", "") for pair in pairs}
-        for pairs in splits.values()
-    ]
-    assert len(set().union(*figures)) == sum(map(len, figures)) == 4 * 400
-
-
-def test_what_is_read_comes_in_several_forms(splits: dict[str, list[Pair]]) -> None:
-    sources = [pair.source for pair in splits["train"]]
-    for form in ("hundred and ", "the ", "-", ",", "th"):
-        assert any(form in source for source in sources)
-    assert any(source.isdigit() and len(source) > 4 for source in sources)
+def test_small_cardinals_are_all_trained_in_both_directions(files: dict[str, list[Pair]]) -> None:
+    trained = {(pair.source, pair.target) for pair in files["train"]}
+    for number in range(200):
+        assert (str(number), cardinal(number)) in trained
+        assert (cardinal(number), str(number)) in trained or "-" in cardinal(number) or number > 100
