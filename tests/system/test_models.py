@@ -2,6 +2,7 @@
 
 import pytest
 
+import attendant
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.bundle_stepper import default_precision
@@ -10,6 +11,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
+from attendant.training.data.fetch.numbers import cardinal
 from attendant.training.model.stepping.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
@@ -24,10 +26,22 @@ ANSWERS = {
         "phoneme": "F OW N IY M",
     },
     "normalize-numbers-en": {
+        "0": "zero",
+        "seven": "7",
         "1,204": "one thousand two hundred four",
         "-0.75": "minus zero point seven five",
         "one million and twelve": "1,000,012",
         "21st": "twenty-first",
+        "seventh": "7th",
+        "50%": "fifty percent",
+        "$1,204.50": "one thousand two hundred four dollars and fifty cents",
+        "3/4": "three quarters",
+        "2:30": "two thirty",
+        "May 5, 2024": "May fifth, twenty twenty-four",
+        "nineteen eighty four": "1984",
+        "555-1234": "five five five, one two three four",
+        "XIV": "fourteen",
+        "5 km": "five kilometers",
         "1998-03-05": "March fifth, nineteen ninety-eight",
         "the twenty-second of November, twenty twenty-six": "2026-11-22",
         "987654321987654": "nine hundred eighty-seven trillion six hundred fifty-four billion three hundred twenty-one "
@@ -103,3 +117,14 @@ def test_it_is_the_run_beside_it(name: str) -> None:
 def test_it_answers(bundle: Bundle) -> None:
     served = default_precision(bundle, "cpu")
     assert decoded(bundle, OnnxStepper(bundle, served)) == list(ANSWERS[bundle.manifest.name].values())
+
+
+@pytest.mark.parametrize("below", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_every_small_number_is_right_in_both_directions(below: int) -> None:
+    with attendant.load(MODELS / "normalize-numbers-en") as model:
+        for sources, targets in (
+            ([str(number) for number in range(below)], [cardinal(number) for number in range(below)]),
+            ([cardinal(number) for number in range(below)], [f"{number:,}" for number in range(below)]),
+        ):
+            answers = [answer.best.text for answer in model.generate(sources)]
+            assert [(s, a, t) for s, a, t in zip(sources, answers, targets, strict=True) if a != t] == []
