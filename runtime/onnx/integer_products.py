@@ -57,10 +57,15 @@ def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
     except (OSError, Unfit) as error:
         factors = [str(error)]
     if factors:
-        remedy = "choose precision fp32, or export" if "fp32" in graphs else "it has no other precision; export"
+        # From fp32 graphs any processor makes int8; codes of 8 bits are only halved where they can be computed.
+        remedy = (
+            "choose precision fp32, or export it anew"
+            if "fp32" in graphs
+            else "it has no other precision; export it anew on a processor with VNNI"
+        )
         raise UserError(
             f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "
             f"({processor()}): it has codes of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; "
-            f"{remedy} it anew on a processor with VNNI (attendant export BUNDLE --output NEW "
-            f"--precision {','.join(graphs)}), which makes codes of 7 bits"
+            f"{remedy} (attendant export BUNDLE --output NEW --precision {','.join(graphs)}), which makes codes of 7 "
+            "bits"
         )

@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from attendant.export import bundle_writer
 from attendant.export.bundle_writer import REWRITERS, write_bundle
 from attendant.export.origins.from_bundle import exportable_bundle
 from attendant.export.recheck import recheck
@@ -148,6 +147,9 @@ def test_factors_of_8_bits_are_not_exported_on_any_host(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(
+    not integer_products.kernels_are_exact(), reason="this processor can't compute the former codes of 8 bits exactly"
+)
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose factors have 8 bits, as an earlier version exported it."""
@@ -179,11 +181,8 @@ def test_verification_names_the_processor_that_can_not_compute_int8(
         recheck(ROOT / "tests" / "eight_bits" / "lstm")
     assert "\n" not in str(refusal.value)
     # With fp32 beside it, what can be computed is checked.
-    with monkeypatch.context() as before:
-        before.setattr(products, "LARGEST_WEIGHT", 127)
-        before.setattr(bundle_writer, "wide_factors", lambda *_: [])
-        before.setattr(integer_products, "kernels_are_exact", lambda: True)
-        write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
+    monkeypatch.setattr(integer_products, "wide_factors", lambda *_: ["a product has codes up to 127"])
     lines = recheck(tmp_path / "both")
     assert [line.partition(":")[0] for line in lines[1:]] == ["fp32 on cpu", "int8 on cpu"]
     assert "golden examples hold" in lines[1]

@@ -188,7 +188,7 @@ def naive_draw(stepper: FakeStepper, source: Sequence[int], options: DecodingOpt
     """One target, drawn symbol by symbol."""
     sampling = options.sampling
     assert sampling is not None
-    random = np.random.Generator(np.random.Philox(key=[sampling.seed, number]))
+    random = np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64)))
     partial = Partial()
     trace: list[tuple[list[Partial], list[Found]]] = []
 
