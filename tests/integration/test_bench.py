@@ -60,8 +60,8 @@ def test_a_mistake_is_a_line(
 def test_ctrl_c_ends_the_server_too(environment: dict[str, str], tiny_bundle_path: Path, tmp_path: Path) -> None:
     process = started(environment, [str(tiny_bundle_path), "--output", str(tmp_path)])
     assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.readline()  # of the first visit
+    lines = [process.stdout.readline() for _ in range(3)]  # the model, the processor, the first visit
+    assert lines[1].startswith("processor: ")
     servers = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
