@@ -138,7 +138,8 @@ class TestTokens:
         assert len(caplog.records) == 3
         for record in caplog.records:
             assert (record.getMessage(), record.exc_info) == ("request ended", None)
-            assert "ecret" not in str(vars(record))
+            # From Python 3.12 on, a record names its asyncio task, which grpc names by the path; no format writes that.
+            assert "ecret" not in str({key: value for key, value in vars(record).items() if key != "taskName"})
 
     async def test_a_path_that_is_not_even_text_ends_nobodys_call(
         self, tokens: Path, caplog: pytest.LogCaptureFixture
