@@ -26,5 +26,5 @@ else:
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")
 
     def __dir__():
-        """What a prompt completes."""
+        """Returns the names that a prompt completes."""
         return sorted({*globals(), *__getattr__("__all__")})

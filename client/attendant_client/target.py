@@ -1,4 +1,4 @@
-"""Where a server is: its host and port, or another of gRPC's names; and whether a proxy is in between."""
+"""The address of a server: its host and port, or another of gRPC's names; and whether a proxy is in between."""
 
 import ipaddress
 import os
@@ -10,7 +10,7 @@ DEFAULT_PORT = 50051
 MAX_PORT = 65535
 
 GRPC_SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p")
-"""How gRPC's own names begin."""
+"""The schemes of gRPC's own names."""
 
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 DIRECT_VARIABLES = ("no_grpc_proxy", "no_proxy")

@@ -1,4 +1,4 @@
-"""What a bundle gives another one: its fp32 graphs as they are, or its int8 graphs if it has no others.
+"""The parts of a bundle that a new one takes over: its fp32 graphs as they are, or its int8 graphs if it has no others.
 
 Graphs keep the certificates that they have. Only int8 graphs whose factors have 8 bits change: every processor computes
 what is exported, so they are halved, and certified against the former ones.
