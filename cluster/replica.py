@@ -24,13 +24,13 @@ from attendant.server.app import start_model
 from attendant.server.config import ServerConfig
 from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.errors import InvalidArgument, Unauthenticated
+from attendant.server.grpc.request_context import refuse
+from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.models import Catalogue, Routes
 from attendant.server.observability.metrics import Metrics
 from attendant.server.opening import in_daemon_thread, open_within_limits
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.retirement import Retirement
-from attendant.server.servicers.request_context import refuse
-from attendant.server.servicers.seq2seq import Seq2SeqServicer
 
 
 class Call:

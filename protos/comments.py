@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from check import PROTOS, describe
 
-COMMENTS = PROTOS.parent / "server" / "web" / "comments.json"
+COMMENTS = PROTOS.parent / "server" / "http" / "comments.json"
 PARTS = {4: "message_type", 5: "enum_type", 6: "service"}
 WITHIN = {
     "message_type": {2: "field", 3: "nested_type", 4: "enum_type"},

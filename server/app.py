@@ -29,6 +29,12 @@ from attendant.server.engine.answer_budget import AnswerBudget
 from attendant.server.engine.overload_control import OverloadLimits
 from attendant.server.engine.remote.worker_pool import WorkerPool
 from attendant.server.engine.runner import EngineRunner
+from attendant.server.grpc.gatekeeper import Gatekeeper
+from attendant.server.grpc.incoming import Bounds, Incoming
+from attendant.server.grpc.service import Seq2SeqServicer
+from attendant.server.grpc.shadowing import shadow_of
+from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.inference.servicer import InferenceServicer
 from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.endpoint import http_app
 from attendant.server.observability.metrics import Metrics
@@ -41,12 +47,6 @@ from attendant.server.process.listening import GrpcPort, allow_descriptors, auth
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.repository.folders import is_repository
 from attendant.server.repository.reconciler import Reconciler
-from attendant.server.servicers.gatekeeper import Gatekeeper
-from attendant.server.servicers.incoming import Bounds, Incoming
-from attendant.server.servicers.inference.servicer import InferenceServicer
-from attendant.server.servicers.seq2seq import Seq2SeqServicer
-from attendant.server.servicers.shadowing import shadow_of
-from attendant.server.web.app import add_api, guard_hosts
 
 log = logging.getLogger(__name__)
 

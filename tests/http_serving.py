@@ -11,12 +11,12 @@ from typing import Any
 
 from attendant.server.access.access import Access
 from attendant.server.engine.answer_budget import AnswerBudget
+from attendant.server.grpc.gatekeeper import Gatekeeper
+from attendant.server.grpc.service import Seq2SeqServicer
+from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.inference.servicer import InferenceServicer
 from attendant.server.observability.endpoint import http_app
 from attendant.server.process.http import http_server
-from attendant.server.servicers.gatekeeper import Gatekeeper
-from attendant.server.servicers.inference.servicer import InferenceServicer
-from attendant.server.servicers.seq2seq import Seq2SeqServicer
-from attendant.server.web.app import add_api, guard_hosts
 from tests.serving import PATIENCE_SECONDS, Served, no_repositories
 
 JSON = {"content-type": "application/json"}

@@ -39,16 +39,16 @@ from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import AttendantError
+from attendant.server.grpc.gatekeeper import Gatekeeper
+from attendant.server.grpc.incoming import Bounds, Incoming
+from attendant.server.grpc.service import Seq2SeqServicer
+from attendant.server.inference.servicer import InferenceServicer
 from attendant.server.models import Catalogue, Routes, ServedModel
 from attendant.server.observability.metrics import Metrics
 from attendant.server.observability.rpc_metrics import GrpcMetrics
 from attendant.server.process.lifecycle import Lifecycle
 from attendant.server.process.listening import GrpcPort, grpc_server
 from attendant.server.repository.reconciler import Reconciler
-from attendant.server.servicers.gatekeeper import Gatekeeper
-from attendant.server.servicers.incoming import Bounds, Incoming
-from attendant.server.servicers.inference.servicer import InferenceServicer
-from attendant.server.servicers.seq2seq import Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.workers import thread_pool

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as inference
+from attendant.server.inference.v2 import open_inference_pb2 as inference
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS
 from benchmarks.harness.environment import ENVIRONMENTS

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""The client of the call that is being handled; set by `server/servicers/gatekeeper.py`."""
+"""The client of the call that is being handled; set by `server/grpc/gatekeeper.py`."""
 
 IPV6_PREFIX = 64
 """Whoever has one IPv6 address mostly has 2^64 of them."""

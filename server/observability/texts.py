@@ -9,7 +9,14 @@ import traceback
 
 from attendant.server.errors import AttendantError
 
-NEAR_TEXTS = ("asyncio", "grpc", "uvicorn", "attendant.server.servicers", "attendant.server.observability")
+NEAR_TEXTS = (
+    "asyncio",
+    "grpc",
+    "uvicorn",
+    "attendant.server.grpc",
+    "attendant.server.inference",
+    "attendant.server.observability",
+)
 """Loggers that tell of exceptions of code that has texts at hand; the engine knows ids alone."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from grpc_health.v1 import health, health_pb2
 
 from attendant.server.engine.runner import EngineRunner
-from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.grpc.service import SERVICE_NAME
 
 log = logging.getLogger(__name__)
 

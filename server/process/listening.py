@@ -13,14 +13,14 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.errors import UnknownMethod
+from attendant.server.grpc.incoming import Incoming
+from attendant.server.grpc.inference_names import SERVICE_NAME as INFERENCE_NAME
+from attendant.server.grpc.reflection import add_reflection
+from attendant.server.grpc.service import SERVICE_NAME, Seq2SeqServicer
+from attendant.server.inference.servicer import InferenceServicer
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant.server.observability.metrics import Metrics
 from attendant.server.process.sockets import hang_up
-from attendant.server.servicers.incoming import Incoming
-from attendant.server.servicers.inference.names import SERVICE_NAME as INFERENCE_NAME
-from attendant.server.servicers.inference.servicer import InferenceServicer
-from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
-from attendant.server.servicers.reflection import add_reflection
-from attendant.server.servicers.seq2seq import SERVICE_NAME, Seq2SeqServicer
 from attendant_client.v1 import seq2seq_pb2_grpc
 
 log = logging.getLogger(__name__)

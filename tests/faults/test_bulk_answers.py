@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
-from attendant.server.servicers.batch import REFUSAL_BYTES
-from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.grpc.batch import REFUSAL_BYTES
+from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.conftest import Figure, Start

@@ -23,7 +23,7 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.errors import UserError
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as inference
+from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import read_pairs
 from attendant.training.recipe.recipe import load_recipe

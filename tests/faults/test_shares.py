@@ -15,8 +15,8 @@ from h2.settings import SettingCodes
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.connections import num_connections
 from attendant.server.access.shares import Shares
-from attendant.server.servicers import incoming
-from attendant.server.servicers.incoming import Bounds
+from attendant.server.grpc import incoming
+from attendant.server.grpc.incoming import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.configuration import parse_config
 from tests.faults.attacker import GENERATE, RawConnection, framed

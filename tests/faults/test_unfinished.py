@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import h2.exceptions
 import pytest
 
-from attendant.server.servicers import incoming
-from attendant.server.servicers.incoming import Bounds
+from attendant.server.grpc import incoming
+from attendant.server.grpc.incoming import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.attacker import GENERATE, GENERATE_BATCH, RawConnection, framed
 from tests.faults.conftest import Figure, Start

@@ -20,8 +20,8 @@ from attendant.runtime.errors import UserError
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
-from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority, put
@@ -369,7 +369,7 @@ class TestWhoCalls:
     async def test_by_address_token_or_certificate(
         self, tokens: Path, authority: Authority, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.DEBUG, "attendant.server.servicers")
+        caplog.set_level(logging.DEBUG, "attendant.server.grpc")
         certificate, key = authority.issue("server")
         tls = {"tls_certificate": certificate, "tls_key": key}
         metrics = ""

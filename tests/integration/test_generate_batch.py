@@ -11,9 +11,9 @@ import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
 
-from attendant.server.servicers import batch
-from attendant.server.servicers.batch import BatchStream
-from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.grpc import batch
+from attendant.server.grpc.batch import BatchStream
+from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.serving import PATIENCE_SECONDS, Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
@@ -110,7 +110,7 @@ async def test_a_fault_of_ours_is_one_items(monkeypatch: pytest.MonkeyPatch, cap
 
     async with served(fake_stepper()) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("attendant.server.servicers.results.generate_fields", broken)
+            patch.setattr("attendant.server.grpc.results.generate_fields", broken)
             (answer,) = await ask(server, [Generate(text="a")])
         assert answer.error.code == code_pb2.INTERNAL
         detail = error_details_pb2.RequestInfo()

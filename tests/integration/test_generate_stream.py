@@ -15,8 +15,8 @@ from attendant.server.engine.remote.outbox import PROGRESS_SECONDS
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import Stalled
-from attendant.server.servicers.requests import read_generate
-from attendant.server.servicers.streaming import streamed
+from attendant.server.grpc.requests import read_generate
+from attendant.server.grpc.streaming import streamed
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.integration.test_service import long_request
 from tests.serving import Served, eventually, fake_stepper, gated_stepper, served

@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
+from attendant.server.http.app import guard_hosts
 from attendant.server.observability.metrics import Metrics
-from attendant.server.web.app import guard_hosts
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import new_authority, put
@@ -112,7 +112,7 @@ async def test_on_another_address_any_name_will_do() -> None:
 
 
 async def test_a_client_has_one_name_whatever_it_calls_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "attendant.server.servicers")
+    caplog.set_level("DEBUG", "attendant.server.grpc")
     authority = new_authority(tmp_path)
     certificate, key = authority.issue("server")
     shown = authority.issue("shop, of O'Neill + Söhne", "shop.example")

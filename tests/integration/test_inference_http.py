@@ -13,9 +13,9 @@ import pytest_asyncio
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.rates import Rates
 from attendant.server.config import ServerConfig
-from attendant.server.servicers.inference.tensors import OUTPUTS, pack, unpack
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
-from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant.server.inference.tensors import OUTPUTS, pack, unpack
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from tests.http_serving import Answer, Http, http_served
 from tests.serving import Served, fake_stepper, served
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
-from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.paths import ROOT

@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.server.access.access import open_access
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.incoming import Bounds
+from attendant.server.grpc.status import DETAILS_KEY, REQUEST_ID_KEY
+from attendant.server.http import app
 from attendant.server.process.listening import MAX_REQUEST_BYTES
-from attendant.server.servicers.incoming import Bounds
-from attendant.server.servicers.status import DETAILS_KEY, REQUEST_ID_KEY
-from attendant.server.web import app
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import http_served
 from tests.serving import PATIENCE_SECONDS, eventually, fake_stepper, gated_stepper, served
@@ -27,7 +27,7 @@ MINE = (("x-request-id", "mine"),)
 
 @pytest.fixture(autouse=True)
 def all_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "attendant.server.servicers")
+    caplog.set_level(logging.DEBUG, "attendant.server.grpc")
 
 
 async def logged(caplog: pytest.LogCaptureFixture, *ids: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.servicers.seq2seq import SERVICE_NAME
+from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.fakes import SPECIAL_IDS
 from tests.serving import Served, eventually, fake_bundle, fake_stepper, gated_stepper, served
@@ -324,7 +324,7 @@ async def test_what_nobody_foresaw_is_internal(
     def broken(*_: Any) -> Any:
         raise KeyError("secret words")
 
-    monkeypatch.setattr("attendant.server.servicers.conversion.generate_fields", broken)
+    monkeypatch.setattr("attendant.server.grpc.conversion.generate_fields", broken)
     async with served(fake_stepper()) as server:
         error = await failure(server.stub.Generate(Generate(text="a", request_id="find-me")))
         assert error.code() is grpc.StatusCode.INTERNAL

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 import attendant
-from attendant.server.servicers.inference.v2 import open_inference_pb2 as wire
-from attendant.server.servicers.inference.v2 import open_inference_pb2_grpc
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant_client.command import main
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.http_serving import Http, http_served

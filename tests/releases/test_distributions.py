@@ -42,7 +42,7 @@ def test_they_hold_every_module_and_no_test(distributions: Path) -> None:
     assert ours <= wheel and ours <= archive and clients <= client
     assert not wheel & client, "a file that both install is gone when either is uninstalled"
     assert not [name for name in wheel | client | archive if name.startswith(("tests/", "server/", "benchmarks/"))]
-    assert "attendant/server/web/page/index.html" in wheel and "attendant_client/py.typed" in client
+    assert "attendant/server/http/page/index.html" in wheel and "attendant_client/py.typed" in client
 
 
 def test_they_know_their_commit(distributions: Path) -> None:

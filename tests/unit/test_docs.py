@@ -12,8 +12,8 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from attendant.server import errors
+from attendant.server.grpc.service import METHODS, Seq2SeqServicer
 from attendant.server.observability.metrics import Metrics
-from attendant.server.servicers.seq2seq import METHODS, Seq2SeqServicer
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import scores
 from attendant.training.model.stepping.stepper import TorchStepper

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attendant.server.servicers.inference.v2.open_inference_pb2 import ModelInferRequest
+from attendant.server.inference.v2.open_inference_pb2 import ModelInferRequest
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import Decoder, throughput
 from benchmarks.harness.environment import Environment

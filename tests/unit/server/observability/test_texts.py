@@ -67,7 +67,7 @@ def test_errors_are_logged_without_quotes(error: AttendantError, words: str, str
 @pytest.mark.parametrize("allowed", [False, True])
 def test_exceptions_are_logged_by_class_and_line(allowed: bool, stream: io.StringIO) -> None:
     log_texts(allowed)
-    for name in ("attendant.server.servicers.request_context", "grpc._cython.cygrpc"):
+    for name in ("attendant.server.grpc.request_context", "grpc._cython.cygrpc"):
         logging.getLogger(name).error("internal error", exc_info=fault())
     with closing(asyncio.new_event_loop()) as loop:
         loop.call_exception_handler({"message": "never retrieved", "future": SECRET})

@@ -1,0 +1,375 @@
+"""The Open Inference Protocol over HTTP (KServe's REST, version 2), on the methods that gRPC serves.
+
+A request in JSON becomes the message that gRPC would bring. Its texts, and the answer's tensors, have their raw form in
+between: that is also how they travel in the protocol's binary extension, which NVIDIA's client uses.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import status_pb2
+from starlette.requests import Request
+from starlette.responses import Response
+
+from attendant.runtime.requests.violations import Violation, shortened
+from attendant.server.errors import InvalidArgument
+from attendant.server.grpc.incoming import Decoder
+from attendant.server.grpc.requests import off_the_loop
+from attendant.server.grpc.undecodable import UndecodableRequest
+from attendant.server.http.bodies import JSON, LOOP_ANSWER_BYTES, WRITERS, Body, body_bytes, type_of
+from attendant.server.http.endpoints import Endpoint
+from attendant.server.http.json_reading import (
+    BODY,
+    Unreadable,
+    fault,
+    is_text,
+    parse_json,
+    string,
+    undecodable,
+    unknown_members,
+)
+from attendant.server.http.problems import HttpError, problem_response
+from attendant.server.inference.tensors import pack, unpack
+from attendant.server.inference.v2 import open_inference_pb2 as wire
+
+SERVICE = wire.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+PREFIX: Final = "/v2"
+MODEL: Final = "/models/{name}"
+
+HEADER_LENGTH: Final = "inference-header-content-length"
+"""The header that says where a body's JSON ends, and its tensors in bytes begin."""
+BYTES: Final = "application/octet-stream"
+
+MAX_ITEMS: Final = 16
+"""Limit of a request's inputs, and of its outputs: a model has fewer."""
+INT64: Final = range(-(2**63), 2**63)
+SCALARS: Final = "a string, a number, true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRoute:
+    """A path of the protocol; its parameters are `name` and `version` of a model."""
+
+    verb: str
+    path: str
+    method: str
+
+    @property
+    def path_parameters(self) -> list[str]:
+        """Lists the names of the path's parameters."""
+        return re.findall(r"{(\w+)}", self.path)
+
+
+INFERENCE_ROUTES: Final = (
+    InferenceRoute("GET", "", "ServerMetadata"),
+    InferenceRoute("GET", "/health/live", "ServerLive"),
+    InferenceRoute("GET", "/health/ready", "ServerReady"),
+    *(
+        InferenceRoute(verb, f"{MODEL}{version}{rest}", method)
+        for version in ("", "/versions/{version}")
+        for verb, rest, method in (
+            ("GET", "", "ModelMetadata"),
+            ("GET", "/ready", "ModelReady"),
+            ("POST", "/infer", "ModelInfer"),
+        )
+    ),
+    InferenceRoute("POST", "/repository/index", "RepositoryIndex"),
+    InferenceRoute("POST", f"/repository{MODEL}/load", "RepositoryModelLoad"),
+    InferenceRoute("POST", f"/repository{MODEL}/unload", "RepositoryModelUnload"),
+)
+
+
+@dataclass(slots=True)
+class InferenceBody(Body):
+    """A request whose JSON is not parsed yet.
+
+    Attributes:
+        header_length: bytes of JSON; those behind it are tensors. If None, all are JSON.
+        binary: output -> whether it is wanted in bytes; under None for all that are not named.
+    """
+
+    method: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    header_length: int | None = None
+    binary: dict[str | None, bool] = field(default_factory=dict)
+
+    async def message(self, decode: Decoder) -> Message | UndecodableRequest:
+        """Returns the message that the body and the path stand for."""
+        read = Decoder(f"/{SERVICE.full_name}/{self.method}", self._read, undecodable)
+        request: Message | UndecodableRequest = await off_the_loop(len(self.raw), partial(read, self.raw))
+        self.request_id = getattr(request, "request_id", "") or getattr(request, "id", "")
+        return request
+
+    def _read(self, raw: bytes) -> Message:
+        head = raw[: self.header_length]
+        # Load, unload and the index need no body.
+        named = parse_json(head) if head or self.method == "ModelInfer" else {}
+        return _Reading(named, raw[len(head) :], self).request()
+
+
+async def read_request(route: InferenceRoute, request: Request) -> Message | InferenceBody:
+    """Returns the request that a path and its body stand for.
+
+    Raises:
+        HttpError: as `body_bytes`, or a page of another origin could send the body unasked.
+        InvalidArgument: the query is not empty, or the header of the JSON's length is not one.
+        ClientDisconnect: starlette's.
+    """
+    if unknown := sorted(request.query_params):
+        raise InvalidArgument(Violation("query", shortened(", ".join(unknown)), "empty", quoted=True))
+    if route.verb == "GET":
+        return GetMessageClass(SERVICE.methods_by_name[route.method].input_type)(**request.path_params)
+    # NVIDIA's client names no type. A browser may send that unasked too, but never without the header Origin.
+    if type_of(request) != JSON and (type_of(request) not in ("", BYTES) or "origin" in request.headers):
+        raise HttpError(415, "INVALID_ARGUMENT", f"the header Content-Type must be {JSON} or {BYTES}")
+    raw = await body_bytes(request)
+    length = request.headers.get(HEADER_LENGTH)
+    if length is not None and not (re.fullmatch("[0-9]{1,7}", length) and int(length) <= len(raw)):
+        limit = f"the bytes of JSON in the body, at most {len(raw)}"
+        raise InvalidArgument(Violation(HEADER_LENGTH, shortened(length), limit, quoted=True))
+    header_length = None if length is None else int(length)
+    return InferenceBody(raw, method=route.method, parameters=request.path_params, header_length=header_length)
+
+
+class _Reading:
+    """Reads one body, and collects all that is wrong with it."""
+
+    def __init__(self, named: Any, tail: bytes, body: InferenceBody) -> None:
+        self._faults: list[Violation] = []
+        self._fields = named if self._is(dict, named, BODY, "an object") else {}
+        self._tail = tail
+        self._body = body
+
+    def request(self) -> Message:
+        """Returns the message.
+
+        Raises:
+            Unreadable: with all that is wrong.
+        """
+        request_id, path = "", self._body.parameters
+        request: Message
+        if self._body.method == "ModelInfer":
+            infer = wire.ModelInferRequest(model_name=path["name"], model_version=path.get("version", ""))
+            request, request_id = self._infer(infer), infer.id
+        elif self._body.method == "RepositoryIndex":
+            self._know(self._fields, ("ready", "repository_name"), BODY)
+            ready, name = self._fields.get("ready", False), self._fields.get("repository_name", "")
+            request = wire.RepositoryIndexRequest()
+            if self._is(bool, ready, "ready", "true or false") and self._is_text(name, "repository_name"):
+                request = wire.RepositoryIndexRequest(ready=ready, repository_name=name)
+        else:
+            self._know(self._fields, ("parameters",), BODY)
+            loads = self._body.method == "RepositoryModelLoad"
+            kind = wire.RepositoryModelLoadRequest if loads else wire.RepositoryModelUnloadRequest
+            request = kind(model_name=path["name"])
+            for name, _ in self._members(self._fields, "parameters", BODY):
+                request.parameters[name].SetInParent()
+        if self._tail and not self._faults:
+            self._faults.append(Violation(BODY, f"{len(self._tail)} bytes too long", "as long as its tensors"))
+        if self._faults:
+            raise Unreadable(InvalidArgument(*self._faults), request_id)
+        return request
+
+    def _infer(self, request: wire.ModelInferRequest) -> wire.ModelInferRequest:
+        self._know(self._fields, ("id", "parameters", "inputs", "outputs", "model_name", "model_version"), BODY)
+        # KServe's client says in the body too what the path says.
+        for name, in_path in (("model_name", request.model_name), ("model_version", request.model_version)):
+            if (value := self._fields.get(name)) is not None and value != in_path:
+                self._faults.append(fault(name, value, f"{in_path!r}, as in the path, or absent"))
+        if self._is_text(request_id := self._fields.get("id", ""), "id"):
+            request.id = request_id
+        for name, value in self._members(self._fields, "parameters", BODY):
+            if name == "binary_data_output":
+                self._note_binary(None, value, f"parameters.{name}")
+            else:
+                self._parameter(request.parameters, name, value, f"parameters.{name}")
+        for where, tensor in self._items("inputs"):
+            self._input(request, tensor, where)
+        for where, tensor in self._items("outputs"):
+            self._know(tensor, ("name", "parameters"), where)
+            output = request.outputs.add()
+            named: Any = tensor.get("name")
+            if self._is_text(named, f"{where}.name"):
+                output.name = named
+            for key, value in self._members(tensor, "parameters", where):
+                if key == "binary_data":
+                    self._note_binary(output.name, value, f"{where}.parameters.{key}")
+                else:
+                    self._parameter(output.parameters, key, value, f"{where}.parameters.{key}")
+        return request
+
+    def _input(self, request: wire.ModelInferRequest, tensor: dict[str, Any], where: str) -> None:
+        self._know(tensor, ("name", "shape", "datatype", "parameters", "data"), where)
+        added = request.inputs.add()
+        for name in ("name", "datatype"):
+            if self._is_text(named := tensor.get(name), f"{where}.{name}"):
+                setattr(added, name, named)
+        shape: Any = tensor.get("shape")
+        if self._is(list, shape, f"{where}.shape", "a list of whole numbers"):
+            if all(isinstance(size, int) and not isinstance(size, bool) and size in INT64 for size in shape):
+                added.shape.extend(shape)
+            else:
+                self._faults.append(fault(f"{where}.shape", shape, "a list of whole numbers"))
+        num_bytes = None
+        for name, value in self._members(tensor, "parameters", where):
+            if name != "binary_data_size":
+                self._parameter(added.parameters, name, value, f"{where}.parameters.{name}")
+            elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= len(self._tail):
+                num_bytes = value
+            else:
+                limit = f"a number of bytes behind the JSON, at most {len(self._tail)}"
+                self._faults.append(fault(f"{where}.parameters.{name}", value, limit))
+        if num_bytes is None:
+            request.raw_input_contents.append(pack(self._texts(tensor.get("data", []), f"{where}.data")))
+        elif "data" in tensor:
+            self._faults.append(Violation(where, "data and binary_data_size", "one of them"))
+        else:
+            request.raw_input_contents.append(self._tail[:num_bytes])
+            self._tail = self._tail[num_bytes:]
+
+    def _texts(self, data: Any, where: str) -> list[bytes]:
+        """Returns the strings of a list that may contain lists, row by row, in UTF-8."""
+        if not self._is(list, data, where, "a list of strings"):
+            return []
+        texts: list[bytes] = []
+        rest = [iter(data)]
+        while rest:
+            for item in rest[-1]:
+                if isinstance(item, list):
+                    rest.append(iter(item))
+                    break
+                if not self._is_text(item, f"{where}[{len(texts)}]"):
+                    return []
+                texts.append(item.encode())
+            else:
+                rest.pop()
+        return texts
+
+    def _note_binary(self, name: str | None, value: Any, where: str) -> None:
+        if self._is(bool, value, where, "true or false"):
+            self._body.binary[name] = value
+
+    def _parameter(self, parameters: Any, name: str, value: Any, where: str) -> None:
+        if isinstance(value, float) and value.is_integer() and int(value) in INT64:
+            value = int(value)  # JSON does not tell 2.0 from 2
+        if isinstance(value, bool):
+            parameters[name].bool_param = value
+        elif isinstance(value, int) and value in INT64:
+            parameters[name].int64_param = value
+        elif isinstance(value, int) and 0 <= value < 2**64:
+            parameters[name].uint64_param = value
+        elif isinstance(value, int | float):
+            parameters[name].double_param = float(value) if abs(value) < 1e300 else 1e300
+        elif self._is(str, value, where, SCALARS) and self._is_text(value, where):
+            parameters[name].string_param = value
+
+    def _items(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        items = self._fields.get(name, [])
+        if not self._is(list, items, name, "a list of objects"):
+            return
+        if len(items) > MAX_ITEMS:
+            self._faults.append(Violation(name, f"{len(items)} items long", f"at most {MAX_ITEMS} items long"))
+            return
+        for place, item in enumerate(items):
+            if self._is(dict, item, f"{name}[{place}]", "an object"):
+                yield f"{name}[{place}]", item
+
+    def _members(self, named: dict[str, Any], name: str, path: str) -> Iterator[tuple[str, Any]]:
+        """Yields the members of an object within another one. If it is missing, there are none."""
+        where = name if path == BODY else f"{path}.{name}"
+        members = named.get(name, {})
+        if self._is(dict, members, where, "an object"):
+            for key, value in members.items():
+                if self._is_text(key, where):
+                    yield key, value
+
+    def _know(self, named: dict[str, Any], names: Sequence[str], path: str) -> None:
+        self._faults += unknown_members(named, dict.fromkeys(names), path)
+
+    def _is(self, kind: type, value: Any, where: str, limit: str) -> bool:
+        if not isinstance(value, kind):
+            self._faults.append(fault(where, value, limit))
+        return isinstance(value, kind)
+
+    def _is_text(self, value: Any, where: str) -> bool:
+        if not is_text(value):
+            self._faults.append(fault(where, value, string(value)))
+        return is_text(value)
+
+
+def _problem(
+    status: status_pb2.Status, http_status: int | None = None, headers: Mapping[str, str] | None = None, /
+) -> Response:
+    """Returns `{"error": ...}` with the status and the headers that the problem would have elsewhere."""
+    response = problem_response(status, http_status, headers)
+    kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return Response(_json({"error": status.message}), response.status_code, kept, JSON)
+
+
+class InferenceEndpoint(Endpoint):
+    """Calls a method of the protocol, whose answers and errors have the protocol's own forms."""
+
+    problem = staticmethod(_problem)
+
+    async def respond(self, request: Any, message: Message) -> Response:
+        """Returns the response that holds a message."""
+        if isinstance(message, wire.ModelInferResponse):
+            write = partial(_written, message, request.binary)
+            if message.ByteSize() <= LOOP_ANSWER_BYTES:
+                return write()
+            return await asyncio.get_running_loop().run_in_executor(WRITERS, write)
+        fields = json_format.MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        status = 200
+        if isinstance(message, wire.RepositoryIndexResponse):
+            return Response(_json(fields["models"]), media_type=JSON)
+        if isinstance(message, wire.ServerReadyResponse):
+            status = 200 if message.ready else 503
+        elif isinstance(message, wire.ModelReadyResponse):
+            status = 200 if message.ready else 404
+            fields = {"name": request.name} | fields
+        for tensor in (*fields.get("inputs", ()), *fields.get("outputs", ())):
+            tensor["shape"] = list(map(int, tensor["shape"]))
+        return Response(_json(fields), status, media_type=JSON)
+
+
+def _written(message: wire.ModelInferResponse, binary: Mapping[str | None, bool]) -> Response:
+    """Returns the answer to ModelInfer, with outputs in JSON or, behind it, in bytes."""
+    tail = b""
+    outputs = []
+    for tensor, raw in zip(message.outputs, message.raw_output_contents, strict=True):
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        if binary.get(tensor.name, binary.get(None, False)):
+            output["parameters"] = {"binary_data_size": len(raw)}
+            tail += raw
+        else:
+            output["data"] = _data(tensor.datatype, raw)
+        outputs.append(output)
+    fields = {"model_name": message.model_name, "model_version": message.model_version}
+    head = _json(fields | ({"id": message.id} if message.id else {}) | {"outputs": outputs})
+    if not any("parameters" in output for output in outputs):
+        return Response(head, media_type=JSON)
+    return Response(head + tail, headers={HEADER_LENGTH: str(len(head))}, media_type=BYTES)
+
+
+def _data(datatype: str, raw: bytes) -> list[Any]:
+    """Returns the elements of a tensor, with None for minus infinity, which JSON does not have."""
+    if datatype == "BYTES":
+        return [text.decode() for text in unpack(raw) or ()]
+    numbers = np.frombuffer(raw, "<f4")
+    # The shortest decimal that single precision holds as this.
+    return [float(text) if held else None for text, held in zip(numbers.astype(str), np.isfinite(numbers), strict=True)]
+
+
+def _json(fields: Any) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()

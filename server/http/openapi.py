@@ -1,0 +1,404 @@
+"""The OpenAPI document of the HTTP API, made of the proto's descriptors, its comments, and the limits of requests."""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
+from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
+from attendant.runtime.requests.decoding import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
+from attendant.server.grpc.inference_names import MAX_DIMENSIONS
+from attendant.server.grpc.many import MAX_REQUESTS
+from attendant.server.grpc.request_context import GIVEN_ID_KEY, MAX_ID_CHARACTERS
+from attendant.server.grpc.service import SERVICE
+from attendant.server.http.bodies import JSON
+from attendant.server.http.call import MAX_SECONDS, TIMEOUT_HEADER
+from attendant.server.http.endpoints import EVENT_STREAM
+from attendant.server.http.inference import INFERENCE_ROUTES, InferenceRoute
+from attendant.server.http.inference import PREFIX as INFERENCE_PREFIX
+from attendant.server.http.json_reading import TEXTS
+from attendant.server.http.problems import MEDIA_TYPE
+from attendant.server.http.routes import ROUTES, STREAM, ApiRoute
+from attendant.server.inference.parameters import FIELDS, PREFIX, SAMPLING
+from attendant.server.inference.parameters import WHOLE as WHOLE_KINDS
+from attendant.server.inference.tensors import INPUT, OUTPUTS
+
+Schema = dict[str, Any]
+
+TEXT: Final = {"type": "string"}
+FLAG: Final = {"type": "boolean"}
+WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+# 64 bits are more than JavaScript's numbers hold, so the mapping writes them as strings.
+LARGE: Final = {"type": "string", "pattern": "^[0-9]+$"}
+NUMBERS: Final[Mapping[int, Schema]] = {
+    FieldDescriptor.CPPTYPE_UINT32: WHOLE,
+    FieldDescriptor.CPPTYPE_INT32: {"type": "integer", "format": "int32"},
+    FieldDescriptor.CPPTYPE_UINT64: LARGE,
+    FieldDescriptor.CPPTYPE_FLOAT: {"type": "number", "format": "float"},
+    FieldDescriptor.CPPTYPE_DOUBLE: {"type": "number", "format": "double"},
+    FieldDescriptor.CPPTYPE_BOOL: FLAG,
+    FieldDescriptor.CPPTYPE_STRING: TEXT,
+}
+
+WHOLE_PATTERN, NUMBER_PATTERN = "^[0-9]+$", r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+"""Numbers in quotation marks, which the mapping reads too."""
+
+
+def _from(least: int, most: int) -> Schema:
+    return {"minimum": least, "maximum": most}
+
+
+def _above(bound: int, most: int) -> Schema:
+    return {"exclusiveMinimum": bound, "maximum": most}
+
+
+RANGES: Final[Mapping[str, Schema]] = {
+    "beam_size": _from(1, MAX_BEAM),
+    "num_hypotheses": _from(1, MAX_BEAM),
+    "length_penalty": _from(0, MAX_PENALTY),
+    "length_penalty_offset": _from(0, MAX_PENALTY),
+    "coverage_penalty": _from(0, MAX_PENALTY),
+    "repetition_penalty": _from(1, MAX_PENALTY),
+    "min_length": _from(0, MAX_TOKENS),
+    "max_length": _from(1, MAX_TOKENS),
+    "min_length_ratio": _above(0, MAX_LENGTH_RATIO),
+    "max_length_ratio": _above(0, MAX_LENGTH_RATIO),
+    "patience": _above(0, MAX_PATIENCE),
+    "no_repeat_ngram_size": _from(0, MAX_TOKENS),
+    "temperature": _above(0, MAX_TEMPERATURE),
+    "top_k": _from(0, MAX_SAMPLED_CANDIDATES),
+    "top_p": _above(0, 1),
+    "seed": _from(0, 2**64 - 1),
+}
+"""What any model may allow. `Limits` says what a model allows."""
+
+ANY: Final = {
+    "type": "object",
+    "properties": {"@type": TEXT},
+    "required": ["@type"],
+    "description": "A message of google.rpc: BadRequest, RetryInfo, RequestInfo.",
+}
+PROBLEM: Final = {
+    "type": "object",
+    "description": "RFC 9457, with the gRPC code's name and google.rpc's details.",
+    "properties": {
+        "type": TEXT,
+        "title": TEXT,
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": TEXT,
+        "code": {"type": "string", "examples": ["INVALID_ARGUMENT"]},
+        "details": {"type": "array", "items": ANY},
+    },
+    "required": ["type", "title", "status", "detail", "code", "details"],
+}
+
+
+def document(*, has_tokens: bool = False, has_inference: bool = True) -> Schema:
+    """Returns the whole document.
+
+    Args:
+        has_tokens: calls need one.
+        has_inference: the Open Inference Protocol is served.
+    """
+    schemas = _Schemas(json.loads((files("attendant.server.http") / "comments.json").read_text(encoding="utf-8")))
+    for route in ROUTES:
+        schemas.request(SERVICE.methods_by_name[route.method].input_type)
+    paths: dict[str, Schema] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.verb.lower()] = _operation(route, schemas)
+    for inference in INFERENCE_ROUTES if has_inference else ():
+        paths.setdefault(INFERENCE_PREFIX + inference.path, {})[inference.verb.lower()] = _inference_operation(
+            inference
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Attendant",
+            "version": SERVICE.file.package.rpartition(".")[2],
+            "description": f"The service {SERVICE.full_name} in protobuf's JSON mapping (fields may have the proto's "
+            "names too: beam_size), and the Open Inference Protocol. Every call may have two headers: "
+            f"{TIMEOUT_HEADER}, the seconds within which its answer is wanted (above 0, at most {MAX_SECONDS:g}), and "
+            f"{GIVEN_ID_KEY}, the id of a request whose body has none.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.schemas | INFERENCE_SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}] if has_tokens else [],
+    }
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+class _Schemas:
+    """Collects the schemas of messages: of requests as the server reads them, of responses as it writes them."""
+
+    def __init__(self, comments: Mapping[str, str]) -> None:
+        self._comments = comments
+        self.schemas: dict[str, Schema] = {"Problem": PROBLEM, "google.protobuf.Any": ANY}
+
+    def comment(self, full_name: str) -> Schema:
+        """Returns the proto's comment at a name as a description, or nothing if there is none."""
+        text = self._comments.get(full_name)
+        return {} if text is None else {"description": text}
+
+    def request(self, message: Descriptor) -> Schema:
+        """Returns a reference to the schema of a message that a caller sends."""
+        name = _name_of(message)
+        if name not in self.schemas:
+            schema = self._begin(name, message)
+            schema["properties"] = {field.json_name: self._sent(field) for field in message.fields}
+            schema["additionalProperties"] = False
+            both = [pair for choice in message.oneofs for pair in _pairs(choice.fields)]
+            if both:
+                schema["not"] = {"anyOf": both}
+            if message.full_name == "attendant.v1.GenerateManyRequest":
+                schema["properties"]["requests"] |= {"type": "array", "minItems": 1, "maxItems": MAX_REQUESTS}
+                schema["required"] = ["requests"]
+        return _ref(name)
+
+    def response(self, message: Descriptor) -> Schema:
+        """Returns a reference to the schema of a message that the server sends.
+
+        Fields without presence are always there.
+        """
+        name = _name_of(message)
+        if name not in self.schemas:
+            schema = self._begin(name, message)
+            schema["properties"] = {field.json_name: self._received(field) for field in message.fields}
+            schema["required"] = [field.json_name for field in message.fields if not field.has_presence]
+        return _ref(name)
+
+    def texts(self) -> Schema:
+        """Returns a reference to the schema of a list of texts, which has the other fields of a GenerateRequest."""
+        like = self.schemas["GenerateRequest"]
+        shared = {key: value for key, value in like["properties"].items() if key not in ("text", "tokens")}
+        texts = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": MAX_REQUESTS}
+        self.schemas["GenerateTexts"] = {
+            "type": "object",
+            "description": "Texts, and what all of their requests have in common.",
+            "properties": {TEXTS: texts} | shared,
+            "required": [TEXTS],
+            "additionalProperties": False,
+        }
+        return _ref("GenerateTexts")
+
+    def events(self, message: Descriptor) -> Schema:
+        """Returns a reference to the schema of a server-sent event: its name and its data."""
+        self.response(message)
+        kinds = {field.name: self._received(field) for field in message.fields}
+        for name, schema in kinds.items():
+            self.schemas[f"{name.capitalize()}Data"] = _object({name: schema}, description=f"The data of `{name}`.")
+        data = {name: _ref(f"{name.capitalize()}Data") for name in kinds} | {"error": _ref("Problem")}
+        self.schemas["StreamEvent"] = {
+            "description": "A server-sent event; its data are JSON. `response`, or `error`, is the last one.",
+            "oneOf": [
+                _object(
+                    {
+                        "event": {"type": "string", "enum": [name]},
+                        "data": {"type": "string", "contentMediaType": JSON, "contentSchema": schema},
+                    }
+                )
+                for name, schema in data.items()
+            ],
+        }
+        return _ref("StreamEvent")
+
+    def _begin(self, name: str, message: Descriptor) -> Schema:
+        schema: Schema = {"type": "object"} | self.comment(message.full_name)
+        self.schemas[name] = schema
+        return schema
+
+    def _sent(self, field: FieldDescriptor) -> Schema:
+        comment = self.comment(field.full_name)
+        if field.message_type is not None:
+            schema = self.request(field.message_type)
+            if field.is_repeated:
+                return {"type": "array", "items": schema} | comment
+            return {"oneOf": [schema, {"type": "null"}]} | comment
+        if field.is_repeated:
+            return {"type": ["array", "null"], "items": NUMBERS[field.cpp_type]} | comment
+        bounds = RANGES.get(field.name, {})
+        if field.cpp_type in WHOLE_KINDS:
+            return {"type": ["integer", "string", "null"], "pattern": WHOLE_PATTERN} | bounds | comment
+        if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+            return {"type": ["number", "string", "null"], "pattern": NUMBER_PATTERN} | bounds | comment
+        return {"type": [NUMBERS[field.cpp_type]["type"], "null"]} | comment
+
+    def _received(self, field: FieldDescriptor) -> Schema:
+        message, comment = field.message_type, self.comment(field.full_name)
+        if message is not None and message.GetOptions().map_entry:
+            values = message.fields_by_name["value"]
+            return {"type": "object", "additionalProperties": NUMBERS[values.cpp_type]} | comment
+        if message is not None:
+            schema = self.response(message)
+        elif field.enum_type is not None:
+            schema = {"type": "string", "enum": [value.name for value in field.enum_type.values]}
+        else:
+            schema = NUMBERS[field.cpp_type]
+        return ({"type": "array", "items": schema} if field.is_repeated else schema) | comment
+
+
+def _name_of(message: Descriptor) -> str:
+    return message.full_name.removeprefix(f"{SERVICE.file.package}.")
+
+
+def _pairs(fields: Iterable[FieldDescriptor]) -> list[Schema]:
+    """Returns a schema for each pair of a oneof's fields that holds if both are set."""
+    names = [field.json_name for field in fields]
+    held = {"not": {"type": "null"}}
+    pairs = itertools.combinations(names, 2)
+    return [{"required": list(pair), "properties": dict.fromkeys(pair, held)} for pair in pairs]
+
+
+def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
+    method = SERVICE.methods_by_name[route.method]
+    answers: Schema = {JSON: {"schema": schemas.response(method.output_type)}}
+    parameters: list[Schema] = []
+    if (streaming := route.streaming) is not None:
+        events = schemas.events(SERVICE.methods_by_name[streaming].output_type)
+        answers[EVENT_STREAM] = {"schema": events}
+        parameters.append(
+            {
+                "name": STREAM,
+                "in": "query",
+                "description": "1: server-sent events; 0: one answer.",
+                "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+            }
+        )
+    parameters += [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in route.path_parameters]
+    problem = {"description": "An error", "content": {MEDIA_TYPE: {"schema": _ref("Problem")}}}
+    operation: Schema = {
+        "operationId": route.method,
+        "parameters": parameters,
+        "responses": {"200": {"description": method.output_type.name, "content": answers}, "default": problem},
+    } | schemas.comment(method.full_name)
+    if route.verb == "GET":
+        parameters += [{"name": name, "in": "query", "schema": TEXT} for name in route.query_parameters]
+        return operation
+    body = schemas.request(method.input_type)
+    if route.method == "GenerateMany":
+        body = {"anyOf": [schemas.texts(), body]}
+    return operation | {"requestBody": {"required": True, "content": {JSON: {"schema": body}}}}
+
+
+def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] = {}, **more: Any) -> Schema:
+    return {"type": "object", "properties": {**required, **optional}, "required": list(required), **more}
+
+
+def _list(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+STRICT: Final = {"additionalProperties": False}
+DIMENSION: Final = {"type": "integer", "minimum": -1}
+OPTIONS: Final = {
+    **{name: {"type": NUMBERS[field.cpp_type]["type"]} | RANGES.get(name, {}) for name, field in FIELDS.items()},
+    "seed": {"type": "integer"} | RANGES["seed"],
+    PREFIX: TEXT | {"description": "Tokens, with blanks between them."},
+    SAMPLING: {"type": "boolean", "enum": [True]},
+    "binary_data_output": FLAG,
+}
+TENSOR: Final = _object({"name": TEXT, "datatype": TEXT, "shape": _list(DIMENSION)})
+INPUT_TENSOR: Final = _object(
+    {
+        "name": {"type": "string", "enum": [INPUT]},
+        "datatype": {"type": "string", "enum": ["BYTES"]},
+        "shape": _list({"type": "integer", "minimum": 1}, minItems=1, maxItems=MAX_DIMENSIONS),
+    },
+    {
+        "data": _list(TEXT, maxItems=MAX_REQUESTS, description="May be nested as the shape is."),
+        "parameters": _object({}, {"binary_data_size": {"type": "integer", "minimum": 0}}, **STRICT),
+    },
+    **STRICT,
+)
+OUTPUT_TENSOR: Final = _object(
+    {"name": {"type": "string", "enum": list(OUTPUTS)}},
+    {"parameters": _object({}, {"binary_data": FLAG}, **STRICT)},
+    **STRICT,
+)
+VERSION_ENTRY: Final = _object({"name": TEXT, "version": TEXT, "state": TEXT, "reason": TEXT})
+ELEMENT: Final = {"type": ["string", "number", "null"]}
+
+INFERENCE_SCHEMAS: Final[dict[str, Schema]] = {
+    "InferenceError": _object({"error": TEXT}),
+    "ServerMetadata": _object({"name": TEXT, "version": TEXT, "extensions": _list(TEXT)}),
+    "ServerLive": _object({"live": FLAG}),
+    "ServerReady": _object({"ready": FLAG}),
+    "ModelReady": _object({"name": TEXT, "ready": FLAG}),
+    "ModelMetadata": _object(
+        {"name": TEXT, "versions": _list(TEXT), "platform": TEXT, "inputs": _list(TENSOR), "outputs": _list(TENSOR)}
+    ),
+    "InferRequest": _object(
+        {"inputs": _list(INPUT_TENSOR, minItems=1, maxItems=1)},
+        {
+            "id": {"type": "string", "maxLength": MAX_ID_CHARACTERS},
+            "parameters": _object({}, OPTIONS, **STRICT),
+            "outputs": _list(OUTPUT_TENSOR, maxItems=len(OUTPUTS)),
+        },
+        **STRICT,
+    ),
+    "InferResponse": _object(
+        {
+            "model_name": TEXT,
+            "model_version": TEXT,
+            "outputs": _list(
+                _object(
+                    {"name": TEXT, "datatype": TEXT, "shape": _list({"type": "integer", "minimum": 0})},
+                    {"data": _list(ELEMENT), "parameters": _object({"binary_data_size": WHOLE})},
+                )
+            ),
+        },
+        {"id": TEXT},
+    ),
+    "RepositoryIndexRequest": _object({}, {"ready": FLAG, "repository_name": TEXT}, **STRICT),
+    "RepositoryIndex": _list(VERSION_ENTRY),
+    "RepositoryModelRequest": _object({}, {"parameters": {"type": "object"}}, **STRICT),
+    "RepositoryModel": _object({}),
+}
+METHODS: Final[Mapping[str, tuple[str, str | None]]] = {
+    "ServerMetadata": ("ServerMetadata", None),
+    "ServerLive": ("ServerLive", None),
+    "ServerReady": ("ServerReady", None),
+    "ModelMetadata": ("ModelMetadata", None),
+    "ModelReady": ("ModelReady", None),
+    "ModelInfer": ("InferResponse", "InferRequest"),
+    "RepositoryIndex": ("RepositoryIndex", "RepositoryIndexRequest"),
+    "RepositoryModelLoad": ("RepositoryModel", "RepositoryModelRequest"),
+    "RepositoryModelUnload": ("RepositoryModel", "RepositoryModelRequest"),
+}
+"""The schemas of each method's answer and body."""
+
+
+def _inference_operation(route: InferenceRoute) -> Schema:
+    answer, body = METHODS[route.method]
+    errors: list[Schema] = [_ref("InferenceError")]
+    if route.method in ("ServerReady", "ModelReady"):  # not ready is an answer, too
+        errors.append(_ref(answer))
+    versioned = "OfVersion" if "version" in route.path_parameters else ""
+    operation: Schema = {
+        "operationId": f"{route.method}{versioned}",
+        "tags": ["Open Inference Protocol"],
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": TEXT} for name in route.path_parameters
+        ],
+        "responses": {
+            "200": {"description": answer, "content": {JSON: {"schema": _ref(answer)}}},
+            "default": {
+                "description": "An error",
+                "content": {JSON: {"schema": errors[0] if len(errors) == 1 else {"anyOf": errors}}},
+            },
+        },
+    }
+    if body is not None:
+        needed = route.method == "ModelInfer"
+        operation["requestBody"] = {"required": needed, "content": {JSON: {"schema": _ref(body)}}}
+    return operation

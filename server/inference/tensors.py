@@ -1,0 +1,168 @@
+"""Tensors on the wire: texts out of those of a request, and arrays into those of a response.
+
+N texts, H hypotheses of the text that has most, T summands of the longest (its tokens, and EOS where it ended there), S
+source tokens of the longest, W warnings of the text that has most. Where there is less, there is padding: empty strings
+and zeros, and a score and log_prob of minus infinity for a hypothesis that is not there.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from attendant.runtime.requests.violations import Violations
+from attendant.server.grpc.inference_names import MAX_DIMENSIONS, num_elements
+from attendant.server.grpc.many import MAX_REQUESTS
+from attendant.server.inference.v2 import open_inference_pb2 as messages
+
+LENGTH: Final = struct.Struct("<I")
+
+PIECE: Final = 16_384
+"""Numbers that are copied into a message without letting other threads run."""
+
+Answer = Mapping[str, Any]
+"""The fields of one text's hypotheses, its source tokens and its warnings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that ModelInfer gives.
+
+    Attributes:
+        datatype: BYTES or FP32.
+        axes: beyond N.
+        of: the cells of one text's answer, nested as the axes are.
+        by_default: given where the request names no outputs.
+    """
+
+    datatype: str
+    axes: str
+    of: Callable[[Answer], Any]
+    padding: Any
+    by_default: bool = False
+
+
+def _each(name: str) -> Callable[[Answer], Any]:
+    return lambda answer: [hypothesis[name] for hypothesis in answer["hypotheses"]]
+
+
+INPUT: Final = "text"
+INPUT_PARAMETER, OUTPUT_PARAMETER = "binary_data_size", "binary_data"
+"""Of the extension for tensors in bytes. KServe's client sends them over gRPC too, where they say nothing new."""
+OUTPUTS: Final = {
+    "text": Output("BYTES", "H", _each("text"), "", by_default=True),
+    "score": Output("FP32", "H", _each("score"), -np.inf, by_default=True),
+    "log_prob": Output("FP32", "H", _each("log_prob"), -np.inf, by_default=True),
+    "tokens": Output("BYTES", "HT", _each("tokens"), ""),
+    "token_log_probs": Output("FP32", "HT", _each("token_log_probs"), 0.0),
+    "attention": Output("FP32", "HTS", _each("attention"), 0.0),
+    "source_tokens": Output("BYTES", "S", lambda answer: answer["source_tokens"], ""),
+    "warnings": Output("BYTES", "W", lambda answer: answer["warnings"], ""),
+}
+
+
+def read_texts(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The texts of the request's only input; none, and told, where something is wrong with it."""
+    names = [one.name for one in request.inputs[:MAX_DIMENSIONS]]
+    if not violations.require(names == [INPUT], "inputs", ", ".join(names), f"one tensor, named {INPUT}"):
+        return []
+    (tensor,) = request.inputs
+    _refuse_parameters(tensor.parameters, INPUT_PARAMETER, f"inputs[{INPUT}]", violations)
+    violations.require(tensor.datatype == "BYTES", f"inputs[{INPUT}].datatype", tensor.datatype, "BYTES")
+    given: Sequence[bytes] | None = tensor.contents.bytes_contents
+    if raw := request.raw_input_contents:
+        held = len(raw) == 1 and not given
+        violations.require(held, "raw_input_contents", len(raw), "the contents of each input, set nowhere else")
+        given = unpack(raw[0])
+    if given is None:
+        violations.say("raw_input_contents[0]", "cut short", "texts, each behind its length in four bytes")
+        return []
+    if not 1 <= len(given) <= MAX_REQUESTS:
+        violations.say(f"inputs[{INPUT}]", f"of {len(given)} elements", f"of 1 to {MAX_REQUESTS} elements")
+    elif num_elements(tensor.shape) != len(given):
+        shown = str(list(tensor.shape[:MAX_DIMENSIONS]))
+        violations.say(f"inputs[{INPUT}].shape", shown, f"that of {len(given)} elements, at most {MAX_DIMENSIONS} long")
+    texts = []
+    for place, one in enumerate(given):
+        try:
+            texts.append(one.decode())
+        except UnicodeDecodeError:
+            violations.say(f"inputs[{INPUT}][{place}]", "no UTF-8", "a text in UTF-8")
+    return texts
+
+
+def pack(texts: Sequence[bytes]) -> bytes:
+    """Returns the raw contents of a tensor: each text after its length."""
+    return b"".join(LENGTH.pack(len(one)) + one for one in texts)
+
+
+def unpack(raw: bytes) -> list[bytes] | None:
+    """The elements; None: they don't end where the bytes do."""
+    found, place = [], 0
+    while place + LENGTH.size <= len(raw):
+        (length,) = LENGTH.unpack_from(raw, place)
+        place += LENGTH.size
+        found.append(raw[place : place + length])
+        place += length
+    return found if place == len(raw) else None
+
+
+def read_outputs(request: messages.ModelInferRequest, violations: Violations) -> list[str]:
+    """The names of the outputs that are asked for."""
+    names = [one.name for one in request.outputs[: len(OUTPUTS) + 1]]
+    violations.require(len(names) <= len(OUTPUTS), "outputs", len(request.outputs), f"at most {len(OUTPUTS)}")
+    for place, name in enumerate(names):
+        violations.require(name in OUTPUTS, f"outputs[{place}].name", name, f"one of {', '.join(OUTPUTS)}")
+        _refuse_parameters(request.outputs[place].parameters, OUTPUT_PARAMETER, f"outputs[{place}]", violations)
+    return names or [name for name, output in OUTPUTS.items() if output.by_default]
+
+
+def _refuse_parameters(parameters: Mapping[str, Any], known: str, where: str, violations: Violations) -> None:
+    if unknown := sorted(name for name in parameters if name != known):
+        violations.add(f"{where}.parameters", ", ".join(unknown), f"empty, or {known}")
+
+
+def add_outputs(
+    response: messages.ModelInferResponse, names: Sequence[str], answers: Sequence[Answer], *, raw: bool
+) -> None:
+    """Puts the tensors of all texts' answers into a response; `raw`: as bytes, which take less time and space."""
+    for name in names:
+        output = OUTPUTS[name]
+        cells = [output.of(answer) for answer in answers]
+        array = np.full(
+            _shape(cells, 1 + len(output.axes)), output.padding, object if output.datatype == "BYTES" else np.float32
+        )
+        _fill(array, cells)
+        tensor = response.outputs.add(name=name, datatype=output.datatype, shape=array.shape)
+        if output.datatype == "BYTES":
+            elements = [text.encode() for text in array.ravel()]
+            if raw:
+                response.raw_output_contents.append(pack(elements))
+            else:
+                tensor.contents.bytes_contents.extend(elements)
+        elif raw:
+            response.raw_output_contents.append(array.astype("<f4").tobytes())
+        else:
+            numbers = array.ravel()
+            for begin in range(0, len(numbers), PIECE):
+                tensor.contents.fp32_contents.extend(numbers[begin : begin + PIECE].tolist())
+
+
+def _shape(cells: Any, num_axes: int) -> tuple[int, ...]:
+    """Of the smallest array that holds what is nested in lists of unequal lengths."""
+    inner = [_shape(one, num_axes - 1) for one in cells] if num_axes > 1 else []
+    return (
+        (len(cells), *(max(sizes) for sizes in zip(*inner, strict=True)))
+        if inner
+        else (len(cells),) + (0,) * (num_axes - 1)
+    )
+
+
+def _fill(array: Any, cells: Any) -> None:
+    if array.ndim == 1:
+        array[: len(cells)] = cells
+        return
+    for place, one in enumerate(cells):
+        _fill(array[place], one)

@@ -1,0 +1,197 @@
+"""Bodies that are no message: every field that is wrong, in the proto's words."""
+
+import json
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attendant.server.errors import InvalidArgument, Undecodable
+from attendant.server.grpc.undecodable import UndecodableRequest
+from attendant.server.http.bodies import decoder_of
+from attendant.server.http.json_reading import MAX_FAULTS
+from attendant.server.inference.parameters import WHOLE as WHOLE_KINDS
+from attendant_client.v1 import seq2seq_pb2 as messages
+
+DECODE = decoder_of("/attendant.v1.Seq2Seq/Generate", messages.GenerateRequest)
+DECODE_MANY = decoder_of("/attendant.v1.Seq2Seq/GenerateMany", messages.GenerateManyRequest)
+WHOLE = "must be a whole number from 0 to 4294967295"
+
+
+def error_of(body: Any) -> Exception:
+    found = DECODE(json.dumps(body).encode())
+    assert isinstance(found, UndecodableRequest)
+    return found.error
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (5, "body is 5, must be an object"),
+        (None, "body is null, must be an object"),
+        (["a"], "body is a list, must be an object"),
+        ({"text": 5}, "text is 5, must be a string"),
+        ({"text": "\ud800"}, 'text is "\\ud800", must be a string without half a surrogate pair'),
+        ({"tokens": ["a"]}, "tokens is a list, must be an object"),
+        ({"tokens": {"tokens": ["a", 5]}}, "tokens.tokens[1] is 5, must be a string"),
+        ({"tokens": {"tokens": ["a", None]}}, "tokens.tokens[1] is null, must be a string"),
+        ({"tokens": {"tokens": "ab"}}, 'tokens.tokens is "ab", must be a list of strings'),
+        ([], "body is a list, must be an object"),
+        ({"decoding": []}, "decoding is a list, must be an object"),
+        ({"decoding": ""}, 'decoding is "", must be an object'),
+        ({"decoding": {"sampling": []}}, "decoding.sampling is a list, must be an object"),
+        ({"decoding": {"beamSize": 4, "beam_size": 4}}, "decoding.beam_size is beam_size and beamSize, must be one"),
+        ({"decoding": {"lengthPenalty": True}}, "decoding.length_penalty is true, must be a number"),
+        ({"decoding": {"beamSize": True}}, f"decoding.beam_size is true, {WHOLE}"),
+        ({"decoding": {"suppressUnk": 1}}, "decoding.suppress_unk is 1, must be true or false"),
+        ({"text": True}, "text is true, must be a string"),
+        ({"requestId": "a\udc00"}, 'request_id is "a\\udc00", must be a string without half a surrogate pair'),
+        ({"\ud800": 1}, "body is an object with '\\ud800', must be one with some of request_id, model, "),
+        *(
+            ({"decoding": {"beamSize": number}}, f"decoding.beam_size is {json.dumps(number)}, {WHOLE}")
+            for number in ("٣", "３", "1_0", "+3", " 3", "3 ", "0x3", "1e0", "", "-1", 2**32, -1, 1e300)
+        ),
+        *(
+            ({"decoding": {"patience": number}}, f"decoding.patience is {json.dumps(number)}, must be a number")
+            for number in ("٣.٥", "1_0", "+3", " 3", ".5", "5.", "inf", "nan", "1,5", 1e39, "1e39")
+        ),
+        ({"text": "a", "tokens": {"tokens": []}}, "source is text and tokens, must be one of them"),
+        ({"decoding": {"beamSize": "x"}}, f'decoding.beam_size is "x", {WHOLE}'),
+        ({"decoding": {"beam_size": 1.5}}, f"decoding.beam_size is 1.5, {WHOLE}"),
+        (
+            {"decoding": {"beam_size": -1, "patience": {}}},
+            f"decoding.beam_size is -1, {WHOLE}; decoding.patience",
+        ),
+        ({"decoding": {"suppressUnk": "yes"}}, 'decoding.suppress_unk is "yes", must be true or false'),
+        ({"decoding": {"sampling": True}}, "decoding.sampling is true, must be an object"),
+        ({"decoding": {"sampling": {"topK": "x" * 99}}}, f'decoding.sampling.top_k is "{"x" * 28}..., {WHOLE}'),
+        (
+            {"output": {"attenton": True}},
+            "output is an object with 'attenton', must be one with some of attention",
+        ),
+    ],
+)
+def test_a_fault_is_told_by_its_path(body: Any, message: str) -> None:
+    error = error_of(body)
+    assert isinstance(error, InvalidArgument)
+    assert str(error).startswith(message)
+
+
+def test_names_that_there_are_not_are_one_fault_and_stay_out_of_the_log() -> None:
+    error = error_of({f"secret{number}": 1 for number in range(1000)} | {"text": ["secret"]})
+    assert isinstance(error, InvalidArgument)
+    assert [one.field for one in error.violations] == ["body", "text"]
+    assert "secret0" in str(error) and len(str(error)) < 500
+    assert "secret" not in error.without_quotes
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"text": "a", "text": "b"}',
+        b'{"decoding": {"patience": NaN}}',
+        b'{"decoding": {"patience": -Infinity}}',
+        b'{"decoding": {"beamSize": ' + b"9" * 5000 + b"}}",
+        '{"text": "a"}'.encode("utf-16"),
+    ],
+)
+def test_what_is_no_json_is_told_in_the_readers_words(raw: bytes) -> None:
+    found = DECODE(raw)
+    assert isinstance(found.error, Undecodable)
+    assert str(found.error).startswith(f"the request, {len(raw)} bytes, is no message of this method's: ")
+
+
+def test_a_list_of_faults_ends() -> None:
+    """An answer as long as the list would be."""
+    error = error_of({"tokens": {"tokens": [5] * 10_000}})
+    assert isinstance(error, InvalidArgument) and len(error.violations) == MAX_FAULTS
+
+
+def test_what_the_reader_knows_is_all_that_requests_have() -> None:
+    kinds = {FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_BOOL, FieldDescriptor.CPPTYPE_FLOAT, *WHOLE_KINDS}
+
+    def walk(message: Any) -> None:
+        for field in message.fields:
+            assert field.enum_type is None and (field.message_type is not None or field.cpp_type in kinds)
+            assert not (field.is_repeated and field.message_type is None) or field.type == FieldDescriptor.TYPE_STRING
+            if field.message_type is not None:
+                walk(field.message_type)
+
+    for request in (messages.GenerateManyRequest, messages.ScoreRequest):
+        walk(request.DESCRIPTOR)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES: dict[int, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(WHOLE_KINDS, st.integers(0, 2**32 - 1)),
+    FieldDescriptor.CPPTYPE_FLOAT: st.floats(width=32),
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
+    FieldDescriptor.CPPTYPE_STRING: TEXTS,
+}
+
+
+@given(st.data())
+def test_what_the_library_writes_is_read_back(data: st.DataObject) -> None:
+    decoding = messages.DecodingOptions()
+    for field in messages.DecodingOptions.DESCRIPTOR.fields:
+        if field.message_type is None and field.type != FieldDescriptor.TYPE_STRING and data.draw(st.booleans()):
+            setattr(decoding, field.name, data.draw(VALUES[field.cpp_type]))
+    decoding.sampling.seed = data.draw(st.integers(0, 2**64 - 1))
+    tokens = data.draw(st.lists(TEXTS))
+    request = messages.GenerateRequest(tokens={"tokens": tokens}, decoding=decoding)
+    found = DECODE(json_format.MessageToJson(request).encode())
+    assert json_format.MessageToJson(found) == json_format.MessageToJson(request)
+
+
+class TestTexts:
+    """A list of texts with what their requests share."""
+
+    def test_each_text_is_a_request(self) -> None:
+        found = DECODE_MANY(b'{"texts": ["a", "b"], "model": "m", "decoding": {"beamSize": 2}}')
+        requests = [messages.GenerateRequest(text=text, model="m", decoding={"beam_size": 2}) for text in "ab"]
+        assert found == messages.GenerateManyRequest(requests=requests)
+
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ({"texts": "a"}, 'texts is "a", must be a list of strings'),
+            ({"texts": ["a", 5]}, "texts[1] is 5, must be a string"),
+            ({"texts": ["a", None]}, "texts[1] is null, must be a string"),
+            ({"texts": ["\ud800"]}, 'texts[0] is "\\ud800", must be a string without half'),
+            ({"texts": ["a"], "text": "b"}, "source is texts and text, must be one of them"),
+            ({"texts": ["a"], "decoding": []}, "decoding is a list, must be an object"),
+            (
+                {"texts": ["a"], "requests": []},
+                "body is an object with 'requests', must be one with some of request_id",
+            ),
+            ({"texts": ["a"] * 257}, "texts is 257 items long, must be 1 to 256 items long"),
+            ({"requests": [{}] * 257}, "requests is 257 items long, must be 1 to 256 items long"),
+            ({"requests": ["a"]}, 'requests[0] is "a", must be an object'),
+            ({"requests": {}}, "requests is an object, must be a list of objects"),
+            ({"requests": [{"text": "a"}, {"text": 5}]}, "requests[1].text is 5, must be a string"),
+        ],
+    )
+    def test_a_fault_is_told_by_its_path(self, body: Any, message: str) -> None:
+        found = DECODE_MANY(json.dumps(body).encode())
+        assert isinstance(found.error, InvalidArgument)
+        assert str(found.error).startswith(message)
+
+
+def test_the_requests_own_id_is_kept() -> None:
+    assert DECODE(b'{"requestId": "mine", "decoding": 5}').request_id == "mine"
+    assert DECODE(b'{"request_id": 5}').request_id == ""
+    assert DECODE(b'{"requestId": "half \\ud800"}').request_id == "", "no answer could hold it"
+
+
+def test_what_the_mapping_allows_is_no_fault() -> None:
+    body = {"text": "a", "model": None, "decoding": {"beamSize": "4", "max_length": 9.0, "sampling": {"seed": "7"}}}
+    assert DECODE(json.dumps(body).encode()) == json_format.ParseDict(body, messages.GenerateRequest())
+    error = error_of(body | {"output": 5})
+    assert isinstance(error, InvalidArgument) and [one.field for one in error.violations] == ["output"]

@@ -1,0 +1,128 @@
+"""The OpenAPI document against a validator, and against what the server says."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from google.protobuf import json_format
+from openapi_spec_validator import validate
+
+from attendant.server.http.bodies import to_json
+from attendant.server.http.openapi import document
+from attendant.server.http.problems import STATUSES
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.unit.server.test_errors import EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def described() -> dict[str, Any]:
+    return document()
+
+
+def test_it_is_valid(described: dict[str, Any]) -> None:
+    validate(described)
+
+
+def test_every_field_of_every_message_is_there(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    for message in (messages.GenerateRequest, messages.DecodingOptions, messages.GenerateResponse, messages.Model):
+        properties = schemas[message.DESCRIPTOR.name]["properties"]
+        assert set(properties) == {field.json_name for field in message.DESCRIPTOR.fields}
+    assert schemas["GenerateStreamResponse.Delta"]["properties"]["tokens"] == {
+        "type": "array",
+        "items": {"type": "string"},
+    }
+    assert schemas["Model"]["properties"]["architecture"]["additionalProperties"] == {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        ({"text": "a", "decoding": {"beamSize": 4, "sampling": {"seed": "7"}}}, True),
+        ({"text": "a", "tokens": {"tokens": ["a"]}}, False),
+        ({"text": 1}, False),
+        ({"decoding": {"beamSize": "four"}}, False),
+    ],
+)
+def test_the_schema_of_a_request_takes_what_the_server_takes(
+    described: dict[str, Any], body: dict[str, Any], fits: bool
+) -> None:
+    schema = {"$ref": "#/components/schemas/GenerateRequest", "components": described["components"]}
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) == fits
+    try:
+        json_format.ParseDict(body, messages.GenerateRequest())
+        parsed = True
+    except json_format.ParseError:
+        parsed = False
+    assert parsed == fits
+
+
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        ({"requests": [{"text": "a"}]}, True),
+        ({"texts": ["a"], "decoding": {"beamSize": 4}}, True),
+        ({"texts": ["a"], "text": "b"}, False),
+        ({"texts": []}, False),
+        ({"requests": []}, False),
+        ({"requests": [{"txt": "a"}]}, False),
+        ({}, False),
+    ],
+)
+def test_a_list_is_of_texts_or_of_requests(described: dict[str, Any], body: dict[str, Any], fits: bool) -> None:
+    content = described["paths"]["/v1/generate_many"]["post"]["requestBody"]["content"]
+    schema = content["application/json"]["schema"] | {"components": described["components"]}
+    assert jsonschema.Draft202012Validator(schema).is_valid(body) == fits
+
+
+def test_an_answer_has_all_that_its_schema_requires(described: dict[str, Any]) -> None:
+    response = messages.GenerateResponse(warnings=["a"], timings={"steps": 1})
+    response.hypotheses.add(text="a", attention=messages.Attention(rows=1, columns=1, weights=[1.0]))
+    result = messages.GenerateBatchResponse(response=response)
+    listed = messages.GenerateManyResponse(results=[result, {"error": {"code": 3, "message": "a"}}])
+    models = messages.ListModelsResponse(models=[{"limits": {}, "defaults": {"beam_size": 3}, "evaluation": [{}]}])
+    for message in (response, listed, models, messages.ScoreResponse()):
+        schema = {"$ref": f"#/components/schemas/{message.DESCRIPTOR.name}", "components": described["components"]}
+        answer = json.loads(to_json(type(message).FromString(message.SerializeToString())))
+        jsonschema.Draft202012Validator(schema).validate(answer)
+        required = described["components"]["schemas"][message.DESCRIPTOR.name]["required"]
+        assert required
+        for name in required:
+            lacking = {key: value for key, value in answer.items() if key != name}
+            assert not jsonschema.Draft202012Validator(schema).is_valid(lacking)
+
+
+def test_events_have_a_schema_of_their_own(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    content = described["paths"]["/v1/generate"]["post"]["responses"]["200"]["content"]
+    assert content["text/event-stream"]["schema"] == {"$ref": "#/components/schemas/StreamEvent"}
+    kinds = {
+        one["properties"]["event"]["enum"][0]: one["properties"]["data"] for one in schemas["StreamEvent"]["oneOf"]
+    }
+    names = {name: data["contentSchema"]["$ref"].rpartition("/")[2] for name, data in kinds.items()}
+    assert names == {"delta": "DeltaData", "response": "ResponseData", "error": "Problem"}
+    assert [schemas[names[name]]["required"] for name in ("delta", "response")] == [["delta"], ["response"]]
+
+
+def test_the_proto_s_comments_are_there(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    beam_size = schemas["DecodingOptions"]["properties"]["beamSize"]
+    assert beam_size["description"] == "Live hypotheses per request; 1 is greedy search."
+    assert schemas["Attention"]["description"].startswith("A row-major matrix")
+    assert described["paths"]["/v1/score"]["post"]["description"].startswith("log P(target | source)")
+
+
+def test_a_token_is_required_where_the_server_requires_one() -> None:
+    assert document(has_tokens=True)["security"] == [{"token": []}]
+    assert document()["security"] == []
+
+
+def test_every_code_has_a_status() -> None:
+    codes = {one.code for one in EXAMPLES}
+    assert codes <= set(STATUSES)
+
+
+def test_without_the_open_inference_protocol_its_paths_are_not_there() -> None:
+    every, ours = document(), document(has_inference=False)
+    assert {path for path in every["paths"] if not path.startswith("/v2")} == set(ours["paths"]) < set(every["paths"])
