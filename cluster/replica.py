@@ -22,7 +22,7 @@ from attendant.server.access.access import open_access
 from attendant.server.access.clients import CLIENT
 from attendant.server.app import start_model
 from attendant.server.config import ServerConfig
-from attendant.server.engine.answer_budget import AnswerBudget
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import InvalidArgument, Unauthenticated
 from attendant.server.grpc.request_context import refuse
 from attendant.server.grpc.service import Seq2SeqServicer

@@ -21,8 +21,8 @@ from attendant.runtime.requests.answering import hypothesis_fields, score_fields
 from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
 from attendant.runtime.requests.reading import ReadRequest
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
+from attendant.server.engine.scheduler import Budget
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
 from attendant_client.messages import checked_source, plain_number, timings_of
 from attendant_client.streaming import Streamed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attendant.runtime.command import Command, exit_command, require
 
 if TYPE_CHECKING:
-    from attendant.server.engine.queueing.scheduler import Scheduler
+    from attendant.server.engine.scheduler import Scheduler
 
 # The server's modules are imported within these functions: that takes a while, and Ctrl-C must end it with one line.
 

@@ -25,10 +25,10 @@ from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.connections import HEADROOM, Connections, num_connections
 from attendant.server.config import ServerConfig
-from attendant.server.engine.answer_budget import AnswerBudget
-from attendant.server.engine.overload_control import OverloadLimits
-from attendant.server.engine.remote.worker_pool import WorkerPool
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.admission import OverloadLimits
+from attendant.server.engine.client import EngineClient
+from attendant.server.engine.pool import WorkerPool
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.incoming import Bounds, Incoming
 from attendant.server.grpc.service import Seq2SeqServicer
@@ -232,7 +232,7 @@ async def start_model(
 
     Args:
         num_models: that share the threads.
-        on_available, on_death: see EngineRunner.
+        on_available, on_death: see EngineClient.
 
     Raises:
         UserError: see `load_models`.
@@ -255,7 +255,7 @@ async def start_model(
         on_restart=rendered.restarted,
         on_stop=group.close,
     )
-    runner = EngineRunner(
+    runner = EngineClient(
         pool,
         limits=OverloadLimits(
             max_waiting=config.max_waiting,

@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
-from attendant.server.engine.overload_control import LIGHT_ROWS
-from attendant.server.engine.queueing.scheduler import Scheduler
+from attendant.server.engine.admission import LIGHT_ROWS
+from attendant.server.engine.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

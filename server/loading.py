@@ -18,8 +18,8 @@ from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.remote.messages import Ready
+from attendant.server.engine.protocol import Ready
+from attendant.server.engine.scheduler import Budget
 from attendant.server.opening import within_limits
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.requests.model import BundleModel
 from attendant.runtime.requests.violations import Violation
+from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Result
-from attendant.server.engine.runner import EngineRunner
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion
 from attendant.server.observability.metrics import ModelMetrics
 
@@ -34,7 +34,7 @@ class ServedModel(BundleModel):
 
     label: str
     provider: Provider
-    runner: EngineRunner
+    runner: EngineClient
     metrics: ModelMetrics
     shadows: list[Shadow] = field(default_factory=list)
 
@@ -118,7 +118,7 @@ class Catalogue:
             raise NotReady
         return list(self._routes.values())
 
-    def runners(self) -> list[EngineRunner]:
+    def runners(self) -> list[EngineClient]:
         """Of every version of every model. Raises NotReady."""
         return [model.runner for routes in self.all() for model in routes.all()]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendant.server.access.access import Access
-from attendant.server.engine.answer_budget import AnswerBudget
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.http.app import add_api, guard_hosts

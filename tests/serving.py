@@ -33,11 +33,11 @@ from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
 from attendant.server.access.connections import HEADROOM, Connections
-from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES, AnswerBudget
-from attendant.server.engine.overload_control import OverloadLimits
-from attendant.server.engine.queueing.scheduler import Budget
+from attendant.server.engine.admission import OverloadLimits
+from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome, Result
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.incoming import Bounds, Incoming
@@ -143,7 +143,7 @@ def serve_fake(
     bundle = bundle or fake_bundle()
     rendered = metrics.of_model(bundle.manifest.name)
     budget = Budget(max_rows=max_rows, max_source_positions=1024)
-    runner = EngineRunner(
+    runner = EngineClient(
         thread_pool(stepper, budget=budget, on_step=rendered.stepped),
         limits=OverloadLimits(max_waiting=max_waiting, max_wait_seconds=60.0),
         max_bulk=max_bulk,

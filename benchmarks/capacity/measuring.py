@@ -18,8 +18,8 @@ from attendant.runtime.cpu import available_cpus
 from attendant.server.bench.load import Load
 from attendant.server.bench.measuring import layouts
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import StepStats
+from attendant.server.engine.scheduler import Budget
 from benchmarks.capacity.costs import Costs, Grid
 from benchmarks.capacity.observing import WORKERS, Loads
 from benchmarks.command import Context

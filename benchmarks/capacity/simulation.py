@@ -17,10 +17,10 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.encoding import alike
 from attendant.runtime.stepper import padded_width
 from attendant.server.bench.load import Load
-from attendant.server.engine.queueing.scheduler import Budget, Scheduler
-from attendant.server.engine.remote.dispatch import Dispatcher, Given
-from attendant.server.engine.remote.outbox import Outbox
+from attendant.server.engine.pool import Dispatcher, Given
 from attendant.server.engine.request import EngineRequest, Priority, RequestStats, Result
+from attendant.server.engine.scheduler import Budget, Scheduler
+from attendant.server.engine.worker import Outbox
 from benchmarks.capacity.costs import Costs, between
 
 Events = Generator[simpy.Event, Any, None]

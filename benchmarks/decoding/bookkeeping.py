@@ -11,8 +11,8 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server.engine.engine import Engine
-from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget
 from benchmarks.command import Context
 from benchmarks.decoding.graph_calls import GraphCalls
 from benchmarks.decoding.in_process import PRECISIONS, SEARCHES

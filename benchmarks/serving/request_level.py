@@ -9,8 +9,8 @@ from functools import partial
 
 from attendant.runtime.command import exit_command
 from attendant.server.__main__ import main
-from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget, Scheduler
 
 
 class RequestLevelScheduler(Scheduler):

@@ -1,1 +1,5 @@
-"""The engine: who waits, who runs, and the one thread that steps the model. Knows no gRPC and no Prometheus."""
+"""The engine decodes requests by continuous batching. It knows neither gRPC nor Prometheus.
+
+The server's process submits requests through `client.py`, which admits them and passes them to a pool of workers. Each
+worker runs one `Engine`. Begin with `request.py` (the values), `engine.py` (a round) and `client.py` (the way there).
+"""

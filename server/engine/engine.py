@@ -11,8 +11,6 @@ from attendant.runtime.decoding.beam_search import Ending
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.decoding.nbest import TextOf
 from attendant.runtime.stepper import Stepper
-from attendant.server.engine.queueing.priority_queue import width_of
-from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import (
     EngineRequest,
     Outcomes,
@@ -23,6 +21,7 @@ from attendant.server.engine.request import (
     StepStats,
     out_of_time,
 )
+from attendant.server.engine.scheduler import Budget, Scheduler, width_of
 from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 

@@ -19,9 +19,8 @@ from typing import Any, NoReturn
 
 from attendant.server.access.clients import CLIENT
 from attendant.server.deadlines import cancellation_code
-from attendant.server.engine.answer_budget import AnswerBudget
-from attendant.server.engine.fair_semaphore import FairSemaphore
 from attendant.server.engine.request import Outcome, Priority
+from attendant.server.engine.shares import AnswerBudget, FairSemaphore
 from attendant.server.errors import AttendantError, Draining, Stalled, Unavailable
 from attendant.server.grpc.many import requests_of
 from attendant.server.grpc.request_context import MAX_ID_CHARACTERS, RequestContext, id_of, identify

@@ -20,7 +20,7 @@ from grpc_health.v1 import health
 from attendant.server.access.clients import CLIENT, address_of
 from attendant.server.access.connections import Connections, hang_up_on
 from attendant.server.access.shares import Shares
-from attendant.server.engine.answer_budget import AnswerBudget
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import IdleStream, TooManyStreams, TooManyUnread, Undecodable, UnknownMethod, Unread
 from attendant.server.grpc import inference_names as inference
 from attendant.server.grpc.request_context import refuse

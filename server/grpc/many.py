@@ -9,8 +9,8 @@ from typing import Any
 
 from attendant.runtime.requests.violations import Violation
 from attendant.server.deadlines import cancellation_code
-from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Outcome
+from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import AttendantError, InvalidArgument, Unavailable, error_of
 from attendant.server.grpc.conversion import written
 from attendant.server.grpc.request_context import RequestContext, id_of, identify

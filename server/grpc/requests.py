@@ -70,7 +70,7 @@ class ParsedRequest:
         priority: Priority = Priority.INTERACTIVE,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> asyncio.Future[Outcome]:
-        """See EngineRunner.submit; the client is the one whose call is being handled."""
+        """See EngineClient.submit; the client is the one whose call is being handled."""
         asked = self.asked
         return self.model.runner.submit(
             asked.source_ids, asked.options, timeout_seconds, priority, CLIENT.get(), on_progress
@@ -128,7 +128,7 @@ def of_each_model(items: Iterable[AnyItem]) -> Iterable[list[tuple[AnyItem, Pars
 def submit_all(
     requests: Sequence[ParsedRequest], timeout_seconds: float | None, priority: Priority = Priority.INTERACTIVE
 ) -> list[asyncio.Future[Outcome]]:
-    """Submits requests of one model, at least one; all of them or none. See EngineRunner.submit_all."""
+    """Submits requests of one model, at least one; all of them or none. See EngineClient.submit_all."""
     asked = [(one.asked.source_ids, one.asked.options) for one in requests]
     return requests[0].model.runner.submit_all(asked, timeout_seconds, priority, CLIENT.get())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from attendant.server.engine.answer_budget import AnswerBudget
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.batch import ONE, SEVERAL, BatchStream, Packing
 from attendant.server.grpc.conversion import generate_response, model_message, num_cells, score_response, written
 from attendant.server.grpc.many import answers_to

@@ -25,7 +25,7 @@ async def streamed(
     larger ones. Closing the generator frees the request's rows within a step.
 
     Args:
-        timeout_seconds: as for `EngineRunner.submit`.
+        timeout_seconds: as for `EngineClient.submit`.
         unread_seconds: who takes longer to take a message loses its rows.
 
     Raises:

@@ -7,8 +7,8 @@ from functools import partial
 
 from attendant.runtime.requests.answering import hypothesis_fields, source_tokens, warnings_of
 from attendant.runtime.requests.violations import Violation, Violations
-from attendant.server.engine.answer_budget import MAX_ANSWER_BYTES
 from attendant.server.engine.request import Result
+from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.conversion import num_cells, written
 from attendant.server.grpc.many import ANSWERS_IN_A_ROW

@@ -16,10 +16,10 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.quality_signals import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.stepper import Floats
-from attendant.server.engine.answer_budget import AnswerBudget
-from attendant.server.engine.overload_control import Prediction
+from attendant.server.engine.admission import Prediction
+from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import RequestStats, StepStats
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.shares import AnswerBudget
 from attendant.server.observability.instruments import Counter, Histogram
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -163,7 +163,7 @@ class Metrics:
         # Looking children up takes longer than counting; labels are from closed sets, so there are few.
         self._requests_of = lru_cache(maxsize=None)(self.requests.labels)
         self._seconds_of = lru_cache(maxsize=None)(self.request_seconds.labels)
-        self._watched: dict[str, list[EngineRunner]] = {}
+        self._watched: dict[str, list[EngineClient]] = {}
 
     def ended(
         self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
@@ -195,7 +195,7 @@ class Metrics:
 class ModelMetrics:
     """The metrics of one version of a model, their labels resolved once: a step is short."""
 
-    def __init__(self, metrics: Metrics, model: str, watched: list[EngineRunner]) -> None:
+    def __init__(self, metrics: Metrics, model: str, watched: list[EngineClient]) -> None:
         """`watched`: the runners of all versions of the model."""
         self._observe = {name: metric.labels(model).observe for name, metric in metrics.histograms.items()}
         self._count = {name: metric.labels(model).inc for name, metric in metrics.counters.items()}
@@ -212,7 +212,7 @@ class ModelMetrics:
         self._drift: DriftWatch | None = None
         self._info: tuple[str, ...] = ()
 
-    def watch(self, runner: EngineRunner, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
+    def watch(self, runner: EngineClient, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
         """Sets what never changes, and what to ask the engines for at each scrape, so that it can't go stale."""
         watched = self._watched
         watched.append(runner)
@@ -229,7 +229,7 @@ class ModelMetrics:
         for name, ask in asked.items():
             self._gauges[name].set_function(ask)
 
-    def unwatch(self, runner: EngineRunner) -> None:
+    def unwatch(self, runner: EngineClient) -> None:
         """The version has ended."""
         self._watched.remove(runner)
         self._metrics.bundle_info.remove(*self._info)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from attendant.server.engine.remote.frames import framed
+from attendant.server.engine.protocol import framed
 
 log = logging.getLogger(__name__)
 

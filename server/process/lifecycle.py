@@ -8,7 +8,7 @@ from typing import Any
 
 from grpc_health.v1 import health, health_pb2
 
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.client import EngineClient
 from attendant.server.grpc.service import SERVICE_NAME
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Lifecycle:
         """Waits for a reason to end."""
         await self._ending.wait()
 
-    async def drain(self, runners: Sequence[EngineRunner], seconds: float) -> None:
+    async def drain(self, runners: Sequence[EngineClient], seconds: float) -> None:
         """Refuses newcomers, lets what is in finish for so long, and fails the rest."""
         for runner in runners:
             runner.drain()

@@ -14,10 +14,9 @@ from typing import Self
 
 from attendant.runtime.cpu import available_cpus
 from attendant.server.config import ServerConfig
-from attendant.server.engine.remote.flight_record import FlightRecord, new_record
-from attendant.server.engine.remote.frames import Frames, framed
-from attendant.server.engine.remote.serving import RECEIVED_BYTES
-from attendant.server.engine.remote.shared_rows import SharedRows
+from attendant.server.engine.protocol import FlightRecord, Frames, framed, new_record
+from attendant.server.engine.shares import SharedRows
+from attendant.server.engine.worker import RECEIVED_BYTES
 from attendant.server.process.forking import WorkerState, send_place
 
 END_SECONDS = 2.0

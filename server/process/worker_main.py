@@ -16,9 +16,8 @@ from pathlib import Path
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
-from attendant.server.engine.remote.flight_record import FlightRecord
-from attendant.server.engine.remote.frames import framed, receive_one
-from attendant.server.engine.remote.serving import StrangeSocket, inherited, serve_engine
+from attendant.server.engine.protocol import FlightRecord, framed, receive_one
+from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
 from attendant.server.loading import load_engine
 from attendant.server.observability.logs import configure_logging, log_what_python_prints
 from attendant.server.opening import open_within_limits

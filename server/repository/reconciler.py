@@ -45,7 +45,7 @@ class StartVersion(Protocol):
         Args:
             name: what the model must be called in its manifest.
             num_models: that the budget of threads is shared out among.
-            on_available, on_death: of EngineRunner.
+            on_available, on_death: of EngineClient.
 
         Raises:
             UserError, RuntimeError: why it can't be served.

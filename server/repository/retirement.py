@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Final
 
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.client import EngineClient
 from attendant.server.models import ServedModel
 
 HELD_SECONDS: Final = 30.0
@@ -21,9 +21,9 @@ class Retirement:
     """
 
     def __init__(self) -> None:
-        self._ending: dict[EngineRunner, asyncio.Task[None]] = {}
+        self._ending: dict[EngineClient, asyncio.Task[None]] = {}
 
-    def __iter__(self) -> Iterator[EngineRunner]:
+    def __iter__(self) -> Iterator[EngineClient]:
         return iter(tuple(self._ending))
 
     def add(self, model: ServedModel) -> None:

@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.app import serve
-from attendant.server.engine.queueing.scheduler import Budget
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.client import EngineClient
+from attendant.server.engine.scheduler import Budget
 from attendant.server.process import listening
 from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
@@ -180,14 +180,14 @@ async def test_metrics_answer_while_the_engine_is_busy(
 
 async def test_a_second_signal_ends_the_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = gated_stepper()
-    stopping: list[EngineRunner] = []
-    original = EngineRunner.stop
+    stopping: list[EngineClient] = []
+    original = EngineClient.stop
 
-    def stop(runner: EngineRunner) -> None:
+    def stop(runner: EngineClient) -> None:
         stopping.append(runner)
         original(runner)
 
-    monkeypatch.setattr(EngineRunner, "stop", stop)
+    monkeypatch.setattr(EngineClient, "stop", stop)
     async with app(monkeypatch, stepper, "--drain-seconds", "60") as (task, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         while (await watch.read()).status != SERVING:

@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.server.engine.remote.outbox import PROGRESS_SECONDS
+from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome
-from attendant.server.engine.runner import EngineRunner
+from attendant.server.engine.worker import PROGRESS_SECONDS
 from attendant.server.errors import Stalled
 from attendant.server.grpc.requests import read_generate
 from attendant.server.grpc.streaming import streamed
@@ -146,7 +146,7 @@ async def test_what_an_engine_says_again_is_told_once() -> None:
     """An engine that died is asked again from the beginning."""
     async with served(fake_stepper()) as server:
         runner = RecordingRunner()
-        asked = read_generate(long_request(), replace(server.model, runner=cast(EngineRunner, runner)))
+        asked = read_generate(long_request(), replace(server.model, runner=cast(EngineClient, runner)))
         events = streamed(asked, None, unread_seconds=60.0)
         following = asyncio.create_task(anext(events))
         await asyncio.sleep(0)

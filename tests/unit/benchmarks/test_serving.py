@@ -12,8 +12,8 @@ import pytest
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.bench.load import Load
-from attendant.server.engine.queueing.scheduler import Budget
 from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.scheduler import Budget
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Unavailable

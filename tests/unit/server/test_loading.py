@@ -14,8 +14,8 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.requests.model import limits_in_force
 from attendant.server import loading
-from attendant.server.engine.queueing.scheduler import Budget, Scheduler
 from attendant.server.engine.request import Priority
+from attendant.server.engine.scheduler import Budget, Scheduler
 from attendant.server.opening import open_within_limits
 from tests.configuration import parse_config
 from tests.paths import ROOT

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from attendant.server.engine.answer_budget import STALLED_SECONDS, AnswerBudget
+from attendant.server.engine.shares import STALLED_SECONDS, AnswerBudget
 
 
 async def begun(waiting: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

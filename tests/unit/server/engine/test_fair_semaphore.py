@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from attendant.server.engine.fair_semaphore import FairSemaphore
+from attendant.server.engine.shares import FairSemaphore
 
 
 async def begun(waiting: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.request import Priority, StepStats
-from attendant.server.engine.throughput import ThroughputEstimate
 
 
 def step(rows: int, seconds: float, encode: float = 0.0, priority: Priority = Priority.INTERACTIVE) -> StepStats:

@@ -1,0 +1,277 @@
+"""The protocol between the server and its worker processes: framed messages, and memory that outlives a crash.
+
+Messages are pickled, which looks up each class in its module and calls into Python for each object that is not a tuple
+of plain values. So they are sent as such tuples. Most requests share their decoding options, an object of many fields:
+each is pickled and read once. Unpickling is safe here, because both ends of the socket are processes of ours.
+"""
+
+import asyncio
+import logging
+import mmap
+import os
+import pickle
+import socket
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from attendant.runtime.bundle.manifest import Precision
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.runtime.errors import UserError
+from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority, RequestStats, Result, StepStats
+
+LENGTH = struct.Struct("<I")
+
+
+def framed(message: Any) -> bytes:
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(body)) + body
+
+
+def receive_one(connection: socket.socket) -> Any:
+    """Waits for a message; None: the other end has hung up."""
+    head = connection.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = connection.recv(length, socket.MSG_WAITALL)
+    return pickle.loads(body) if len(body) == length else None
+
+
+class Frames:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete with this.
+
+        Raises:
+            Exception: of unpickling, where the other end sent something else.
+        """
+        self._received += data
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            end = LENGTH.size + length
+            if len(self._received) < end:
+                return
+            body = bytes(self._received[LENGTH.size : end])
+            del self._received[:end]
+            yield pickle.loads(body)
+
+
+MAX_OPTIONS_KEPT: Final = 256
+MAX_BYTES_KEPT: Final = 1024
+"""Pickled options without a prefix take less."""
+
+FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
+PRIORITIES: Final = tuple(Priority)
+"""By their values; looking a value up in its class is a call into Python, too."""
+
+
+class Ready(NamedTuple):
+    """A worker's first message: it has loaded its bundle, and checked it on this host. If not, it sends a UserError.
+
+    Attributes:
+        version: of the bundle that it found.
+        precision: of the graphs that it runs.
+        warm_up_size, warm_up_seconds: the work of the first calls, as `size_of` measures it, and how long they took.
+    """
+
+    version: str
+    precision: Precision
+    warm_up_size: int
+    warm_up_seconds: float
+
+
+@dataclass(slots=True)
+class Commands:
+    """What the server wants of a worker; `bulk`: what its engine may do for bulk work from now on, None: as before."""
+
+    requests: list[EngineRequest] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    bulk: BulkRoom | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., "Commands"], tuple[Any, ...]]:
+        packed = [
+            (key, ids, _pickled(options), submitted, deadline, int(priority), *rest)
+            for key, ids, options, submitted, deadline, priority, *rest in self.requests
+        ]
+        return _commands, (packed, self.cancelled, self.bulk and tuple(self.bulk))
+
+
+class Report(NamedTuple):
+    """What a worker did since its last report, and what it has.
+
+    Attributes:
+        progress: of requests that stream, in order; each before the request's outcome.
+        num_waiting: per priority.
+    """
+
+    outcomes: Outcomes
+    progress: list[tuple[int, Progress]]
+    stats: list[StepStats]
+    num_waiting: tuple[int, ...]
+    num_rows: int
+
+    def __reduce__(self) -> tuple[Callable[..., "Report"], tuple[Any, ...]]:
+        outcomes = [
+            (key, _packed(outcome) if isinstance(outcome, Result) else outcome) for key, outcome in self.outcomes
+        ]
+        progress = [(key, tuple(more)) for key, more in self.progress]
+        stats = [(int(priority), *rest) for priority, *rest in self.stats]
+        return _report, (outcomes, progress, stats, self.num_waiting, self.num_rows)
+
+
+def _commands(packed: Iterable[tuple[Any, ...]], cancelled: list[int], bulk: tuple[int, bool] | None) -> Commands:
+    requests = [
+        EngineRequest(key, ids, _options(options), submitted, deadline, PRIORITIES[priority], *rest)
+        for key, ids, options, submitted, deadline, priority, *rest in packed
+    ]
+    return Commands(requests, cancelled, bulk and BulkRoom(*bulk))
+
+
+def _report(
+    outcomes: Iterable[tuple[int, Any]],
+    progress: Iterable[tuple[int, tuple[Any, ...]]],
+    stats: Iterable[tuple[Any, ...]],
+    num_waiting: tuple[int, ...],
+    num_rows: int,
+) -> Report:
+    return Report(
+        [(key, _unpacked(*outcome) if isinstance(outcome, tuple) else outcome) for key, outcome in outcomes],
+        [(key, Progress(*more)) for key, more in progress],
+        [StepStats(PRIORITIES[priority], *rest) for priority, *rest in stats],
+        num_waiting,
+        num_rows,
+    )
+
+
+def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+    hypotheses, stats = result
+    return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats)
+
+
+def _unpacked(hypotheses: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> Result:
+    found = [
+        Hypothesis(ids, log_probs, log_prob, score, FINISH_REASONS[reason], attention)
+        for ids, log_probs, log_prob, score, reason, attention in hypotheses
+    ]
+    return Result(tuple(found), RequestStats(*stats))
+
+
+def _pickled(options: DecodingOptions) -> bytes:
+    # A prefix, and a target that is scored, is mostly a single request's; and it may be long.
+    return (_pickle if options.target_prefix or options.completion else _pickle_once)(options)
+
+
+def _options(pickled: bytes) -> DecodingOptions:
+    return (_unpickle_once if len(pickled) <= MAX_BYTES_KEPT else _unpickle)(pickled)
+
+
+def _pickle(options: DecodingOptions) -> bytes:
+    return pickle.dumps(options, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _unpickle(pickled: bytes) -> DecodingOptions:
+    options: DecodingOptions = pickle.loads(pickled)
+    return options
+
+
+_pickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_pickle)
+_unpickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_unpickle)
+
+COUNT = struct.Struct("<Q")
+KEY = "Q"
+
+
+class FlightRecord:
+    """Memory that a server and a worker process share. The worker writes before it computes; the server reads after.
+
+    A message could be lost in what the process had not sent yet; what is written here is there at once.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Maps memory that `new_record` made; the descriptor may be closed afterwards."""
+        self._memory = mmap.mmap(descriptor, 0)
+
+    def note(self, keys: Iterable[int]) -> None:
+        """These requests are computed from now on."""
+        packed = array(KEY, keys)
+        self._memory[COUNT.size : COUNT.size + len(packed) * packed.itemsize] = packed.tobytes()
+        COUNT.pack_into(self._memory, 0, len(packed))
+
+    def read(self) -> set[int]:
+        (count,) = COUNT.unpack_from(self._memory)
+        keys = array(KEY)
+        keys.frombytes(self._memory[COUNT.size : COUNT.size + count * keys.itemsize])
+        return set(keys)
+
+
+def new_record(max_requests: int) -> int:
+    """Makes the memory for as many requests as can be computed at once; returns its descriptor."""
+    descriptor = os.memfd_create("attendant-flight-record")
+    os.truncate(descriptor, COUNT.size + max_requests * array(KEY).itemsize)
+    return descriptor
+
+
+log = logging.getLogger(__name__)
+
+
+class Link(asyncio.Protocol):
+    """The connection to one worker. Commands of one turn of the event loop are sent as one message.
+
+    Attributes:
+        first: a future of the worker's first message, Ready or why not; None where it ended before.
+    """
+
+    def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
+        """`on_lost`: called if a worker that was ready ends."""
+        self.first: asyncio.Future[Ready | UserError | None] = asyncio.get_running_loop().create_future()
+        self._is_ready = False
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._frames = Frames()
+        self._commands: Commands | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def next_commands(self) -> Commands:
+        """Those that are sent next, to be added to."""
+        if self._commands is None:
+            self._commands = Commands()
+            asyncio.get_running_loop().call_soon(self._send_commands)
+        return self._commands
+
+    def hang_up(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._frames.feed(data):
+                if self._is_ready:
+                    self._on_report(message)
+                elif not self.first.done():
+                    self._is_ready = isinstance(message, Ready)
+                    self.first.set_result(message)
+        except Exception:
+            log.exception("what a worker process said can't be understood")
+            self.hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_ready:
+            self._on_lost()
+        elif not self.first.done():
+            self.first.set_result(None)
+
+    def _send_commands(self) -> None:
+        commands, self._commands = self._commands, None
+        # To a worker that has gone, nothing is sent; that it went is told by `connection_lost`.
+        if not self._transport.is_closing():
+            self._transport.write(framed(commands))

@@ -1,0 +1,277 @@
+"""Which requests are accepted, before engines whose queue and throughput the test makes up."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server import deadlines
+from attendant.server.engine.admission import FILL, LIGHT_ROWS, Accepted, OverloadControl, OverloadLimits, Prediction
+from attendant.server.engine.estimates import ThroughputEstimate
+from attendant.server.engine.queue import Ahead
+from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats
+from attendant.server.errors import (
+    ClientLimit,
+    DeadlineExceeded,
+    DeadlineTooShort,
+    OutOfTime,
+    Overloaded,
+    QueueFull,
+    WaitTooLong,
+)
+
+TEN = DecodingOptions(max_length=9, min_length=9)
+"""Ten steps."""
+
+STEP_SECONDS = 0.01
+
+
+class MadeUpHost:
+    """One engine of 4 rows; what is ahead is what the test says."""
+
+    def __init__(self) -> None:
+        self.num_engines, self.max_rows, self.throughput = 1, 4, ThroughputEstimate()
+        self.work, self.waiting, self.own = 0.0, 0, 0
+
+    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
+        return Ahead(self.work, 0, self.own)
+
+    def num_waiting(self, priority: Priority) -> int:
+        return self.waiting if priority is Priority.INTERACTIVE else 0
+
+
+class Harness:
+    def __init__(self, *, paced: bool = True, **limits: Any) -> None:
+        self.host, self.predictions, self.key = MadeUpHost(), list[Prediction](), 0
+        if paced:  # a step of 4 rows takes as long as one of 1 row
+            for rows in (1, 4):
+                self.host.throughput.note(StepStats(Priority.INTERACTIVE, rows, 0, 0, 1, 1, {"step": STEP_SECONDS}))
+        host: Any = self.host
+        self.control = OverloadControl(
+            host, OverloadLimits(**{"max_waiting": 10, "max_wait_seconds": 30.0} | limits), self.predictions.append
+        )
+
+    def accept(
+        self,
+        timeout: float | None = None,
+        client: str = "",
+        options: DecodingOptions = TEN,
+        priority: Priority = Priority.INTERACTIVE,
+        now: float = 0.0,
+    ) -> Accepted:
+        self.key += 1
+        return self.control.accept([self.key], [((5, 6, 3), options)], priority, client, now, timeout)[0]
+
+    def refusal(self, *arguments: Any, **options: Any) -> Overloaded:
+        with pytest.raises(Overloaded) as caught:
+            self.accept(*arguments, **options)
+        return caught.value
+
+    def accept_list(self, length: int, timeout: float | None = None, client: str = "") -> list[Accepted]:
+        keys = range(self.key + 1, self.key + 1 + length)
+        self.key += length
+        return self.control.accept(keys, [((5, 6, 3), TEN)] * length, Priority.INTERACTIVE, client, 0.0, timeout)
+
+    def accepts_list(self, length: int, **asked: Any) -> bool:
+        try:
+            self.accept_list(length, **asked)
+        except Overloaded:
+            return False
+        return True
+
+
+def result(seconds: float, steps: int = 10) -> Result:
+    hypothesis = Hypothesis((4,), (), -1.0, -1.0, FinishReason.EOS)
+    return Result((hypothesis,), RequestStats(0.0, 0.0, seconds, 0.0, seconds, steps, 1.0, 0.0))
+
+
+def test_what_is_expected_of_a_request_goes_with_it() -> None:
+    harness = Harness()
+    harness.host.work = 80.0
+    accepted = harness.accept(timeout=5.0, now=100.0)
+    assert accepted.request.expected_steps == accepted.request.work == 10
+    assert accepted.expected_seconds == pytest.approx(20 * STEP_SECONDS + 10 * STEP_SECONDS), (
+        "20 steps of 4 rows, then its own"
+    )
+    assert accepted.request.start_by == pytest.approx(105.0 - 10 * STEP_SECONDS)
+    assert harness.accept().request.start_by is None
+
+
+def test_a_deadline_that_would_pass_is_refused_with_when_to_come_again() -> None:
+    harness = Harness()
+    harness.host.work = 400.0
+    harness.accept()
+    refusal = harness.refusal(timeout=1.0)
+    assert isinstance(refusal, DeadlineTooShort)
+    assert refusal.retry_seconds == pytest.approx(100 * STEP_SECONDS + 10 * STEP_SECONDS)
+    harness.accept(timeout=1.0 / FILL + 0.11)  # some room is left for what is not known
+    harness.accept(timeout=None)
+
+
+def test_whoever_finds_nothing_in_its_way_is_tried() -> None:
+    harness = Harness()
+    tried = harness.accept(timeout=0.06)
+    assert tried.request.start_by is None, "or it would be dropped before it began"
+    assert isinstance(harness.refusal(timeout=0.06), DeadlineTooShort), "somebody is in its way"
+    harness.control.ended(tried, None, 1.0)
+    assert isinstance(harness.refusal(timeout=0.04), DeadlineTooShort), "not half of what it takes"
+    assert isinstance(harness.refusal(timeout=0.0), DeadlineTooShort)
+
+
+def test_nothing_is_refused_for_time_before_anything_was_measured() -> None:
+    harness = Harness(paced=False)
+    harness.host.work = 1e6
+    harness.accept(timeout=0.001)
+    harness.accept(timeout=0.001)
+
+
+def test_a_client_may_fill_what_is_left_of_the_queue() -> None:
+    harness = Harness(max_waiting=10)
+    harness.host.waiting, harness.host.own = 5, 5
+    refusal = harness.refusal()
+    assert isinstance(refusal, QueueFull) and refusal.retry_seconds > 0
+    harness.host.own = 0
+    harness.accept(client="other")
+    harness.host.waiting = 10
+    assert isinstance(harness.refusal(client="other"), QueueFull)
+
+
+def test_nobody_waits_longer_than_is_useful() -> None:
+    harness = Harness(max_wait_seconds=2.0)
+    harness.host.work = 4 * 201
+    refusal = harness.refusal()
+    assert isinstance(refusal, WaitTooLong) and refusal.retry_seconds == pytest.approx(2.01)
+    harness.host.work = 4 * 199
+    harness.accept()
+
+
+def test_limits_of_a_client() -> None:
+    harness = Harness(max_client_requests=2, max_client_rows=5)
+    wide = DecodingOptions(max_length=9, beam_size=4)
+    accepted = [harness.accept(), harness.accept()]
+    assert isinstance(harness.refusal(), ClientLimit)
+    harness.accept(client="other", options=wide)
+    harness.accept(priority=Priority.BULK)
+    harness.control.ended(accepted[0], None, 1.0)
+    assert "5 rows" not in str(harness.accept(options=wide))
+    harness.control.ended(accepted[1], None, 1.0)
+    assert "would have 8 rows in flight, must be at most 5" in str(harness.refusal(options=wide))
+
+
+def test_many_rows_in_flight_are_heavy() -> None:
+    harness = Harness()
+    accepted = [harness.accept() for _ in range(LIGHT_ROWS)]
+    assert {one.request.priority for one in accepted} == {Priority.INTERACTIVE}
+    assert harness.accept().request.priority is Priority.HEAVY
+    assert harness.accept(client="other").request.priority is Priority.INTERACTIVE
+    for one in accepted:
+        harness.control.ended(one, None, 1.0)
+    assert harness.accept().request.priority is Priority.INTERACTIVE
+    wide = DecodingOptions(max_length=9, beam_size=LIGHT_ROWS + 1)
+    assert harness.accept(client="third", options=wide).request.priority is Priority.HEAVY
+
+
+def test_how_many_rows_are_heavy_can_be_chosen() -> None:
+    harness = Harness(light_rows=100)
+    assert {harness.accept().request.priority for _ in range(100)} == {Priority.INTERACTIVE}
+    assert harness.accept().request.priority is Priority.HEAVY
+
+
+def test_who_is_heavy_is_so_until_half_of_its_rows_have_left() -> None:
+    harness = Harness()
+    accepted = [harness.accept() for _ in range(LIGHT_ROWS + 1)]
+    for _ in range(LIGHT_ROWS // 2):
+        harness.control.ended(accepted.pop(0), None, 1.0)
+        accepted.append(harness.accept())
+        assert accepted[-1].request.priority is Priority.HEAVY
+    while len(accepted) >= LIGHT_ROWS // 2:
+        harness.control.ended(accepted.pop(0), None, 1.0)
+    assert {one.request.priority for one in accepted} == {Priority.HEAVY}
+    assert harness.accept().request.priority is Priority.INTERACTIVE
+
+
+def test_what_answers_take_corrects_what_is_expected() -> None:
+    harness = Harness()
+    for _ in range(1000):
+        harness.control.ended(harness.accept(), result(0.25), 0.3)  # delivered later than it was ready
+    assert harness.accept().expected_seconds == pytest.approx(0.3, rel=0.01)
+    assert harness.predictions[-1] == Prediction(pytest.approx(0.3, rel=0.01), 0.3, 10, 10, False)
+
+
+@pytest.mark.parametrize("outcome", [DeadlineExceeded(), OutOfTime(1.0)])
+def test_who_came_too_late_is_counted_and_is_no_answer(outcome: Outcome) -> None:
+    harness = Harness()
+    harness.control.ended(harness.accept(timeout=5.0), outcome, 0.02)
+    assert harness.predictions == [Prediction(pytest.approx(0.1), 0.02, 10, 0, True)]
+    assert harness.accept().expected_seconds == pytest.approx(0.1), "it may have been given up early"
+    harness.control.ended(harness.accept(timeout=5.0), outcome, 5.0)
+    assert harness.accept().expected_seconds > 0.1
+
+
+def test_who_went_at_its_deadline_came_too_late_and_who_went_before_did_not() -> None:
+    harness = Harness()
+    harness.control.ended(harness.accept(timeout=5.0), None, 4.8)
+    assert harness.predictions == []
+    harness.control.ended(harness.accept(timeout=5.0), None, 5.0 - deadlines.EARLY_SECONDS / 2)
+    assert [one.late for one in harness.predictions] == [True]
+
+
+def test_lengths_are_learned() -> None:
+    harness, free = Harness(), DecodingOptions(max_length=100)
+    assert harness.accept(options=free).request.expected_steps == 3
+    harness.control.ended(harness.accept(options=free), result(0.3, steps=20), 0.3)
+    assert harness.accept(options=free).request.expected_steps == 20
+
+
+def test_bulk_work_is_accepted() -> None:
+    harness = Harness(max_waiting=1)
+    harness.host.work, harness.host.waiting = 1e6, 5
+    accepted = harness.accept(timeout=0.001, priority=Priority.BULK)
+    harness.control.ended(accepted, DeadlineExceeded(), 1.0)
+    assert harness.predictions == []
+
+
+def test_a_list_is_accepted_by_what_becomes_of_its_last_request() -> None:
+    harness = Harness()
+    fits, too_long = harness.accept_list(4, timeout=5.0), Harness().accept_list(8, timeout=5.0)
+    assert [one.request.key for one in fits] == [1, 2, 3, 4]
+    assert [one.request.start_by for one in fits] == pytest.approx([5.0 - 10 * STEP_SECONDS] * 4)
+    assert [bool(one.expected_seconds) for one in fits] == [False, False, False, True]
+    assert fits[-1].expected_seconds == pytest.approx(10 * STEP_SECONDS), "there are rows for all of them"
+    # Four have rows, and the last one waits for three: 30 steps, four at a time.
+    assert too_long[-1].expected_seconds == pytest.approx((7.5 + 10) * STEP_SECONDS)
+
+
+def test_a_list_is_accepted_as_a_whole_or_not_at_all() -> None:
+    harness = Harness(max_client_requests=5)
+    assert not harness.accepts_list(6)
+    assert harness.accepts_list(5), "nothing of the other one is in"
+    assert not harness.accepts_list(1)
+    assert harness.accepts_list(5, client="other")
+    # Nobody's deadline is further than the last one's answer.
+    assert Harness().accepts_list(8, timeout=0.26 / FILL)
+    assert not Harness().accepts_list(100, timeout=0.26 / FILL)
+
+
+@pytest.mark.parametrize("max_waiting", [3, 6, 10])
+def test_a_list_takes_as_much_of_the_queue_as_its_requests_one_by_one(max_waiting: int) -> None:
+    def longest(taken: Callable[[int], bool]) -> int:
+        return next(length for length in range(1, 30) if not taken(length + 1))
+
+    def one_by_one(length: int) -> bool:
+        harness = Harness(max_waiting=max_waiting)
+        for number in range(length):
+            # Four have rows; those behind them wait, and are the client's own.
+            harness.host.waiting = harness.host.own = max(0, number - 4)
+            if not harness.accepts_list(1):
+                return False
+        return True
+
+    assert longest(lambda length: Harness(max_waiting=max_waiting).accepts_list(length)) == longest(one_by_one)
+
+
+def test_a_list_of_many_rows_is_heavy_throughout() -> None:
+    assert {one.request.priority for one in Harness().accept_list(8)} == {Priority.INTERACTIVE}
+    assert {one.request.priority for one in Harness(max_waiting=100).accept_list(LIGHT_ROWS + 1)} == {Priority.HEAVY}

@@ -1,0 +1,108 @@
+"""What crosses between a server and its workers arrives as it was."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from attendant.runtime.decoding.completion import Choice
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
+from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
+from attendant.server.engine import protocol
+from attendant.server.engine.protocol import MAX_OPTIONS_KEPT, Commands, Report
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats
+from attendant.server.errors import DeadlineTooShort
+
+STATS = RequestStats(
+    queue=0.1, encode=0.2, decode=0.3, first_token=0.4, total=0.5, steps=7, mean_batch_rows=2.5, submitted=0.0
+)
+STEP = StepStats(
+    priority=Priority.BULK,
+    num_rows=3,
+    num_encoded=1,
+    cancelled_rows=2,
+    useful_cells=40,
+    computed_cells=48,
+    phase_seconds={"admit": 0.1, "step": 0.2},
+)
+
+
+def request(key: int, options: DecodingOptions, **others: object) -> EngineRequest:
+    facts = {"source_ids": (4, 5, 3), "submitted": 1.5} | others
+    return EngineRequest(key=key, options=options, **facts)  # type: ignore[arg-type]
+
+
+def beam(max_length: int) -> DecodingOptions:
+    return DecodingOptions(max_length=max_length, beam_size=2)
+
+
+def arrived(message: object) -> object:
+    return pickle.loads(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def test_commands_arrive_as_they_were() -> None:
+    forced = scoring_options((4, 5), 3)
+    drawn = DecodingOptions(max_length=4, num_hypotheses=3, sampling=Sampling(seed=2**64 - 1, top_p=0.9))
+    commands = Commands(
+        [request(1, beam(9)), request(2, forced, deadline=2.5, priority=Priority.BULK), request(3, drawn)],
+        [7, 8],
+        BulkRoom(5, is_alone=True),
+    )
+    assert arrived(commands) == commands
+    assert isinstance(arrived(commands).bulk, BulkRoom)  # type: ignore[attr-defined]
+
+
+def test_requests_of_the_same_options_share_them_where_they_arrive() -> None:
+    options = beam(9)
+    first, second = arrived(Commands([request(1, options)])), arrived(Commands([request(2, options)]))
+    assert isinstance(first, Commands) and isinstance(second, Commands)
+    assert first.requests[0].options is second.requests[0].options
+
+
+def test_options_of_a_single_request_are_not_remembered() -> None:
+    """A prefix may be long, and what completes its last word may be thousands of tokens."""
+    choice = Choice((), np.arange(4, 2000, dtype=np.int32).tobytes())
+    options = DecodingOptions(max_length=9, completion=(choice,)), DecodingOptions(max_length=9, target_prefix=(4, 5))
+    before = protocol._pickle_once.cache_info().currsize
+    commands = Commands([request(key, one) for key, one in enumerate(options)])
+    assert arrived(commands) == commands
+    assert protocol._pickle_once.cache_info().currsize == before
+
+
+def test_more_options_than_are_kept_arrive_as_they_were() -> None:
+    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_OPTIONS_KEPT)])
+    assert arrived(commands) == commands
+
+
+def test_a_report_arrives_as_it_was() -> None:
+    hypotheses = (
+        Hypothesis((4, 5), (-0.5, -0.25, -1.0), -1.75, -1.5, FinishReason.EOS),
+        Hypothesis((6,), (-2.0,), -2.0, -2.0, FinishReason.LENGTH),
+    )
+    report = Report([(1, Result(hypotheses, STATS))], [(2, Progress(3, (4, 5)))], [STEP], (3, 4), 6)
+    assert arrived(report) == report
+
+
+def test_attention_arrives_as_it_was() -> None:
+    attention = np.array([[0.25, 0.75]], np.float32)
+    result = Result((Hypothesis((), (-2.0,), -2.0, -2.0, FinishReason.EOS, attention),), STATS)
+    report = arrived(Report([(1, result)], [], [], (0, 0), 0))
+    assert isinstance(report, Report)
+    ((_, outcome),) = report.outcomes
+    assert isinstance(outcome, Result)
+    found = outcome.hypotheses[0].attention
+    assert found is not None and found.dtype == np.float32
+    np.testing.assert_array_equal(found, attention)
+
+
+def test_an_error_arrives_among_results() -> None:
+    report = arrived(Report([(1, DeadlineTooShort(0.5, 2.0)), (2, Result((), STATS))], [], [], (0, 0), 0))
+    assert isinstance(report, Report)
+    (_, error), (_, result) = report.outcomes
+    assert isinstance(error, DeadlineTooShort) and str(error) == str(DeadlineTooShort(0.5, 2.0))
+    assert result == Result((), STATS)
+
+
+@pytest.mark.parametrize("message", [Commands(), Report([], [], [], (0, 0), 0)])
+def test_nothing_arrives_as_nothing(message: object) -> None:
+    assert arrived(message) == message

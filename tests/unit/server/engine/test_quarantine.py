@@ -1,0 +1,65 @@
+"""Who is suspected, who is tried, and how often a worker is started again: on plain values."""
+
+import os
+
+from attendant.server.engine.protocol import FlightRecord, new_record
+from attendant.server.engine.supervision import (
+    MAX_DELAY_SECONDS,
+    MAX_REMEMBERED,
+    WINDOW_SECONDS,
+    Poisoned,
+    Quarantine,
+    Restarts,
+)
+from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
+
+
+def test_suspects_are_tried_one_at_a_time_interactive_ones_first() -> None:
+    quarantine = Quarantine()
+    quarantine.add([request(3, BULK), request(2), request(1, BULK), request(4)])
+    assert (quarantine.num_waiting(INTERACTIVE), quarantine.num_waiting(BULK)) == (2, 2)
+    assert quarantine.cancel(1) and not quarantine.cancel(1)
+    tried = []
+    while (suspect := quarantine.next()) is not None:
+        tried.append(suspect.key)
+        assert len(quarantine) == 4 - len(tried)
+    assert tried == [2, 4, 3] and not quarantine
+
+
+def test_the_one_that_was_alone_is_to_blame() -> None:
+    quarantine = Quarantine()
+    assert quarantine.died() is None
+    quarantine.add([request(1), request(2)])
+    assert quarantine.died() is None, "none was tried yet"
+    quarantine.next()
+    assert quarantine.died() == request(1)
+    assert quarantine.next() == request(2)
+
+
+def test_the_same_request_is_poisoned_whoever_asks() -> None:
+    poisoned = Poisoned()
+    assert request(1) not in poisoned
+    poisoned.add(request(1, rows=2))
+    assert request(7, BULK, rows=2) in poisoned and request(7, rows=1) not in poisoned
+    for number in range(MAX_REMEMBERED):
+        poisoned.add(request(1)._replace(source_ids=(number,)))
+    assert request(1, rows=2) not in poisoned
+
+
+def test_restarts_come_later_and_later_and_end() -> None:
+    restarts = Restarts(9)
+    assert [restarts.delay(0.0) for _ in range(9)] == [0.0, 0.5, 1, 2, 4, 8, 16, MAX_DELAY_SECONDS, MAX_DELAY_SECONDS]
+    assert restarts.delay(WINDOW_SECONDS - 1) is None
+    assert restarts.delay(WINDOW_SECONDS) == 0.0, "what is long ago is forgotten"
+    assert Restarts(0).delay(0.0) is None
+
+
+def test_what_was_noted_is_read_through_another_mapping() -> None:
+    descriptor = new_record(4)
+    theirs, ours = FlightRecord(descriptor), FlightRecord(descriptor)
+    os.close(descriptor)
+    assert ours.read() == set()
+    theirs.note([1, 2**40, 3, 4])
+    assert ours.read() == {1, 2**40, 3, 4}
+    theirs.note([5])
+    assert ours.read() == {5}

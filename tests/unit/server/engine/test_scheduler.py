@@ -1,0 +1,337 @@
+"""Priorities, deadlines, and the two queues together; admission itself is in test_priority_queue.py."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
+from attendant.server.engine.scheduler import (
+    BULK_SHARE,
+    HEAVY_PART,
+    MAX_STEPS_TO_FILL,
+    MIN_NEWCOMERS_PART,
+    Budget,
+    Scheduler,
+)
+
+OPTIONS = DecodingOptions(max_length=5)
+INTERACTIVE, HEAVY, BULK = Priority
+
+
+def request(
+    key: int,
+    priority: Priority = INTERACTIVE,
+    rows: int = 1,
+    length: int = 3,
+    deadline: float | None = None,
+    client: str = "",
+    start_by: float | None = None,
+) -> EngineRequest:
+    return EngineRequest(
+        key=key,
+        source_ids=(5,) * length,
+        options=replace(OPTIONS, beam_size=rows),
+        submitted=0.0,
+        deadline=deadline,
+        priority=priority,
+        client=client,
+        start_by=start_by,
+    )
+
+
+def scheduler(max_rows: int = 8, max_source_positions: int = 1000, bulk_seconds: float | None = None) -> Scheduler:
+    return Scheduler(Budget(max_rows=max_rows, max_source_positions=max_source_positions, bulk_seconds=bulk_seconds))
+
+
+def keys(requests: list[EngineRequest]) -> list[int]:
+    return [one.key for one in requests]
+
+
+def test_an_interactive_request_is_admitted_whatever_bulk_there_is() -> None:
+    queue = scheduler(max_rows=4)
+    for key in range(20):
+        queue.add(request(key, BULK))
+    assert queue.next_priority() is BULK
+    assert len(queue.admit(BULK)) == 4
+    queue.add(request(99, rows=4))
+    assert queue.next_priority() is INTERACTIVE
+    assert keys(queue.admit(INTERACTIVE)) == [99]
+    assert (queue.num_waiting(BULK), queue.num_waiting(INTERACTIVE)) == (16, 0)
+    assert (queue.num_running(BULK), queue.num_running(INTERACTIVE)) == (4, 1)
+
+
+def running(num_running: int) -> Scheduler:
+    """Keys 0, 1, ... run."""
+    queue = scheduler(max_rows=1000, max_source_positions=100_000)
+    for key in range(num_running):
+        queue.add(request(key))
+    assert len(queue.admit(INTERACTIVE)) == num_running
+    return queue
+
+
+def test_a_newcomer_beside_many_waits_to_fill_a_batch() -> None:
+    queue = running(4 * MIN_NEWCOMERS_PART)
+    for key in (101, 102, 103):
+        queue.add(request(key))
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(104))
+    assert keys(queue.admit(INTERACTIVE)) == [101, 102, 103, 104]
+
+
+def test_a_newcomer_waits_to_fill_a_batch_so_many_steps_and_no_longer() -> None:
+    queue = running(4 * MIN_NEWCOMERS_PART)
+    for first in (101, 201):
+        queue.add(request(first))
+        for _ in range(MAX_STEPS_TO_FILL):
+            assert queue.admit(INTERACTIVE) == []
+        assert keys(queue.admit(INTERACTIVE)) == [first]
+
+
+def test_a_newcomer_beside_few_joins_at_once() -> None:
+    queue = running(MIN_NEWCOMERS_PART)
+    queue.add(request(101))
+    assert keys(queue.admit(INTERACTIVE)) == [101]
+
+
+def test_steps_without_newcomers_are_not_counted_as_waiting() -> None:
+    queue = running(2 * MIN_NEWCOMERS_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    queue.remove(101)
+    for _ in range(10):
+        assert queue.admit(INTERACTIVE) == []
+    queue.add(request(102))
+    for _ in range(MAX_STEPS_TO_FILL):
+        assert queue.admit(INTERACTIVE) == []
+    assert keys(queue.admit(INTERACTIVE)) == [102]
+
+
+def test_whoever_waits_to_fill_a_batch_joins_when_those_that_ran_have_ended() -> None:
+    queue = running(2 * MIN_NEWCOMERS_PART)
+    queue.add(request(101))
+    assert queue.admit(INTERACTIVE) == []
+    for key in range(2 * MIN_NEWCOMERS_PART):
+        queue.remove(key)
+    assert keys(queue.admit(INTERACTIVE)) == [101]
+
+
+def test_bulk_has_the_machine_when_it_is_alone() -> None:
+    queue = scheduler()
+    queue.add(request(0, BULK))
+    queue.add(request(1))
+    queue.admit(INTERACTIVE)
+    assert queue.next_priority() is INTERACTIVE
+    queue.remove(1)
+    for _ in range(100):
+        assert queue.next_priority() is BULK
+        queue.note_round(BULK, 1.0)
+
+
+def test_bulk_joins_in_groups() -> None:
+    queue = scheduler(max_rows=8)
+    for key in range(20):
+        queue.add(request(key, BULK))
+    assert len(queue.admit(BULK)) == 8
+    queue.remove(0)
+    assert queue.admit(BULK) == [], "one place is not worth an encoding"
+    queue.remove(1)
+    assert len(queue.admit(BULK)) == 2
+
+
+def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
+    queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
+    for key in range(2000):
+        queue.add(request(key, BULK, length=8))
+    running = 0
+    for _ in range(200):
+        joined = len(queue.admit(BULK))
+        if joined:
+            queue.note_encoding(BULK, 0.0001 * 8 * joined, 8 * joined)
+            running += joined
+        else:
+            queue.note_step(BULK, 0.001 + 0.0003 * running, running)
+            # Half of them end, so that the limit comes to bear.
+            for key in list(queue._queues[BULK]._running)[: running // 2]:
+                queue.remove(key)
+                running -= 1
+    limits = queue._limited[BULK].limits
+    assert limits is not None
+    assert limits.rows.units == pytest.approx(30, abs=3)
+    assert limits.positions.units == pytest.approx(100, abs=5)
+
+
+def test_bulk_calls_grow_while_they_are_alone() -> None:
+    queue = scheduler(max_rows=256, max_source_positions=10**6, bulk_seconds=0.01)
+
+    def rows(*, is_alone: bool) -> int:
+        """Of the fiftieth step, where each row takes two milliseconds, and everything has ended before the next one."""
+        queue.bulk = BulkRoom(256, is_alone)
+        admitted = []
+        for number in range(50):
+            for key in range(100):
+                queue.add(request(1000 + 100 * number + key, BULK))
+            admitted = queue.admit(BULK)
+            queue.note_encoding(BULK, 0.0001 * len(admitted), 8 * len(admitted))
+            queue.note_step(BULK, 0.002 * len(admitted), len(admitted))
+            queue.note_round(BULK, 0.01)
+            for key in range(100):
+                queue.remove(1000 + 100 * number + key)
+        return len(admitted)
+
+    assert rows(is_alone=False) == 5
+    assert rows(is_alone=True) == 40, "eight times as long"
+    assert rows(is_alone=False) == 5
+
+
+def test_a_wide_bulk_request_goes_on_where_only_narrow_ones_should() -> None:
+    queue = scheduler(max_rows=16, bulk_seconds=1e-6)
+    queue.note_step(BULK, 1.0, 8)
+    queue.add(request(0, BULK, rows=16))
+    assert keys(queue.admit(BULK)) == [0]
+
+
+def test_a_light_client_goes_before_a_heavy_one() -> None:
+    queue = scheduler(max_rows=4)
+    for key in range(8):
+        queue.add(request(key, HEAVY, client="flood"))
+    assert queue.next_priority() is HEAVY
+    assert len(queue.admit(HEAVY)) == 4
+    queue.note_round(HEAVY, 1.0)
+    queue.add(request(99, client="other"))
+    assert queue.next_priority() is INTERACTIVE
+    assert keys(queue.admit(INTERACTIVE)) == [99], "the rows of the heavy ones are not in its way"
+
+
+@pytest.mark.parametrize(("num_heavy", "num_light"), [(1, 1), (3, 1), (1, 4)])
+def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: int) -> None:
+    queue = scheduler(max_rows=16)
+    for number in range(num_heavy):
+        queue.add(request(number, HEAVY, client=f"heavy {number}"))
+    for number in range(num_light):
+        queue.add(request(100 + number, client=f"light {number}"))
+    seconds = dict.fromkeys(Priority, 0.0)
+    for _ in range(400):
+        turn = queue.next_priority()
+        queue.admit(turn)
+        took = 2.0 if turn is HEAVY else 1.0
+        seconds[turn] += took
+        queue.note_round(turn, took)
+    assert seconds[HEAVY] / sum(seconds.values()) == pytest.approx(num_heavy / (num_heavy + num_light), abs=0.02)
+
+
+def test_bulk_work_has_its_tenth_beside_both() -> None:
+    queue = scheduler(max_rows=16)
+    for key, priority in enumerate(Priority):
+        queue.add(request(key, priority, client=str(key)))
+    seconds = dict.fromkeys(Priority, 0.0)
+    for _ in range(1000):
+        turn = queue.next_priority()
+        seconds[turn] += 1.0
+        queue.note_round(turn, 1.0)
+    assert seconds[BULK] == pytest.approx(100, abs=2)
+    assert seconds[HEAVY] == pytest.approx(seconds[INTERACTIVE], abs=3)
+
+
+def test_calls_for_heavy_requests_are_limited_too() -> None:
+    queue = scheduler(max_rows=256, bulk_seconds=0.01)
+    queue.note_step(HEAVY, HEAVY_PART * 0.01, 8)
+    for key in range(20):
+        queue.add(request(key, HEAVY))
+    assert len(queue.admit(HEAVY)) == 8
+    queue.add(request(99, INTERACTIVE, rows=256))
+    assert keys(queue.admit(INTERACTIVE)) == [99]
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_what_waits_and_comes_too_late_is_told_before_it_is_admitted(priority: Priority) -> None:
+    queue = scheduler(max_rows=2)
+    for key, start_by in enumerate((1.0, 9.0, 3.0, 4.0, None)):
+        queue.add(request(key, priority, start_by=start_by))
+    assert keys(queue.admit(priority)) == [0, 1]
+    assert queue.missed(2.9) == []
+    assert queue.missed(4.0) == [2, 3], "and not 0, which runs"
+    assert queue.missed(4.0) == []
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_deadlines_pass_for_the_waiting_and_the_running(priority: Priority) -> None:
+    queue = scheduler(max_rows=2)
+    for key, deadline in enumerate((5.0, None, 3.0, 4.0)):
+        queue.add(request(key, priority, deadline=deadline))
+    queue.admit(priority)
+    assert queue.expired(2.9) == []
+    assert queue.expired(4.0) == [2, 3]
+    queue.remove(0)
+    assert queue.expired(9.0) == [], "it had ended before"
+
+
+def test_deadlines_of_the_past_do_not_pile_up() -> None:
+    queue = scheduler()
+    queue.add(request(-1, deadline=5000.0))
+    for key in range(5000):
+        queue.add(request(key, deadline=10_000.0 - key))
+        queue.remove(key)
+    assert len(queue._deadlines._heap) < 100
+    assert queue.expired(5000.0) == [-1]
+
+
+def test_more_rows_than_there_are_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError):
+        scheduler(max_rows=4).add(request(0, rows=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.1, 0.9))
+def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
+    """A small simulation: every request takes some steps; a round takes a time that grows with its rows.
+
+    Whatever the mix: everybody is answered; an interactive request never waits for more than the round under way
+    and the rounds that bulk work has earned; bulk work goes on while interactive work never ends.
+    """
+    rng = random.Random(seed)
+    queue = scheduler(max_rows=16, bulk_seconds=1.0)
+    now, key = 0.0, 0
+    steps_left: dict[int, int] = {}
+    submitted: dict[int, float] = {}
+    seconds = {INTERACTIVE: 0.0, BULK: 0.0}
+    waits: list[float] = []
+    ended = {INTERACTIVE: 0, BULK: 0}
+    next_arrival = 0.0
+    while now < 400.0:
+        while next_arrival <= now:
+            queue.add(request(key, INTERACTIVE))
+            submitted[key], steps_left[key] = next_arrival, rng.randint(1, 6)
+            key += 1
+            next_arrival += rng.expovariate(load)
+        while queue.num_waiting(BULK) < 8:
+            queue.add(request(key, BULK))
+            steps_left[key] = rng.randint(1, 6)
+            key += 1
+        turn = queue.next_priority()
+        admitted = queue.admit(turn)
+        if turn is INTERACTIVE:
+            waits += [now - submitted[one.key] for one in admitted]
+        running = list(queue._queues[turn]._running)
+        if turn is BULK and admitted:
+            took = 0.2 * len(admitted)
+            queue.note_encoding(BULK, took, 8 * len(admitted))
+        else:
+            took = 0.1 + 0.05 * len(running)
+            queue.note_step(turn, took, len(running))
+            for one in running:
+                steps_left[one] -= 1
+        seconds[turn] += took
+        now += took
+        queue.note_round(turn, took)
+        for one in running:
+            if steps_left[one] == 0:
+                queue.remove(one)
+                ended[turn] += 1
+    assert ended[BULK] > 10 and (ended[INTERACTIVE] > 10 or not waits)
+    assert seconds[BULK] >= 0.8 * BULK_SHARE * now
+    # A call of bulk work takes the time it should, but for the first ones, of which nothing was known.
+    assert max(waits[len(waits) // 4 :], default=0.0) <= 2.5, "a bulk call, and an interactive round"
