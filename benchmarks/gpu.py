@@ -22,8 +22,7 @@ from attendant.export.verification.plan import VerificationPlan
 from attendant.export.verification.probes import trace_probes, write_probes
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.device.buckets import Captures
-from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.device.state import Captures, StateLayout, reordering_graph
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper

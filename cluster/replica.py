@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from ray import serve
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.requests.violations import Violation
+from attendant.runtime.requests import Violation
 from attendant.server.access.access import open_access
 from attendant.server.access.clients import CLIENT
 from attendant.server.app import start_model

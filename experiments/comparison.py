@@ -7,9 +7,9 @@ from typing import Any, get_args
 import numpy as np
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.perplexity import perplexity
 from attendant.training.evaluation.lengths import LengthBin
 from attendant.training.evaluation.metrics import TextMetricName
+from attendant.training.perplexity import perplexity
 from attendant.training.report.findings.curves import read_curves
 from attendant.training.report.pictures.charts import METRIC_LABELS
 from attendant.training.report.pictures.colors import FAINT, series_color

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from attendant.runtime.command import Command, exit_command
-from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 
 DEFAULT = "(default: %(default)s)"
 PRECISIONS = ("fp32", "int8", "fp16")

@@ -26,10 +26,11 @@ from attendant.runtime.bundle.bundle import (
     SOURCE_TOKENIZER_NAME,
     TARGET_TOKENIZER_NAME,
     Bundle,
+    GoldenExample,
+    golden_text,
     open_bundle,
 )
-from attendant.runtime.bundle.golden import GoldenExample, golden_text
-from attendant.runtime.bundle.integer_range import wide_factors
+from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import (
     MANIFEST_NAME,
     Certificate,
@@ -43,12 +44,11 @@ from attendant.runtime.bundle.manifest import (
     SourceSide,
     TargetSide,
 )
-from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.bundle_stepper import BundleStepper, check_decoding
 from attendant.runtime.commit import commit
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import sha256_of
-from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant_client.version import VERSION

@@ -10,9 +10,8 @@ from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import SIGNATURE_NAME
 from attendant.runtime.bundle.signature import sign_bundle
 from attendant.runtime.command import require
-from attendant.runtime.errors import UserError
-from attendant.runtime.escaping import escaped
-from attendant.runtime.limited import limited
+from attendant.runtime.errors import UserError, escaped
+from attendant.runtime.process import limited
 
 
 def verify(options: argparse.Namespace) -> None:

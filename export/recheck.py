@@ -8,13 +8,11 @@ from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.bundle.signature import open_signed_bundle
-from attendant.runtime.bundle_stepper import BundleStepper
+from attendant.runtime.bundle_stepper import BundleStepper, check_decoding
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError, VerificationFailed, some_lines
-from attendant.runtime.golden_check import check_decoding
-from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS, limited
-from attendant.runtime.onnx.integer_products import refuse_inexact
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS, limited
 
 
 def recheck(

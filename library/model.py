@@ -9,17 +9,13 @@ from typing import Any, Final, Literal, Self, Unpack, get_args, overload
 
 from attendant.library.answers import Generation, Hypothesis, Score
 from attendant.library.requests import Options, read_generate, read_score
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.answers import GrowingText, hypothesis_fields, score_fields, source_tokens, warnings_of
+from attendant.runtime.bundle.bundle import Bundle, BundleModel, limits_in_force, open_bundle, refuse_few_rows
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle_stepper import BundleStepper, default_precision
-from attendant.runtime.cpu import available_cpus
-from attendant.runtime.decoding.growing_text import GrowingText
+from attendant.runtime.bundle_stepper import BundleStepper, default_precision, open_checked
 from attendant.runtime.errors import UserError
-from attendant.runtime.golden_check import open_checked
-from attendant.runtime.limited import limited
-from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
-from attendant.runtime.requests.model import BundleModel, limits_in_force, refuse_few_rows
-from attendant.runtime.requests.reading import ReadRequest
+from attendant.runtime.process import available_cpus, limited
+from attendant.runtime.requests import ReadRequest
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
 from attendant.server.engine.scheduler import Budget

@@ -6,12 +6,10 @@ from typing import Any
 import grpc
 
 import attendant_client
+from attendant.runtime import requests as reading
+from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.requests import reading
-from attendant.runtime.requests.decoding import drawn, read_decoding
-from attendant.runtime.requests.model import BundleModel
-from attendant.runtime.requests.reading import ReadRequest, Side
-from attendant.runtime.requests.violations import Violations, summary
+from attendant.runtime.requests import ReadRequest, Side, Violations, drawn, read_decoding, summary
 from attendant_client import Source
 from attendant_client.fields import set_fields
 from attendant_client.messages import generate_request, score_request

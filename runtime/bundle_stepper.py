@@ -1,14 +1,20 @@
-"""Which stepper runs a bundle's graphs on a provider, and which graphs a provider doesn't run."""
+"""Opens the stepper that serves a bundle on a provider, and checks its decoding by the bundle's golden examples."""
 
-from collections.abc import Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from attendant.runtime.bundle.bundle import Bundle
+import numpy as np
+
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, GoldenExample
 from attendant.runtime.bundle.manifest import Precision, Provider
+from attendant.runtime.decoding.batch import decode_all
+from attendant.runtime.decoding.hypothesis import Hypothesis
+from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.stepper import DeviceStepper
-from attendant.runtime.errors import UserError
-from attendant.runtime.onnx.integer_products import refuse_inexact
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.errors import UserError, reason_of
+from attendant.runtime.onnx.stepper import OnnxStepper, refuse_inexact
 from attendant.runtime.stepper import Stepper
 
 UNSERVED: Final[Mapping[tuple[Precision, Provider], str]] = {
@@ -85,3 +91,112 @@ def open_stepper(
     if provider == "cuda":
         return DeviceStepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
     return OnnxStepper(bundle, precision, provider, num_threads)
+
+
+log = logging.getLogger(__name__)
+
+
+def open_checked(
+    bundle: Bundle, precision: Precision, provider: Provider, num_threads: int, *, cuda_graphs: bool = False
+) -> BundleStepper:
+    """The stepper that serves, once it has decoded the bundle's golden examples on this host.
+
+    Raises:
+        UserError: as `open_stepper`.
+        BundleRefused: the graphs' inputs or outputs differ from the manifest, or what they decode from the examples.
+    """
+    stepper = open_stepper(bundle, precision, provider, num_threads, cuda_graphs=cuda_graphs)
+    if differences := check_decoding(bundle, stepper, precision, provider):
+        raise BundleRefused(bundle.path, differences)
+    return stepper
+
+
+def check_decoding(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
+    """Decodes the bundle's golden examples on this host, by graphs that take and give its vocabularies' symbols.
+
+    Args:
+        stepper: the bundle's graphs of `precision` on `provider`.
+
+    Returns:
+        One line for each thing that differs: a graph that fails, a vocabulary of another size, an example that does not
+        give its tokens, or not its scores; empty if all hold.
+    """
+
+    def told(check: Callable[[], list[str]], what: str) -> list[str]:
+        # Graphs that nobody has run yet: whatever they raise is a fault of theirs.
+        try:
+            return check()
+        except Exception as error:
+            log.debug("a check failed", exc_info=True)
+            return [f"{what} fails: {reason_of(error)}"]
+
+    graphs = bundle.graphs_in(precision)
+    whose = f"{graphs.encoder.file} and {graphs.decoder_step.file}: decoding"
+    return told(lambda: _symbol_differences(bundle, stepper), f"{whose} the last symbols") or told(
+        lambda: _golden_differences(bundle, stepper, precision, provider), f"{whose} the golden examples"
+    )
+
+
+def _symbol_differences(bundle: Bundle, stepper: Stepper) -> list[str]:
+    """Whether the graphs have as many symbols as the tokenizers: one that they lack would end the engine."""
+    manifest = bundle.manifest
+    num_source, num_target = manifest.source.vocabulary_size, manifest.target.vocabulary_size
+    last = np.array([num_target - 1], np.int64)
+    state = stepper.encode([bundle.source_ids([num_source - 1])])
+    start = np.array([manifest.special_ids.start], np.int64)
+    output, state = stepper.step(state, start, num_candidates=num_target, forced_ids=last)
+    if not np.array_equal(np.sort(output.candidate_ids[0]), np.arange(num_target)):
+        return [f"{bundle.manifest.name}: the candidates of a step are not the {num_target} target symbols"]
+    stepper.step(state, last, num_candidates=1)
+    return []
+
+
+def _golden_differences(bundle: Bundle, stepper: Stepper, precision: Precision, provider: str) -> list[str]:
+    tolerance = score_tolerance(bundle, precision, provider)
+    differences: list[str] = []
+    groups: dict[DecodingOptions, list[tuple[int, GoldenExample, list[int]]]] = defaultdict(list)
+    for number, example in enumerate(bundle.golden, 1):
+        if example.precision != precision:
+            continue
+        ids = bundle.source_ids(bundle.source_tokenizer.ids_of(example.source_tokens))
+        groups[options_of(example)].append((number, example, ids))
+    for options, members in groups.items():
+        hypotheses = decode_all(stepper, [ids for _, _, ids in members], options, bundle.manifest.special_ids)
+        for (number, example, _), found in zip(members, hypotheses, strict=True):
+            tokens = bundle.target_tokenizer.tokens_of(found[0].token_ids)
+            differences += _differences(f"golden example {number}", example, tokens, found[0], tolerance)
+    return differences
+
+
+def score_tolerance(bundle: Bundle, precision: Precision, provider: str) -> float:
+    """How far a score may be off: by the certificate of this provider, else by the widest one of this precision."""
+    certificates = [one for one in bundle.manifest.certificates if one.precision == precision]
+    own = [one for one in certificates if one.provider == provider]
+    return max(certificate.score_tolerance for certificate in own or certificates)
+
+
+def _differences(
+    name: str, example: GoldenExample, tokens: list[str], found: Hypothesis, tolerance: float
+) -> list[str]:
+    where = f"{name} ({' '.join(example.source_tokens)}; beam_size {example.beam_size})"
+    if tuple(tokens) != example.target_tokens:
+        return [f"{where}: tokens are '{' '.join(tokens)}', must be '{' '.join(example.target_tokens)}'"]
+    return [
+        f"{where}: {field} is {value:.6f}, must be {expected:.6f} within {tolerance:g}"
+        for field, value, expected in (
+            ("score", found.score, example.score),
+            ("log_prob", found.log_prob, example.log_prob),
+        )
+        # Written so that NaN fails.
+        if not abs(value - expected) <= tolerance * max(1.0, abs(expected))
+    ]
+
+
+def options_of(example: GoldenExample) -> DecodingOptions:
+    """How the example is decoded."""
+    return DecodingOptions(
+        beam_size=example.beam_size,
+        length_penalty=example.length_penalty,
+        length_penalty_offset=example.length_penalty_offset,
+        max_length=example.max_length,
+    )

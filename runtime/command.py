@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from attendant.runtime.errors import UserError, VerificationFailed
 from attendant.runtime.files import UNWRITABLE, CantWrite
-from attendant.runtime.limited import anything_given_up
+from attendant.runtime.process import anything_given_up
 from attendant_client.version import VERSION
 
 INTERRUPTED = 130

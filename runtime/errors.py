@@ -1,16 +1,28 @@
-"""What every command may raise on purpose, and the exit status that each means.
+"""The errors that every command may raise on purpose, and the exit status that each means.
 
     Refusal
     |-- UserError             2   the user's mistake: a line that says what and how to mend it
     `-- VerificationFailed    1   a check did not hold; one line per difference
 
-Anything else that escapes a command is a bug of ours and keeps its traceback.
+Any other exception that ends a command is a bug of ours and keeps its traceback. No character of a text from outside
+ends a line of ours, or changes how the rest of it is shown.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from attendant.runtime.escaping import escaped
+
+def escaped(text: str) -> str:
+    r"""The text with each character that is not printable as JSON escapes it, e.g. \n, \u0085 or \u202e.
+
+    Those are the control characters (C0, C1), the other line ends (U+2028, U+2029), what has no shape of its own, such
+    as the marks that reverse the direction of writing, and every space but the ordinary one.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
 
 MAX_LINE: Final = 400
 """Characters of a line that tells what a stranger's file holds."""

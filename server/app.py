@@ -18,10 +18,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
-from attendant.runtime.requests.model import limits_in_force
 from attendant.server.access.access import Access, open_access
 from attendant.server.access.connections import HEADROOM, Connections, num_connections
 from attendant.server.config import ServerConfig

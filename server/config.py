@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import LOAD_MIB, LOAD_SECONDS
+from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
 from attendant.server.engine.admission import LIGHT_ROWS
 from attendant.server.engine.scheduler import Scheduler
 

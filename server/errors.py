@@ -35,7 +35,7 @@ AttendantError
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from attendant.runtime.requests.violations import Violation, shortened, summary
+from attendant.runtime.requests import Violation, shortened, summary
 
 RETRY_SECONDS = 1.0
 """After which to come again, where no estimate says it."""

@@ -4,17 +4,14 @@ import logging
 import time
 from statistics import median
 
-from attendant.runtime.bundle.bundle import Bundle, BundleRefused
+from attendant.runtime.bundle.bundle import Bundle, BundleRefused, limits_in_force
 from attendant.runtime.bundle.graph_io import position_bytes
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.bundle_stepper import default_precision, why_not_default
-from attendant.runtime.cpu import available_cpus, processor
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.bundle_stepper import default_precision, open_checked, why_not_default
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import reason_of
-from attendant.runtime.golden_check import open_checked
-from attendant.runtime.limited import MIB
-from attendant.runtime.requests.model import limits_in_force
+from attendant.runtime.process import MIB, available_cpus, processor
 from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import Bundle, refuse_few_rows
 from attendant.runtime.bundle.signature import open_signed_bundle
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import limited, on_a_thread
-from attendant.runtime.requests.model import refuse_few_rows
+from attendant.runtime.process import limited, on_a_thread
 from attendant.server.config import ServerConfig
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendant.runtime.bundle.bundle import Bundle
+from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.bundle.graph_io import step_inputs, step_outputs
 from attendant.runtime.bundle.manifest import (
     DecodingDefaults,
@@ -29,7 +29,6 @@ from attendant.runtime.bundle.manifest import (
     TargetSide,
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
-from attendant.runtime.requests.model import limits_in_force
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
 from attendant.server.access.access import Access
 from attendant.server.access.connections import HEADROOM, Connections

@@ -14,7 +14,7 @@ import psutil
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.bundle_stepper import BundleStepper, open_stepper
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import Load
 from attendant.server.bench.measuring import layouts
 from attendant.server.engine.engine import Engine

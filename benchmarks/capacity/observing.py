@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import psutil
 
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import Load
 from benchmarks.capacity.costs import Observed, Turn
 from benchmarks.serving.servers import Running

@@ -14,7 +14,7 @@ from typing import Any
 import simpy
 
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.onnx.encoding import alike
+from attendant.runtime.onnx.stepper import alike
 from attendant.runtime.stepper import padded_width
 from attendant.server.bench.load import Load
 from attendant.server.engine.pool import Dispatcher, Given

@@ -10,7 +10,7 @@ from typing import cast
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.onnx.stepper import OnnxStepper

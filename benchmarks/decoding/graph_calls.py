@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attendant.runtime.onnx.bound_runs import Shape
+from attendant.runtime.onnx.buffers import Shape
 from attendant.runtime.onnx.session import OnnxSession
 from attendant.runtime.stepper import Array
 

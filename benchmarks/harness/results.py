@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
-from attendant.runtime.cpu import processor
+from attendant.runtime.process import processor
 
 SIZE_INCHES = (7.5, 4.2)
 Cell = str | float | None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import LIST_SIZE, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
 from benchmarks import ROOT

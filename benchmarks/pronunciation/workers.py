@@ -1,7 +1,7 @@
 """The model in process: as it is served, and as it was trained."""
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper

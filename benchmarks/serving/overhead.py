@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.process import available_cpus
 from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.bookkeeping import engine_system

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import scoring_options
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json

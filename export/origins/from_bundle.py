@@ -18,7 +18,7 @@ from attendant.export.verification.certification import certify_rewritten
 from attendant.export.verification.grid import GridComparison
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.integer_range import wide_factors
+from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Certificate, GraphSpec, Manifest, Precision, SpecialIds
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper

@@ -25,7 +25,7 @@ from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.manifest import StateTensor, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import interruptible
+from attendant.runtime.process import interruptible
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.candidates import candidates

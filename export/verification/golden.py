@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attendant.export.verification.margins import outcomes_under_noise
-from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.bundle.golden import GoldenExample
+from attendant.runtime.bundle.bundle import Bundle, GoldenExample
 from attendant.runtime.bundle.manifest import Manifest, Precision
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID
 from attendant.runtime.bundle_stepper import BundleStepper
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 

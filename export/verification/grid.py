@@ -15,11 +15,11 @@ from attendant.export.verification.plan import FULL_PLAN, SCORE_TOLERANCE, TIE_T
 from attendant.export.verification.probes import Probe, Trace, random_source, trace_probes, write_probes
 from attendant.runtime.bundle.manifest import Certificate, GraphPair, Grid, Manifest, TokenAgreement
 from attendant.runtime.bundle_stepper import BundleStepper
-from attendant.runtime.cpu import processor
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import VerificationFailed
 from attendant.runtime.onnx.session import RUNTIME_VERSION
+from attendant.runtime.process import processor
 from attendant.runtime.stepper import Stepper
 
 MAX_LINES = 8

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput, Stepper, Taken
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from attendant.export.status import Say
+from attendant.runtime.answers import SIGNALS, distribution_of, signals_of
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Manifest, Precision, Reference, search_of
 from attendant.runtime.bundle_stepper import BundleStepper
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, default_max_length
-from attendant.runtime.quality_signals import SIGNALS, distribution_of, signals_of
 
 NUM_REFERENCE: Final = 1000
 """Texts decoded: with ten bins the index is then about 0.01 by chance, and 0.25 is a shift."""

@@ -1,26 +1,32 @@
-"""Opens a bundle: everything that can be checked without running it is checked here, and every difference is told.
+"""Opens a bundle and checks everything that can be checked without running it; reports every difference.
 
-What needs the sessions (their real inputs and outputs) is checked by runtime/onnx/stepper.py, what needs this host's
-arithmetic by runtime/golden_check.py.
+runtime/onnx/stepper.py checks the sessions' real inputs and outputs, runtime/bundle_stepper.py this host's arithmetic.
+
+golden.jsonl has sources with the tokens and scores that they must give on every host. The export chooses examples in
+which every decision of the search has a clear margin: another host's last bits don't change the tokens. Scores may
+differ by the certificate's `score_tolerance`.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from attendant.runtime.bundle.golden import GoldenExample, parse_golden
+from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.graph_io import contract_differences
 from attendant.runtime.bundle.manifest import (
     FORMAT_VERSION,
+    GNMT_OFFSET,
     MANIFEST_NAME,
     SIGNATURE_NAME,
     GraphPair,
+    Limits,
     Manifest,
     Precision,
+    Section,
 )
 from attendant.runtime.bundle.reading import (
     MAX_BUNDLE_BYTES,
@@ -36,7 +42,62 @@ from attendant.runtime.bundle.reading import (
 )
 from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, UnknownTokenError
 from attendant.runtime.errors import UserError, some_lines
-from attendant.runtime.quiet import quiet_stderr
+from attendant.runtime.process import quiet_stderr
+
+MAX_EXAMPLES: Final = 1000
+"""An export chooses 24 per precision."""
+
+
+class GoldenExample(Section):
+    """One source, how it is decoded, and what must come out as the best hypothesis.
+
+    Attributes:
+        precision: of the graphs that must give it.
+        source_tokens: as a request gives them: without the EOS that the bundle may append.
+        length_penalty, length_penalty_offset: as in DecodingDefaults.
+        score, log_prob: of the best hypothesis, as the exporting host computed them.
+    """
+
+    NEWER: ClassVar = frozenset({"length_penalty_offset"})
+
+    precision: Precision
+    source_tokens: tuple[str, ...]
+    beam_size: int
+    length_penalty: float = Field(ge=0, le=10)
+    length_penalty_offset: float = Field(GNMT_OFFSET, ge=0, le=10)
+    max_length: int
+    target_tokens: tuple[str, ...]
+    score: float
+    log_prob: float
+
+
+def parse_golden(text: str) -> tuple[GoldenExample, ...]:
+    """Reads the lines of golden.jsonl.
+
+    Raises:
+        ValueError: naming the line that is no golden example.
+    """
+    examples = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if number > MAX_EXAMPLES:
+            raise ValueError(f"golden.jsonl: more than {MAX_EXAMPLES} examples")
+        try:
+            examples.append(GoldenExample.model_validate(parse_json(line)))
+        except Unfit as error:
+            raise ValueError(f"golden.jsonl: line {number}: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{name}: " for name in first["loc"])
+            raise ValueError(f"golden.jsonl: line {number}: {where}{first['msg']}") from error
+    return tuple(examples)
+
+
+def golden_text(examples: tuple[GoldenExample, ...]) -> str:
+    """golden.jsonl: one JSON object per line, keys sorted."""
+    return "".join(
+        json.dumps(example.model_dump(mode="json"), sort_keys=True, ensure_ascii=False) + "\n" for example in examples
+    )
+
 
 SOURCE_TOKENIZER_NAME = "source_tokenizer.json"
 TARGET_TOKENIZER_NAME = "target_tokenizer.json"
@@ -271,3 +332,48 @@ def _golden_differences(bundle: Bundle) -> Iterator[str]:
             bundle.source_tokenizer.ids_of(example.source_tokens)
         except UnknownTokenError as error:
             yield f"{GOLDEN_NAME}: line {number}: {error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BundleModel:
+    """A bundle's graphs in one precision, and what may be asked of them; equal to nothing but itself.
+
+    Attributes:
+        limits: in force here: the manifest's, or what a budget of rows leaves of them.
+    """
+
+    bundle: Bundle
+    precision: Precision
+    limits: Limits
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.bundle.manifest
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def has_attention(self) -> bool:
+        return graph_io.has_attention(self.manifest.graphs[self.precision].decoder_step)
+
+
+def limits_in_force(manifest: Manifest, max_rows: int) -> Limits:
+    """The manifest's limits, where no beam is wider than the rows that the engine has in all."""
+    limits = manifest.limits
+    return limits.model_copy(
+        update={
+            "max_beam_size": min(limits.max_beam_size, max_rows),
+            "max_num_hypotheses": min(limits.max_num_hypotheses, max_rows),
+        }
+    )
+
+
+def refuse_few_rows(manifest: Manifest, max_rows: int) -> None:
+    """Raises UserError where requests that set nothing would need more rows than there are."""
+    if max_rows < (beam_size := manifest.decoding.beam_size):
+        raise UserError(
+            f"max_rows is {max_rows}: {manifest.name} searches with {beam_size} live hypotheses by default, so it must "
+            f"be at least {beam_size}"
+        )

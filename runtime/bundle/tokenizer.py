@@ -1,26 +1,214 @@
-"""Text to ids and back, in the `tokenizers` library's own file format.
+"""Converts text to ids and back, in the `tokenizers` library's own file format.
 
-Every text is normalized first: outer white space and invisible characters never reach a model (normalization.py).
+Every text is normalized first: outer white space and invisible characters never reach a model. A recipe's tokenizers
+end their own normalizer with these steps, so a bundle describes them and other programs that read its tokenizers apply
+them too. Tokenizers without them (of earlier versions, or imported) get them from the runtime.
 
 Special symbols are ordinary vocabulary entries with fixed ids, not the library's "added tokens": those are matched
 inside text, and a literal `</s>` in text is text.
+
+The library's format can describe far more than the tokenizers of models need: a normalizer that replaces a character
+by ten, six times, makes a million characters of it. So only components that the recipes and importers use are
+accepted, and each may make a text only a little longer. `Tokenizer.check_encoding` measures what expressions can
+still do.
 """
 
 import json
+import re
 import string
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any, Final
 
+from tokenizers import Regex, models, normalizers
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import models
+from tokenizers.normalizers import Normalizer
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.bundle.normalization import has_own_spacing, spacing_of
-from attendant.runtime.bundle.tokenizer_content import check_content
+from attendant.runtime.bundle.reading import parse_json
+
+WHITE_SPACE: Final = frozenset(c for c in map(chr, range(0x3001)) if c.isspace())
+"""Unicode's white space, and the separators U+001C to U+001F."""
+
+INVISIBLE_TO_KEEP: Final = (
+    r"\t-\r\x{1c}-\x{1f}\x{85}\x{600}-\x{605}\x{6dd}\x{70f}\x{890}\x{891}\x{8e2}\x{110bd}\x{110cd}"
+)
+"""Control characters that are white space, and format characters that are drawn, such as the Arabic number sign."""
+
+JOINED: Final = (
+    r"[[\p{L}\p{M}\p{So}\p{Sk}]&&[^\p{Latin}\p{Greek}\p{Cyrillic}\p{Armenian}\p{Georgian}\p{Hebrew}"
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]]"
+)
+"""Characters that a joiner or non-joiner between two of them changes: scripts whose letters join, and emoji."""
+
+APOSTROPHES: Final = "’‘‛ʼʻ′＇´ʹꞌ"
+QUOTES: Final = "“”„‟«»‹›‚″＂〝〞〟"
+DASHES: Final = "‐‑‒–—―−﹘﹣－"
+PLAIN_SPELLINGS: Final = (("'", APOSTROPHES), ('"', QUOTES), ("-", DASHES))
+"""ASCII characters, and the typographic ones that stand for them."""
+
+
+def replace_any(characters: Collection[str], replacement: str) -> Normalizer:
+    """Returns a step that replaces each of these characters."""
+    return normalizers.Replace(Regex(f"[{_listed(characters)}]"), replacement)
+
+
+def spacing(*, keep_inner: bool = False, kept: Set[str] = frozenset()) -> list[Normalizer]:
+    """Returns the steps that leave no outer white space and nothing invisible.
+
+    Control and format characters are removed: zero-width spaces, soft hyphens, byte order marks, direction marks. A
+    joiner (U+200D) or non-joiner (U+200C) stays between letters of scripts that need it, such as Arabic and
+    Devanagari, and within emoji; so do the tags of a flag.
+
+    Args:
+        keep_inner: white space within a text stays as it is written; otherwise each run of it becomes one space.
+        kept: characters that stay as they are.
+    """
+    keeps = INVISIBLE_TO_KEEP + r"\x{200c}\x{200d}\x{e0020}-\x{e007f}" + _listed(kept)
+    joiners = _listed({"\u200c", "\u200d"} - kept)
+    patterns = [rf"[[\p{{Cc}}\p{{Cf}}\x{{34f}}\x{{3164}}\x{{ffa0}}]&&[^{keeps}]]"]
+    patterns += [f"(?<!{JOINED})[{joiners}]", f"[{joiners}](?!{JOINED})"] if joiners else []
+    patterns.append(r"(?<![\x{1f3f4}\x{e0020}-\x{e007f}])[\x{e0020}-\x{e007f}]+")
+    steps: list[Normalizer] = [normalizers.Replace(Regex("|".join(patterns)), "")]
+    outer = _listed(WHITE_SPACE)
+    if keep_inner:
+        return [*steps, normalizers.Replace(Regex(rf"\A[{outer}]+|[{outer}]+\z"), "")]
+    inner = _listed(WHITE_SPACE - (kept - {" "}))
+    return [*steps, normalizers.Replace(Regex(f"[{inner}]+"), " "), normalizers.Strip()]
+
+
+def has_own_spacing(library: LibraryTokenizer) -> bool:
+    """Returns whether a tokenizer normalizes white space by itself: then only its own normalizer decides."""
+    return library.normalizer is not None and library.normalizer.normalize_str(" a\n") == "a"
+
+
+def spacing_of(library: LibraryTokenizer, symbols: Collection[str], *, own: bool) -> Normalizer:
+    """Returns the spacing that fits a tokenizer: what its texts look like to it.
+
+    For a tokenizer without its own, characters that its training texts contained stay: white space in its vocabulary,
+    and whatever its longer symbols contain. Typographic characters that it does not know become the ASCII ones that it
+    knows.
+
+    Args:
+        symbols: of its vocabulary, without the special ones.
+        own: whether it normalizes white space by itself.
+    """
+    if own:
+        collapses = library.normalizer.normalize_str("a  b") == "a b"
+        return normalizers.Sequence(spacing(keep_inner=not collapses))
+    known = set().union(*symbols)
+    kept = {character for symbol in symbols if len(symbol) > 1 for character in symbol} | (known & WHITE_SPACE)
+    steps = spacing(kept={character for character in kept if not character.isprintable()})
+    for plain, typographic in PLAIN_SPELLINGS:
+        if plain in known and (unknown := set(typographic) - known):
+            steps.append(replace_any(unknown, plain))
+    return normalizers.Sequence(steps)
+
+
+def _listed(characters: Collection[str]) -> str:
+    """Returns the characters as the inside of a regular expression's class."""
+    return "".join(rf"\x{{{ord(character):x}}}" for character in sorted(characters))
+
+
+COMPONENTS: Final = {
+    "normalizer": {
+        "Sequence",
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "Strip",
+        "Replace",
+        "Prepend",
+    },
+    "pre_tokenizer": {
+        *("Sequence", "Split", "Whitespace", "WhitespaceSplit", "Metaspace", "ByteLevel", "Punctuation", "Digits"),
+        *("BertPreTokenizer", "CharDelimiterSplit"),
+    },
+    "model": {"BPE", "Unigram", "WordPiece", "WordLevel"},
+    "post_processor": {"ByteLevel"},
+    "decoder": {
+        *("Sequence", "Fuse", "Metaspace", "BPEDecoder", "WordPiece", "ByteLevel", "ByteFallback", "Replace", "Strip")
+    },
+}
+"""The types that each part may have, besides none."""
+
+MAX_COMPONENTS: Final = 32
+"""Of one part, e.g. the steps of a normalizer."""
+
+MAX_OF_A_TYPE: Final = {"NFC": 2, "NFD": 2, "NFKC": 1, "NFKD": 1, "Prepend": 1}
+"""Those that make texts longer: a character may become 18."""
+
+MAX_INSERTIONS: Final = 6
+"""Replacements by an expression, which may match nothing at every character and so add one to each."""
+
+MAX_PREPENDED: Final = 4
+QUANTIFIED_GROUP: Final = re.compile(r"(?<!\\)\)[*+?{]")
+"""Within an expression: the time that such a group takes may grow exponentially with the text."""
+
+
+def check_content(text: str) -> None:
+    """Checks the text of a tokenizer's file.
+
+    Raises:
+        ValueError: it is no JSON object, or has a component that is not accepted.
+    """
+    content = parse_json(text)
+    if not isinstance(content, dict):
+        raise ValueError("not a tokenizer file: no JSON object")
+    for part, types in COMPONENTS.items():
+        components = list(_components(content.get(part)))
+        if len(components) > MAX_COMPONENTS:
+            raise ValueError(f"{part}: {len(components)} components, may have {MAX_COMPONENTS}")
+        for component in components:
+            kind = component.get("type")
+            # Files of older versions leave out the type of a model.
+            if kind not in types and not (part == "model" and kind is None):
+                raise ValueError(f"{part}: {kind!r} is not one of {', '.join(sorted(types))}")
+            _check_component(part, component)
+        counts = Counter(component.get("type") for component in components)
+        counts["Replace"] = sum(_inserts(component) for component in components)
+        for kind, most in ({**MAX_OF_A_TYPE, "Replace": MAX_INSERTIONS}).items():
+            if counts[kind] > most:
+                raise ValueError(f"{part}: {counts[kind]} components {kind} that make texts longer, may have {most}")
+
+
+def _components(part: Any) -> Iterator[dict[str, Any]]:
+    """A part, and those that it is a sequence of."""
+    if not isinstance(part, dict):
+        return
+    yield part
+    for name in ("normalizers", "pretokenizers", "decoders"):
+        for inner in part.get(name) or ():
+            yield from _components(inner)
+
+
+def _inserts(component: dict[str, Any]) -> bool:
+    return component.get("type") == "Replace" and "Regex" in component["pattern"] and bool(component.get("content"))
+
+
+def _check_component(part: str, component: dict[str, Any]) -> None:
+    kind, content = component.get("type"), component.get("content", "")
+    pattern = component.get("pattern")
+    if kind == "Prepend" and len(component.get("prepend", "")) > MAX_PREPENDED:
+        raise ValueError(f"{part}: prepends more than {MAX_PREPENDED} characters")
+    if pattern is None:
+        return
+    if not isinstance(pattern, dict):
+        raise ValueError(f"{part}: {kind} has no pattern")
+    if QUANTIFIED_GROUP.search(pattern.get("Regex", "")):
+        raise ValueError(f"{part}: the expression {pattern['Regex']!a} repeats a group, which may take too long")
+    most = 1 if "Regex" in pattern else len(pattern.get("String", ""))
+    if kind == "Replace" and len(content) > most:
+        raise ValueError(f"{part}: replaces {most} characters by {len(content)}, which makes texts longer")
+
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")

@@ -28,14 +28,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendant.runtime.bundle.manifest import SpecialIds
-from attendant.runtime.decoding.candidates import LEAST_POSSIBLE, Candidates
-from attendant.runtime.decoding.constraints import change, ngram_bans, num_candidates
-from attendant.runtime.decoding.history import History
-from attendant.runtime.decoding.hypothesis import Hypothesis, Progress
-from attendant.runtime.decoding.limits import Limits
-from attendant.runtime.decoding.nbest import Beam, RunningRequest, TextOf, best_first, distinct, opened_beams
+from attendant.runtime.decoding.candidates import LEAST_POSSIBLE, Candidates, Limits, change, ngram_bans, num_candidates
+from attendant.runtime.decoding.hypothesis import (
+    Beam,
+    History,
+    Hypothesis,
+    Progress,
+    RunningRequest,
+    TextOf,
+    best_first,
+    distinct,
+    opened_beams,
+    progress_of,
+)
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.decoding.progress import progress_of
 from attendant.runtime.stepper import NO_ID, Floats, Ids, StepOutput
 
 Key = TypeVar("Key")

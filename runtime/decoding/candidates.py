@@ -1,21 +1,22 @@
-"""What options make of a step's candidates before the search orders them: forced symbols, penalties, draws.
+"""Changes a step's candidates as options require: bans, forced symbols, penalties, draws, and limits of length.
 
 The model says which symbols are probable; a prefix, a repetition penalty, sampling and alternatives change which of
-them a hypothesis takes. Each changes the lists of its own rows only, so the search behind it is one for all.
+them a hypothesis takes. Each changes the lists of its own rows only, so all share one search.
 
-Shapes: R rows, K candidates of each.
+Shapes: B searches (beams), R rows, K candidates of each.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attendant.runtime.decoding.options import Sampling
-from attendant.runtime.stepper import Floats, Ids
+from attendant.runtime.decoding.hypothesis import Beam, History
+from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES, DecodingOptions, Sampling
+from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 LEAST_POSSIBLE: Final = -1e8
 """A log-probability below this is of a banned symbol, whose logit is -1e9; no other symbol's comes near."""
@@ -96,3 +97,117 @@ def repeated_ngram_ends(token_ids: Sequence[int], size: int) -> list[int]:
         return []
     last = tuple(token_ids[start:])
     return list({token_ids[i + size - 1]: None for i in range(start) if tuple(token_ids[i : i + size - 1]) == last})
+
+
+EVERY_CANDIDATE: Final = 2**31 - 1
+"""As many as the vocabulary has."""
+
+
+def num_candidates(beam: Beam[Any], rows: range, history: History, num_ordered: int) -> int:
+    """Candidates of a row that are looked at in this step, where the search orders `num_ordered` of them.
+
+    Args:
+        rows: the beam's.
+    """
+    options, length = beam.request.options, history.step - beam.request.begin
+    num = num_ordered
+    if options.completion and any(beam.choice(history, row) is not None for row in rows):
+        return EVERY_CANDIDATE
+    if options.alternatives and length == len(options.target_prefix):
+        num = max(num, options.num_hypotheses)
+    if options.sampling is not None:
+        num = options.sampling.top_k or MAX_SAMPLED_CANDIDATES
+    # Penalized symbols, of which there are no more than tokens, may all have stood before those that come first.
+    return num + length if options.repetition_penalty != 1.0 else num
+
+
+def ngram_bans(beams: Sequence[Beam[Any]], counts: Sequence[int], history: History) -> list[list[int]]:
+    """For each row, the symbols that would repeat an n-gram.
+
+    Args:
+        counts: rows of each beam.
+    """
+    bans: list[list[int]] = []
+    for beam, count in zip(beams, counts, strict=True):
+        size, begin = beam.request.options.no_repeat_ngram_size, beam.request.begin
+        looks = size and beam.forced_id(history.step) == NO_ID
+        for row in range(len(bans), len(bans) + count):
+            looks_here = looks and beam.choice(history, row) is None
+            bans.append(repeated_ngram_ends(history.tokens(row, begin), size) if looks_here else [])
+    return bans
+
+
+def change(candidates: Candidates, row: int, beam: Beam[Any], history: History, forced_log_prob: float) -> None:
+    """Changes the candidates of one of a beam's rows.
+
+    Args:
+        forced_log_prob: of the symbol that the row must take, if it must.
+    """
+    options, begin = beam.request.options, beam.request.begin
+    if (forced := beam.forced_id(history.step)) != NO_ID:
+        candidates.force(row, forced, forced_log_prob)
+        return
+    if (choice := beam.choice(history, row)) is not None:
+        candidates.restrict(row, choice.ids)
+    elif options.repetition_penalty != 1.0:
+        candidates.penalize(row, history.tokens(row, begin), options.repetition_penalty)
+    if beam.random is not None and options.sampling is not None:
+        candidates.draw(row, options.sampling, beam.random)
+    elif options.alternatives and history.step - begin == len(options.target_prefix):
+        candidates.choose(row, beam.number)
+
+
+NEVER: Final = 1 << 62
+
+
+class Limits:
+    """The lengths and bans that searches ask for, against the count of steps that all of them share."""
+
+    def __init__(self, eos: int, unk: int) -> None:
+        self._eos, self._unk = eos, unk
+        # [B, 4] the step of a search's first symbol, the one in which it must end at the latest, the first one in
+        # which it may end; and UNK where it is banned.
+        self._facts: Ids = np.empty((0, 4), np.int64)
+        # No search is at its limit before the first of these steps, none may not end from the second on.
+        self._cut_from, self._end_banned_until = NEVER, 0
+        self._bans_unk = False
+
+    @property
+    def first_begin(self) -> int:
+        """The first step of the search that began first; NEVER where there is none."""
+        return int(self._facts[0, 0]) if len(self._facts) else NEVER
+
+    def join(self, options: Sequence[DecodingOptions], step: int) -> None:
+        """Adds searches that begin with this step."""
+        facts = [
+            (step, step + o.max_length, step + o.min_length, self._unk if o.suppress_unk else NO_ID) for o in options
+        ]
+        self._facts = np.concatenate([self._facts, np.array(facts, np.int64)])
+        self._cut_from = min(self._cut_from, *(cut for _, cut, _, _ in facts))
+        self._end_banned_until = max(self._end_banned_until, *(free for _, _, free, _ in facts))
+        self._bans_unk |= any(unk != NO_ID for _, _, _, unk in facts)
+
+    def keep(self, beams: Ids | NDArray[np.bool_]) -> None:
+        """Keeps these searches, by a mask [B] or, in order of their beginning and possibly repeated, by place."""
+        self._facts = self._facts[beams]
+        if self._bans_unk:
+            self._bans_unk = bool((self._facts[:, 3] != NO_ID).any())
+
+    def reached(self, step: int) -> NDArray[np.bool_] | None:
+        """[B] who has as many tokens as it may have before this step; None: nobody."""
+        if step < self._cut_from:
+            return None
+        reached: NDArray[np.bool_] = self._facts[:, 1] <= step
+        if reached.any():
+            return reached
+        self._cut_from = int(self._facts[:, 1].min(initial=NEVER))
+        return None
+
+    def banned_ids(self, step: int) -> Ids | None:
+        """[B, N] what each must not generate in this step, -1: nothing; None: nobody is forbidden anything."""
+        if self._bans_unk:
+            end = np.where(step < self._facts[:, 2], self._eos, NO_ID)
+            return np.stack([end, self._facts[:, 3]], axis=1)
+        if step < self._end_banned_until:
+            return np.where(step < self._facts[:, 2:3], self._eos, NO_ID)
+        return None

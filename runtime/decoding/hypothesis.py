@@ -1,9 +1,20 @@
-"""What a search finds."""
+"""Hypotheses: ended ones, the symbols of live ones, and the beams that collect them.
 
+Shapes: R live hypotheses, W steps (columns), S source positions.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from attendant.runtime.stepper import Floats
+import numpy as np
+from numpy.typing import NDArray
+
+from attendant.runtime.decoding.options import Choice, DecodingOptions, choice_after
+from attendant.runtime.stepper import NO_ID, Floats, Ids
 
 
 class FinishReason(Enum):
@@ -39,3 +50,329 @@ class Progress(NamedTuple):
 
     first: int
     token_ids: tuple[int, ...]
+
+
+MIN_WIDTH = 16
+
+
+class History:
+    """Arrays [R, W] of symbols and their log-probabilities, and the attention behind them where it is kept.
+
+    All hypotheses write their symbol of a step into the same column; each began at the column of its own first step.
+    Reordering them copies whole rows, which costs less than keeping each step's parents and following them at the end.
+
+    Attributes:
+        step: the one that comes next.
+        attends: whether the last one kept its attention.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        # The step of column 0.
+        self._first = 0
+        self._tokens = np.empty((0, MIN_WIDTH), np.int32)
+        self._log_probs = np.empty((0, MIN_WIDTH), np.float32)
+        # The row that each hypothesis had before each step [R, W], and each step's attention [its rows, S]; kept only
+        # while somebody needs attention.
+        self._places = np.empty((0, MIN_WIDTH), np.int32)
+        self._attention: list[Floats | None] = []
+        self.attends = False
+
+    @property
+    def width(self) -> int:
+        """Steps that there is room for."""
+        return self._tokens.shape[1]
+
+    def join(self, num_rows: int, first_begin: int) -> None:
+        """Adds hypotheses that begin with this step; nobody goes back before the step `first_begin` any more."""
+        used = slice(first_begin - self._first, self.step - self._first)
+        self._first = first_begin
+        del self._attention[: used.start]
+        width = MIN_WIDTH
+        while width <= used.stop - used.start:
+            width *= 2
+        shape = len(self._tokens) + num_rows, width
+        self._tokens, self._log_probs = _moved(self._tokens[:, used], shape), _moved(self._log_probs[:, used], shape)
+        if self.attends:
+            self._places = _moved(self._places[:, used], shape)
+
+    def extend(self, parents: Ids | None, tokens: Ids, log_probs: Floats, attention: Floats | None) -> None:
+        """Ends a step: the hypotheses `parents`, in this order, go on with a symbol each.
+
+        Args:
+            parents: [R'] into the hypotheses before the step; None: all of them in order.
+            tokens, log_probs: [R'].
+            attention: [R, S] of the rows before the step, where anybody needs it; None: nobody does.
+        """
+        column = self.step - self._first
+        if column == self.width:
+            shape = len(self._tokens), 2 * self.width
+            self._tokens, self._log_probs = _moved(self._tokens, shape), _moved(self._log_probs, shape)
+            self._places = _moved(self._places, shape) if self.attends else self._places
+        self.attends = attention is not None
+        if self.attends:
+            if self._places.shape != self._tokens.shape:
+                self._places = np.empty(self._tokens.shape, np.int32)
+            self._places[:, column] = np.arange(len(self._places))
+        if parents is not None:
+            self.keep(parents)
+        self._tokens[:, column] = tokens
+        self._log_probs[:, column] = log_probs
+        # Copied: the stepper may write to its arrays again.
+        self._attention.append(None if attention is None else attention.copy())
+        self.step += 1
+
+    def keep(self, rows: Ids | NDArray[np.bool_]) -> None:
+        """Keeps these hypotheses: a mask [R] bool, or rows [R'] in this order, which may be repeated."""
+        if rows.dtype == np.bool_:
+            rows = rows.nonzero()[0]
+        self._tokens, self._log_probs = self._tokens.take(rows, axis=0), self._log_probs.take(rows, axis=0)
+        if self.attends:
+            self._places = self._places.take(rows, axis=0)
+
+    def tokens(self, row: int, begin: int) -> list[int]:
+        """The symbols of the hypothesis at `row` from step `begin`, its first, on."""
+        found: list[int] = self._tokens[row, begin - self._first : self.step - self._first].tolist()
+        return found
+
+    def log_probs(self, row: int, begin: int) -> list[float]:
+        """The log-probabilities of these symbols."""
+        found: list[float] = self._log_probs[row, begin - self._first : self.step - self._first].tolist()
+        return found
+
+    def attention(self, row: int, begin: int, source_length: int, last: Floats | None) -> Floats:
+        """[L, source_length] what a hypothesis has attended to, a row for each of its tokens.
+
+        Args:
+            last: [R, S] of the step that is not in here yet, for a row more; None: none.
+        """
+        first, end = begin - self._first, self.step - self._first
+        found = np.zeros((end - first + (last is not None), source_length), np.float32)
+        places = self._places[row, first:end].tolist() if end > first else []
+        for place, weights, own in zip(places, self._attention[first:end], found, strict=False):
+            assert weights is not None, "attention is kept from the first step of whoever needs it"
+            own[:] = weights[place, :source_length]
+        if last is not None:
+            found[-1] = last[row, :source_length]
+        return found
+
+
+def _moved(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    """The array in the corner of a larger one."""
+    enlarged = np.empty(shape, array.dtype)
+    enlarged[: array.shape[0], : array.shape[1]] = array
+    return enlarged
+
+
+Key = TypeVar("Key")
+TextOf = Callable[[Sequence[int]], str]
+"""Decodes tokens to the text by which hypotheses are told apart."""
+
+MIN_COVERAGE: Final = 1e-10
+"""Attention that a source position is taken to have had at least: the logarithm of none at all would outweigh all."""
+
+
+@dataclass(slots=True)
+class RunningRequest(Generic[Key]):
+    """What a request's beams have in common.
+
+    Attributes:
+        begin: the step of its first symbol.
+        streams: whether its tokens are told as soon as they are certain.
+        num_told: tokens that have been.
+        num_open: beams that have not ended.
+        found: the best hypotheses of those that have.
+    """
+
+    key: Key
+    options: DecodingOptions
+    source_length: int
+    begin: int
+    streams: bool = False
+    num_told: int = 0
+    num_open: int = 1
+    found: list[Hypothesis] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Beam(Generic[Key]):
+    """One search of a request.
+
+    Attributes:
+        number: among its request's beams.
+        random: what it draws from, where it does.
+        text_of: decodes hypotheses; None: they are told apart by their tokens.
+        ended: its hypotheses, in order of ending; no two have the same text.
+        texts: theirs; empty if only one hypothesis is wanted.
+        bound: what the score of a live hypothesis must exceed to matter; inf: none does, -inf: all do.
+    """
+
+    request: RunningRequest[Key]
+    number: int = 0
+    random: np.random.Generator | None = None
+    text_of: TextOf | None = None
+    ended: list[Hypothesis] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    bound: float = -math.inf
+
+    @property
+    def num_wanted(self) -> int:
+        """Hypotheses that it contributes to the answer."""
+        return 1 if self.request.options.num_beams > 1 else self.request.options.num_hypotheses
+
+    def forced_id(self, step: int) -> int:
+        """The symbol of its prefix that it must take in this step; -1: it may choose."""
+        prefix, length = self.request.options.target_prefix, step - self.request.begin
+        return prefix[length] if length < len(prefix) else NO_ID
+
+    def choice(self, history: History, row: int) -> Choice | None:
+        """Returns what the hypothesis at `row` may take while it completes the prefix; None if it is complete."""
+        request = self.request
+        completion, num_forced = request.options.completion, len(request.options.target_prefix)
+        # Each token is a character at least.
+        if not 0 <= history.step - request.begin - num_forced < len(completion):
+            return None
+        return choice_after(completion, history.tokens(row, request.begin)[num_forced:])
+
+    def best_possible(self, log_prob: float) -> float:
+        """The score that a live hypothesis can reach at best.
+
+        It only loses log-probability, so no more than it has now, over the penalty of its maximum length, EOS included;
+        the penalty of coverage only takes away.
+        """
+        options = self.request.options
+        return log_prob / options.penalty(options.max_length + 1)
+
+    def end(
+        self, history: History, row: int, log_prob: float, end_log_prob: float | None, attention: Floats | None
+    ) -> None:
+        """Ends the hypothesis that stands at `row`.
+
+        Args:
+            log_prob: the sum of its log-probabilities, less the penalties of repetition.
+            end_log_prob: of EOS, which is part of the sum; None: it is cut.
+            attention: [R, S] of the step that ends it, where anybody needs it.
+        """
+        request, options = self.request, self.request.options
+        token_log_probs = history.log_probs(row, request.begin)
+        if end_log_prob is not None:
+            token_log_probs.append(end_log_prob)
+        score = log_prob / options.penalty(len(token_log_probs))
+        weights = None
+        # A model without attention gives none, whoever asks.
+        if options.needs_attention and (attention is not None or history.attends):
+            last = None if end_log_prob is None else attention
+            weights = history.attention(row, request.begin, request.source_length, last)
+            if options.coverage_penalty:
+                score += options.coverage_penalty * coverage(weights)
+        found = Hypothesis(
+            token_ids=tuple(history.tokens(row, request.begin)),
+            token_log_probs=tuple(token_log_probs),
+            log_prob=_sum_in_order(token_log_probs),
+            score=score,
+            finish_reason=FinishReason.LENGTH if end_log_prob is None else FinishReason.EOS,
+            attention=weights if options.attention else None,
+        )
+        self._add(found)
+        if options.patience is not None:
+            # Options travel in single precision: 1.1 times 10 is 11 hypotheses, not 11.0000002 rounded up.
+            num_enough = max(math.ceil(options.patience * options.beam_size - 1e-5), self.num_wanted)
+            self.bound = math.inf if len(self.ended) >= num_enough else -math.inf
+        elif len(self.ended) >= self.num_wanted:
+            self.bound = self.best()[-1].score
+
+    def _add(self, hypothesis: Hypothesis) -> None:
+        """Adds a hypothesis that has ended; of two with the same text, the one with the higher score stays."""
+        if self.text_of is not None and self.num_wanted > 1:
+            text = self.text_of(hypothesis.token_ids)
+            if text in self.texts:
+                place = self.texts.index(text)
+                if self.ended[place].score >= hypothesis.score:
+                    return
+                del self.ended[place], self.texts[place]
+            self.texts.append(text)
+        self.ended.append(hypothesis)
+
+    def best(self) -> list[Hypothesis]:
+        """Its best hypotheses, as many as are wanted."""
+        return best_first(self.ended)[: self.num_wanted]
+
+
+def best_first(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """By score; of equal scores the one that ended first comes first."""
+    return hypotheses if len(hypotheses) == 1 else sorted(hypotheses, key=attrgetter("score"), reverse=True)
+
+
+def distinct(hypotheses: list[Hypothesis], text_of: TextOf | None) -> list[Hypothesis]:
+    """Returns the first hypothesis of each text; without `text_of`, of each sequence of tokens."""
+    first: dict[Hashable, Hypothesis] = {}
+    for hypothesis in hypotheses:
+        first.setdefault((text_of or tuple)(hypothesis.token_ids), hypothesis)
+    return list(first.values())
+
+
+def coverage(attention: Floats) -> float:
+    """The sum over source positions of log min(attention that each has had, 1) (Wu et al. 2016, eq. 14).
+
+    Args:
+        attention: [summands, source length].
+    """
+    had = attention.sum(axis=0, dtype=np.float64)
+    return float(np.log(had.clip(MIN_COVERAGE, 1.0)).sum())
+
+
+def opened_beams(request: RunningRequest[Key], num_beams: int, text_of: TextOf | None = None) -> list[Beam[Key]]:
+    """The beams of a request, none of which has begun. Each draws from numbers of its own, whoever else draws."""
+    sampling = request.options.sampling
+    if sampling is None:
+        return [Beam(request, number, text_of=text_of) for number in range(num_beams)]
+    return [
+        Beam(request, number, np.random.Generator(np.random.Philox(key=np.array([sampling.seed, number], np.uint64))))
+        for number in range(num_beams)
+    ]
+
+
+def _sum_in_order(log_probs: list[float]) -> float:
+    """As the search adds them up: `sum` rounds less, to another number."""
+    total = 0.0
+    for log_prob in log_probs:
+        total += log_prob
+    return total
+
+
+def progress_of(
+    beams: Sequence[Beam[Any]], rows: Sequence[range], sums: Sequence[float], history: History
+) -> Progress | None:
+    """What has become certain of a request's best hypothesis since this was last asked; None: nothing.
+
+    A live hypothesis can still be the best if the score that it can reach is no less than that of the best ended one.
+
+    Args:
+        beams: those of the request that have not ended.
+        rows: of each of them.
+        sums: by row, what the hypothesis there is ranked by, before it is divided by the length penalty.
+    """
+    request = beams[0].request
+    told, prefix = request.num_told, request.options.target_prefix
+    if not told and prefix:
+        certain = prefix
+    else:
+        ended = [*request.found, *(one for beam in beams for one in beam.ended)]
+        best = max([one.score for one in ended], default=-math.inf)
+        rivals = [one.token_ids[told:] for one in ended if one.score == best]
+        for beam, of_beam in zip(beams, rows, strict=True):
+            able = [row for row in of_beam if beam.best_possible(sums[row]) >= best]
+            rivals += [tuple(history.tokens(row, request.begin + told)) for row in able]
+        certain = _shared(rivals)
+    request.num_told += len(certain)
+    return Progress(told, certain) if certain else None
+
+
+def _shared(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The longest common prefix."""
+    # What the first and the last one in order share, all between them share too.
+    one, other = min(sequences), max(sequences)
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return one[:place]
+    return one

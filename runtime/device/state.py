@@ -1,22 +1,326 @@
-"""A decoder state that lies on a device, and what moves it about there.
+"""A decoder state that lies on a device: the buckets of its shapes, its buffers, and the graphs that reorder it there.
 
-Shapes: R rows, B sources, S source positions (runtime/stepper.py). Tensors are rounded up to buckets: [R', ...] and
-[B', S', ...], where what is beyond R and B repeats the first row or source, and what is beyond the positions that there
-were began as zero, which for a mask is invalid. Whatever a graph makes of these, no real row reads it.
+Shapes: R rows, B sources, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py). Tensors
+are rounded up to buckets: [R', ...] and [B', S', ...], where what is beyond R and B repeats the first row or source,
+and what is beyond the positions that there were began as zero, which for a mask is invalid. Whatever a graph makes of
+these, no real row reads it.
+
+A CUDA graph is a recording of kernels with the addresses and sizes that they were launched with. So shapes are rounded
+up to buckets, tensors stay in their buffers, and every combination of buffers that a step reads and writes has a
+recording of its own: one recording for two of them would read the state of the step before last
+(https://github.com/microsoft/onnxruntime-genai/issues/2446).
+
+The server has no ONNX library, and no bundle needs to carry the reordering graphs: a handful of nodes is written here
+in ONNX's own wire format (https://protobuf.dev/programming-guides/encoding/, field numbers of onnx/onnx.proto). For
+each state tensor, with P parts:
+
+    part p [n_p, ...] -> Slice to `keep` positions -> Pad by `pads`      only with an axis of positions
+    Gather(Concat(parts), rows) [len(rows), ...]
+
+`rows`, `keep` and `pads` are inputs, so one session serves every shape.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from attendant.runtime.bundle.graph_io import position_axis
 from attendant.runtime.bundle.manifest import Provider, TensorSpec
-from attendant.runtime.device.buckets import MAX_FIXED_BYTES, BufferSets, Lease, bucket_count, bucket_width
-from attendant.runtime.device.graphs import ROWS, StateLayout, keep_name, pads_name, part_name, reordering_graph
 from attendant.runtime.onnx.session import BoundSession, DeviceTensor
 from attendant.runtime.stepper import Array, Ids
+
+Key = TypeVar("Key", bound=Hashable)
+Content = TypeVar("Content")
+
+MAX_CAPTURES: Final = 64
+"""onnxruntime keeps a recording until the session ends. Each takes some megabytes of the device's memory."""
+
+CAPTURE_AFTER: Final = 16
+"""Steps of one shape in the same buffers before it is recorded: those that come and go are not worth it."""
+
+MAX_COUNTED: Final = 4096
+"""Shapes whose steps are counted; then counting begins anew."""
+
+SETS_PER_SHAPE: Final = 3
+"""Of buffers: a step reads one and writes another while its caller may still hold the state before."""
+
+MAX_FIXED_BYTES: Final = 2 * 2**30
+"""Of all buffers that stay; what does not fit is allocated step by step, and not recorded."""
+
+
+def bucket_count(count: int) -> int:
+    """Rows or sources: powers of two to 32, then steps of 32 to 256, then of 128: at most a third too many above 32."""
+    if count <= 32:
+        return power_of_two(count)
+    return _multiple(count, 32 if count <= 256 else 128)
+
+
+def bucket_width(width: int) -> int:
+    """Source positions: steps of 8 to 32, of 16 to 64, of 32 to 256, then of 64; always a multiple of 8."""
+    step = 8 if width <= 32 else 16 if width <= 64 else 32 if width <= 256 else 64
+    return _multiple(width, step)
+
+
+def power_of_two(count: int) -> int:
+    """The least one that is not below `count`; 1 for none."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _multiple(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The sizes of one step, rounded up: what its recording holds for.
+
+    Attributes:
+        rows, sources, width, queries, candidates, bans: R, B, S, M, K and N.
+    """
+
+    rows: int
+    sources: int
+    width: int
+    queries: int
+    candidates: int
+    bans: int
+
+
+class Captures:
+    """Which steps have a recording, by number. At most `limit`, each for good.
+
+    A key says everything that a recording holds for: the shape, and each set of buffers.
+    """
+
+    def __init__(self, limit: int = MAX_CAPTURES, after: int = CAPTURE_AFTER) -> None:
+        self._limit, self._after = limit, after
+        self._numbers = itertools.count(1)
+        self._known: dict[Hashable, int] = {}
+        self._uses: Counter[Hashable] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def number(self, key: Hashable) -> int | None:
+        """The number of the key's recording, to be made or to be replayed; None: run without."""
+        if key in self._known:
+            return self._known[key]
+        if len(self._known) >= self._limit:
+            return None
+        if len(self._uses) >= MAX_COUNTED:
+            self._uses.clear()
+        self._uses[key] += 1
+        if self._uses[key] <= self._after:
+            return None
+        del self._uses[key]
+        self._known[key] = next(self._numbers)
+        return self._known[key]
+
+    def forget(self) -> None:
+        """Another thread has other recordings. Numbers are never given twice."""
+        self._known.clear()
+        self._uses.clear()
+
+
+class Lease:
+    """Holds a set of buffers for as long as anything refers to it.
+
+    Attributes:
+        number: of the set, unlike any other's; None: the buffers are its holder's alone, and go with it.
+    """
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self, number: int | None) -> None:
+        self.number = number
+
+
+@dataclass(slots=True)
+class _Set(Generic[Content]):
+    content: Content
+    number: int
+    holder: weakref.ref[Lease] | None = None
+
+    @property
+    def free(self) -> bool:
+        return self.holder is None or self.holder() is None
+
+
+@dataclass(slots=True)
+class BufferSets(Generic[Key, Content]):
+    """Sets of buffers by shape, of which the free ones are used again.
+
+    A state that somebody still holds is never written over: its lease keeps its set.
+
+    Attributes:
+        make: allocates a set of a shape.
+        size: what a set of a shape takes, in bytes.
+    """
+
+    make: Callable[[Key], Content]
+    size: Callable[[Key], int]
+    max_bytes: int = MAX_FIXED_BYTES
+    sets_per_shape: int = SETS_PER_SHAPE
+    _sets: dict[Key, list[_Set[Content]]] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _bytes: int = 0
+
+    def take(self, key: Key) -> tuple[Content, Lease]:
+        """A set that nobody holds, the first of its shape if several are free.
+
+        Where there are enough sets of the shape, or of all, it is a new one for the holder alone.
+        """
+        sets = self._sets.get(key, [])
+        taken = next((one for one in sets if one.free), None)
+        if taken is None:
+            size = self.size(key)
+            if len(sets) >= self.sets_per_shape or self._bytes + size > self.max_bytes:
+                return self.make(key), Lease(None)
+            taken = _Set(self.make(key), next(self._numbers))
+            self._sets.setdefault(key, []).append(taken)
+            self._bytes += size
+        lease = Lease(taken.number)
+        taken.holder = weakref.ref(lease)
+        return taken.content, lease
+
+
+ROWS: Final = "rows"
+IR_VERSION: Final = 10
+OPSET: Final = 20
+
+FLOAT, BOOL, UINT8, INT64, FLOAT16 = 1, 9, 2, 7, 10
+ELEMENTS: Final = {"float32": FLOAT, "float16": FLOAT16, "bool": BOOL, "int64": INT64, "uint8": UINT8}
+"""numpy's name -> TensorProto.DataType."""
+
+INTEGER_ATTRIBUTE: Final = 2
+"""AttributeProto.AttributeType.INT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLayout:
+    """What a reordering graph must know of a state tensor.
+
+    Attributes:
+        rank: number of axes; the first runs over rows, or sources.
+        position_axis: which axis runs over the source's positions; None: none does.
+    """
+
+    name: str
+    dtype: str
+    rank: int
+    position_axis: int | None
+
+
+def part_name(name: str, part: int) -> str:
+    return f"{name}.{part}"
+
+
+def keep_name(part: int) -> str:
+    """[1] how many positions of a part are kept."""
+    return f"keep.{part}"
+
+
+def pads_name(rank: int, axis: int, part: int) -> str:
+    """[2 * rank] zeros before and behind each axis of a part's tensors, as Pad takes them."""
+    return f"pads.{rank}.{axis}.{part}"
+
+
+def reordering_graph(layouts: Sequence[StateLayout], num_parts: int) -> bytes:
+    """An ONNX model: outputs are the layouts' names, inputs `rows`, the parts, and `keep` and `pads` where needed."""
+    positional = [layout for layout in layouts if layout.position_axis is not None]
+    inputs = [_value(ROWS, INT64, 1)]
+    axes = sorted({layout.position_axis for layout in positional if layout.position_axis is not None})
+    shapes = sorted({(layout.rank, layout.position_axis) for layout in positional if layout.position_axis is not None})
+    nodes: list[bytes] = []
+    for part in range(num_parts):
+        inputs += [_value(part_name(layout.name, part), ELEMENTS[layout.dtype], layout.rank) for layout in layouts]
+        inputs += [_value(keep_name(part), INT64, 1)] if positional else []
+        inputs += [_value(pads_name(rank, axis, part), INT64, 1) for rank, axis in shapes]
+    for layout in layouts:
+        parts = []
+        for part in range(num_parts):
+            fitted = part_name(layout.name, part)
+            if layout.position_axis is not None:
+                cut, padded = f"{fitted}.cut", f"{fitted}.padded"
+                nodes.append(_node("Slice", [fitted, "zero", keep_name(part), _axis_name(layout.position_axis)], cut))
+                nodes.append(_node("Pad", [cut, pads_name(layout.rank, layout.position_axis, part)], padded))
+                fitted = padded
+            parts.append(fitted)
+        joined = parts[0]
+        if num_parts > 1:
+            joined = f"{layout.name}.joined"
+            nodes.append(_node("Concat", parts, joined, axis=0))
+        nodes.append(_node("Gather", [joined, ROWS], layout.name, axis=0))
+    constants = [_constant("zero", 0), *(_constant(_axis_name(axis), axis) for axis in axes)] if positional else []
+    outputs = [_value(layout.name, ELEMENTS[layout.dtype], layout.rank) for layout in layouts]
+    return _model(nodes, constants, inputs, outputs)
+
+
+def _axis_name(axis: int) -> str:
+    return f"axis.{axis}"
+
+
+def _model(
+    nodes: Sequence[bytes], constants: Sequence[bytes], inputs: Sequence[bytes], outputs: Sequence[bytes]
+) -> bytes:
+    graph = b"".join(
+        [
+            *(_message(1, node) for node in nodes),
+            _text(2, "reordering"),
+            *(_message(5, constant) for constant in constants),
+            *(_message(11, value) for value in inputs),
+            *(_message(12, value) for value in outputs),
+        ]
+    )
+    return _number(1, IR_VERSION) + _message(7, graph) + _message(8, _text(1, "") + _number(2, OPSET))
+
+
+def _node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> bytes:
+    """NodeProto: input 1, output 2, name 3, op_type 4, attribute 5."""
+    described = [
+        _message(5, _text(1, name) + _number(3, value) + _number(20, INTEGER_ATTRIBUTE))
+        for name, value in attributes.items()
+    ]
+    named = [_text(2, output), _text(3, output), _text(4, operator)]
+    return b"".join([*(_text(1, name) for name in inputs), *named, *described])
+
+
+def _constant(name: str, value: int) -> bytes:
+    """TensorProto of one int64: dims 1, data_type 2, int64_data 7, name 8."""
+    return _number(1, 1) + _number(2, INT64) + _number(7, value) + _text(8, name)
+
+
+def _value(name: str, element: int, rank: int) -> bytes:
+    """ValueInfoProto: name 1, type 2 {tensor_type 1 {elem_type 1, shape 2 {dim 1, each without a size}}}."""
+    shape = b"".join(_message(1, b"") for _ in range(rank))
+    return _text(1, name) + _message(2, _message(1, _number(1, element) + _message(2, shape)))
+
+
+def _number(field: int, value: int) -> bytes:
+    return bytes([*_varint(field << 3), *_varint(value)])
+
+
+def _text(field: int, text: str) -> bytes:
+    return _message(field, text.encode())
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return bytes([*_varint(field << 3 | 2), *_varint(len(content))]) + content
+
+
+def _varint(value: int) -> Iterator[int]:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    assert value >= 0
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value
 
 
 class TensorView:

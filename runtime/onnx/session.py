@@ -27,8 +27,8 @@ from attendant.runtime.bundle.graph_content import check_graph
 from attendant.runtime.bundle.manifest import GraphSpec, Provider, TensorSpec
 from attendant.runtime.bundle.reading import MAX_GRAPH_BYTES, Unfit, digest_of, read_file
 from attendant.runtime.errors import UserError, one_line
-from attendant.runtime.onnx.bound_runs import BoundRuns, Shape
-from attendant.runtime.quiet import quiet_stderr
+from attendant.runtime.onnx.buffers import BoundRuns, Shape
+from attendant.runtime.process import quiet_stderr
 from attendant.runtime.stepper import Array
 
 PROVIDERS: Mapping[Provider, tuple[str, dict[str, str]]] = {
@@ -70,7 +70,7 @@ class OnnxSession:
 
         Args:
             cuda_graphs: its runs can be recorded; see `BoundSession`.
-            copied: small inputs that are other arrays at each run; see runtime/onnx/bound_runs.py.
+            copied: small inputs that are other arrays at each run; see runtime/onnx/buffers.py.
 
         Raises:
             UserError: the provider is not there, the file is no graph that onnxruntime runs, or it is no longer the

@@ -1,28 +1,42 @@
 """The Stepper that serves: the bundle's two graphs on ONNX Runtime.
 
 Shapes: B sources, R rows, S source positions, M queries per source, K candidates, N bans (runtime/stepper.py).
-State tensors are numpy arrays. Nothing here knows the architecture: which tensors there are, and what follows from
-what, stands in the manifest. Joined states have room for newcomers (runtime/onnx/source_buffers.py).
+State tensors are numpy arrays. Nothing here knows the architecture: the manifest lists the tensors and what follows
+from each. Joined states have room for newcomers (runtime/onnx/buffers.py).
+
+ONNX Runtime's products of uint8 by int8 add pairs of them in 16 bits on x86 processors without VNNI, and cut off what
+is beyond. int8 graphs whose factors can exceed 64 then give other answers than those that were certified. Bundles that
+this version exports have no such factors, older ones have.
 """
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from attendant.runtime.bundle import graph_io
 from attendant.runtime.bundle.bundle import Bundle, BundleRefused
+from attendant.runtime.bundle.graph_content import wide_factors
 from attendant.runtime.bundle.manifest import Precision, Provider
-from attendant.runtime.cpu import available_cpus
-from attendant.runtime.onnx.bound_runs import Shape
-from attendant.runtime.onnx.encoding import alike, width_multiple
-from attendant.runtime.onnx.integer_products import refuse_inexact
-from attendant.runtime.onnx.reordered_rows import ReorderedRows
-from attendant.runtime.onnx.session import OnnxSession, as_input
-from attendant.runtime.onnx.source_buffers import MIN_USED, SourceBuffers, in_places, joined, narrowed, used_part
+from attendant.runtime.bundle.reading import Unfit
+from attendant.runtime.errors import UserError
+from attendant.runtime.onnx.buffers import (
+    MIN_USED,
+    ReorderedRows,
+    Shape,
+    SourceBuffers,
+    in_places,
+    joined,
+    narrowed,
+    used_part,
+)
+from attendant.runtime.onnx.session import OnnxSession, as_input, run_once
+from attendant.runtime.process import available_cpus, processor
 from attendant.runtime.stepper import (
     NO_ID,
+    SOURCE_WIDTH_MULTIPLE,
     Array,
     DecoderState,
     Ids,
@@ -31,10 +45,102 @@ from attendant.runtime.stepper import (
     attention_layout,
     common_width,
     pad_sources,
+    padded_width,
     same_ids,
     sources_with_rows,
     state_of,
 )
+
+PRODUCT: Final = (
+    b"\x08\x08:i\n\x1b\n\x01a\n\x01b\n\x01z\x12\x01y\x22\x0dMatMulInteger\x12\x01p*\x08\x10\x02B\x01zJ\x01\x80"
+    b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x02\n\x02\x08\x08"
+    b"Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x08\n\x02\x08\x10"
+    b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08\n\x02\x08\x02\n\x02\x08\x10B\x04\n\x00\x10\x0d"
+)
+"""An ONNX graph: y [2, 16] = MatMulInteger(a [2, 8] uint8 with the zero at 128, b [8, 16] int8)."""
+
+ROW_PRODUCT: Final = (
+    b"\x08\x08:\\\n\x18\n\x01a\n\x01b\x12\x01y\x22\x0dMatMulInteger\x12\x01p"
+    b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x01\n\x02\x08\x08"
+    b"Z\x13\n\x01b\x12\x0e\n\x0c\x08\x03\x12\x08\n\x02\x08\x08\n\x02\x08\x10"
+    b"b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08\n\x02\x08\x01\n\x02\x08\x10B\x04\n\x00\x10\x0d"
+)
+"""The same of one row, with the zero at 0: a kernel of its own."""
+
+
+@functools.cache
+def kernels_are_exact() -> bool:
+    """Runs the kernels with factors whose pairs need 17 bits, and returns whether their sums are right."""
+    a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
+    (product,) = run_once(PRODUCT, {"a": a, "b": b})
+    (row,) = run_once(ROW_PRODUCT, {"a": a[:1], "b": b})
+    return bool((product == 8 * (255 - 128) * 127).all() and (row == 8 * 255 * 127).all())
+
+
+def refuse_inexact(bundle: Bundle, precision: Precision) -> None:
+    """Raises UserError if this host may compute the graphs of a precision wrongly.
+
+    The graphs decide, not what the manifest says. They are only read on processors whose kernels are not exact.
+    """
+    graphs = bundle.manifest.graphs
+    if precision != "int8" or precision not in graphs or kernels_are_exact():
+        return
+    try:
+        factors = wide_factors(bundle.path, graphs[precision])
+    except (OSError, Unfit) as error:
+        factors = [str(error)]
+    if factors:
+        # From fp32 graphs any processor makes int8; codes of 8 bits are only halved where they can be computed.
+        remedy = (
+            "choose precision fp32, or export it anew"
+            if "fp32" in graphs
+            else "it has no other precision; export it anew on a processor with VNNI"
+        )
+        raise UserError(
+            f"the int8 of the bundle {bundle.manifest.name} can't be computed exactly on this processor "
+            f"({processor()}): it has codes of 8 bits, whose products overflow in onnxruntime's kernels without VNNI; "
+            f"{remedy} (attendant export BUNDLE --output NEW --precision {','.join(graphs)}), which makes codes of 7 "
+            "bits"
+        )
+
+
+CALL_CELLS: Final = 64
+"""What another group costs, in cells (sources x positions). The encoder's call alone, which reads its weights anew,
+takes as long as some 25 cells; joining the groups takes time too. Of 16, 32 and 64 this gained most under load."""
+
+
+def alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Parts B sources into groups of similar length, whose encodings one after the other cost the least.
+
+    Returns:
+        The places of each group's sources, in order. Those of one length are in one group; shorter ones come first.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    ends = [0, *(end for end in range(1, len(order)) if lengths[order[end - 1]] < lengths[order[end]]), len(order)]
+    # By how many of the shortest sources are encoded: the least cost of that, and where the last group begins.
+    best: dict[int, tuple[int, int]] = {0: (0, 0)}
+    for number, end in enumerate(ends[1:], 1):
+        longest = lengths[order[end - 1]]
+        best[end] = min((best[begin][0] + (end - begin) * longest + CALL_CELLS, begin) for begin in ends[:number])
+    groups: list[list[int]] = []
+    end = len(order)
+    while end:
+        begin = best[end][1]
+        groups.insert(0, sorted(order[begin:end]))
+        end = begin
+    return groups
+
+
+def width_multiple(lengths: Sequence[int]) -> int:
+    """Of what the width is to be a multiple in which sources of these lengths are encoded.
+
+    An encoder's results at the valid positions have the same bits at any width (tests/parity). Widening them to what
+    the steps need (SOURCE_WIDTH_MULTIPLE) takes time, so a narrower width has to save many cells.
+    """
+    longest = max(lengths)
+    saved = len(lengths) * (padded_width(longest) - longest)
+    return 1 if saved >= CALL_CELLS else SOURCE_WIDTH_MULTIPLE
+
 
 CHANGING = (graph_io.PREVIOUS_IDS, graph_io.FORCED_IDS, graph_io.BANNED_IDS)
 """What is new at every step, and small."""

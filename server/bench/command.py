@@ -5,9 +5,8 @@ from pathlib import Path
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.command import Command, require
-from attendant.runtime.cpu import available_cpus, processor
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import limited
+from attendant.runtime.process import available_cpus, limited, processor
 from attendant.server.bench.measuring import measured
 from attendant.server.bench.report import advice, write
 from attendant.server.bench.sources import sources_of

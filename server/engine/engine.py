@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
 from attendant.runtime.decoding.beam_search import Ending
-from attendant.runtime.decoding.hypothesis import Progress
-from attendant.runtime.decoding.nbest import TextOf
+from attendant.runtime.decoding.hypothesis import Progress, TextOf
 from attendant.runtime.stepper import Stepper
 from attendant.server.engine.request import (
     EngineRequest,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import LOAD_SECONDS
+from attendant.runtime.process import LOAD_SECONDS
 from attendant.server.engine.estimates import RoundBound, ThroughputEstimate, averaged
 from attendant.server.engine.protocol import Ready, Report
 from attendant.server.engine.queue import Ahead, FairQueue

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from attendant.runtime.answers import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
-from attendant.runtime.requests.answering import hypothesis_fields, score_fields, source_tokens, warnings_of
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.grpc.requests import ParsedRequest

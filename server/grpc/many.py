@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attendant.runtime.requests.violations import Violation
+from attendant.runtime.requests import Violation
 from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.shares import MAX_ANSWER_BYTES

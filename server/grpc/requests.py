@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from attendant.runtime import requests as reading
 from attendant.runtime.decoding.hypothesis import Progress
-from attendant.runtime.requests import reading
-from attendant.runtime.requests.reading import ReadRequest, Side
-from attendant.runtime.requests.violations import Violations
+from attendant.runtime.requests import ReadRequest, Side, Violations
 from attendant.server.access.clients import CLIENT
 from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument

@@ -10,7 +10,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from attendant.runtime.requests.violations import cut
+from attendant.runtime.requests import cut
 from attendant.server.errors import AttendantError, InvalidArgument, Overloaded
 
 DETAILS_KEY = "grpc-status-details-bin"

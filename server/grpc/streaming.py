@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
 
-from attendant.runtime.decoding.growing_text import GrowingText, Piece
+from attendant.runtime.answers import GrowingText, Piece
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.errors import Stalled
 from attendant.server.grpc.conversion import generate_fields, num_cells, written

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from attendant.runtime.requests.violations import Violation, shortened
+from attendant.runtime.requests import Violation, shortened
 from attendant.server.access.access import is_loopback
 from attendant.server.access.shares import Shares
 from attendant.server.errors import InvalidArgument

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.requests import Request
 
-from attendant.runtime.requests.violations import Violation
+from attendant.runtime.requests import Violation
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.incoming import Decoder
 from attendant.server.grpc.requests import off_the_loop

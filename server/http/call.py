@@ -11,7 +11,7 @@ from google.rpc import status_pb2
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope
 
-from attendant.runtime.requests.violations import Violation, shortened
+from attendant.runtime.requests import Violation, shortened
 from attendant.server.access.certificates import PEER_CERTIFICATE, name_in_peer_certificate
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.request_context import GIVEN_ID_KEY, new_id

@@ -20,7 +20,7 @@ from google.rpc import status_pb2
 from starlette.requests import Request
 from starlette.responses import Response
 
-from attendant.runtime.requests.violations import Violation, shortened
+from attendant.runtime.requests import Violation, shortened
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.incoming import Decoder
 from attendant.server.grpc.requests import off_the_loop

@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from attendant.runtime.requests.violations import Violation, cut, shortened
+from attendant.runtime.requests import Violation, cut, shortened
 from attendant.server.errors import AttendantError, InvalidArgument, Undecodable
 from attendant.server.grpc.many import MAX_REQUESTS
 from attendant.server.grpc.undecodable import UndecodableRequest

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
 from attendant.runtime.decoding.options import MAX_SAMPLED_CANDIDATES
-from attendant.runtime.requests.decoding import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
+from attendant.runtime.requests import MAX_LENGTH_RATIO, MAX_PATIENCE, MAX_PENALTY, MAX_TEMPERATURE
 from attendant.server.grpc.inference_names import MAX_DIMENSIONS
 from attendant.server.grpc.many import MAX_REQUESTS
 from attendant.server.grpc.request_context import GIVEN_ID_KEY, MAX_ID_CHARACTERS

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from attendant.runtime.requests.answering import hypothesis_fields, source_tokens, warnings_of
-from attendant.runtime.requests.violations import Violation, Violations
+from attendant.runtime.answers import hypothesis_fields, source_tokens, warnings_of
+from attendant.runtime.requests import Violation, Violations
 from attendant.server.engine.request import Result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import InvalidArgument

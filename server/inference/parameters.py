@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from attendant.runtime.requests.violations import Violations
+from attendant.runtime.requests import Violations
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant_client.v1 import seq2seq_pb2 as messages
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from attendant.runtime.requests.violations import Violation, shortened
+from attendant.runtime.requests import Violation, shortened
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.request_context import Answering
 from attendant.server.inference.infer import infer

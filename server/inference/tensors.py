@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from attendant.runtime.requests.violations import Violations
+from attendant.runtime.requests import Violations
 from attendant.server.grpc.inference_names import MAX_DIMENSIONS, num_elements
 from attendant.server.grpc.many import MAX_REQUESTS
 from attendant.server.inference.v2 import open_inference_pb2 as messages

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TextIO
 
-from attendant.runtime.escaping import escaped
+from attendant.runtime.errors import escaped
 from attendant.server.config import AuditLevel, LogFormat, LogLevel
 
 AUDIT = logging.getLogger("audit")

@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 
+from attendant.runtime.answers import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.bundle.manifest import Reference
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.quality_signals import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.stepper import Floats
 from attendant.server.engine.admission import Prediction
 from attendant.server.engine.client import EngineClient

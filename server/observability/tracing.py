@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from attendant.runtime.errors import UserError
-from attendant.runtime.limited import on_a_thread
+from attendant.runtime.process import on_a_thread
 from attendant.server.config import Switch
 
 if TYPE_CHECKING:  # it needs an extra

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from attendant.runtime.cpu import available_cpus
+from attendant.runtime.process import available_cpus
 from attendant.server.config import ServerConfig
 from attendant.server.engine.protocol import FlightRecord, Frames, framed, new_record
 from attendant.server.engine.shares import SharedRows

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attendant.runtime.cpu import processor
+from attendant.runtime.process import processor
 
 PROGRAM = (
     "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "

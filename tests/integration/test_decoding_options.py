@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.unknowns import ENOUGH_ATTENTION
+from attendant.runtime.answers import ENOUGH_ATTENTION
 from attendant_client import (
     AttendantClient,
     FinishReason,

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from attendant.runtime.bundle.bundle import GOLDEN_NAME, Bundle, open_bundle, read_manifest
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, FileEntry
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import sha256_of
 from attendant.runtime.onnx.stepper import OnnxStepper

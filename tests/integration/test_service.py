@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant_client.v1 import seq2seq_pb2 as messages

@@ -11,13 +11,12 @@ import pytest
 
 from attendant.export.bundle_writer import write_bundle
 from attendant.runtime.bundle.bundle import Bundle
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.bundle_stepper import check_decoding
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.buckets import Captures
-from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.device.state import Captures, StateLayout, reordering_graph
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import UserError
-from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import DecoderState

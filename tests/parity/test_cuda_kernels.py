@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from attendant.export.rewriting.fp16 import convert
 from attendant.export.tracing.graphs import trace_graphs
-from attendant.runtime.device.graphs import StateLayout, reordering_graph
+from attendant.runtime.device.state import StateLayout, reordering_graph
 from tests.bundles import tiny_model
 
 FLOATS = {"float32", "float16"}

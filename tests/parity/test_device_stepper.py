@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.offline import decode_all, score_all
+from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.device.buckets import Captures
+from attendant.runtime.device.state import Captures
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.onnx.session import Binding, BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper

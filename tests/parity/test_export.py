@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.tracing.graphs import trace_graphs
 from attendant.export.verification.plan import ROUNDING_MULTIPLE, TOLERANCE, VerificationPlan
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.kernels.cells import CellKind

@@ -13,7 +13,7 @@ from attendant.export.recheck import recheck
 from attendant.export.rewriting.fp16 import convert
 from attendant.export.tracing.traced import TracedPair
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.device.stepper import DeviceStepper
 from attendant.runtime.errors import VerificationFailed

@@ -22,15 +22,14 @@ from attendant.export.rewriting.int8.quantization import quantize
 from attendant.export.tracing.traced import TracedPair
 from attendant.export.verification.plan import VerificationPlan
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.integer_range import wide_factors
-from attendant.runtime.bundle_stepper import open_stepper
-from attendant.runtime.cpu import processor
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.bundle.graph_content import wide_factors
+from attendant.runtime.bundle_stepper import check_decoding, open_stepper
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError, VerificationFailed
-from attendant.runtime.golden_check import check_decoding
-from attendant.runtime.onnx import integer_products
+from attendant.runtime.onnx import stepper as onnx_stepper
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.process import processor
 from attendant.runtime.stepper import attention_cells
 from tests.bundles import TINY_PLAN, tiny_exportable
 from tests.paths import ROOT
@@ -129,7 +128,7 @@ def test_a_bundle_is_quantized_like_its_run(int8_bundle: Bundle, tmp_path: Path)
 
 
 def test_a_host_with_inexact_kernels_exports_and_serves_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: False)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
     bundle = write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
     assert not wide_factors(bundle.path, bundle.manifest.graphs["int8"])
     assert open_stepper(bundle, "int8").precision == "int8"
@@ -139,7 +138,7 @@ def test_a_host_with_inexact_kernels_exports_and_serves_int8(tmp_path: Path, mon
 def test_factors_of_8_bits_are_not_exported_on_any_host(
     exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: exact)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: exact)
     monkeypatch.setattr(products, "LARGEST_WEIGHT", 127)
     with pytest.raises(VerificationFailed, match="the int8 graphs are refused: products would overflow") as refusal:
         write_bundle(tiny_exportable(), tmp_path / "bundle", precisions=("fp32", "int8"), plan=TINY_PLAN)
@@ -148,7 +147,7 @@ def test_factors_of_8_bits_are_not_exported_on_any_host(
 
 
 @pytest.mark.skipif(
-    not integer_products.kernels_are_exact(), reason="this processor can't compute the former codes of 8 bits exactly"
+    not onnx_stepper.kernels_are_exact(), reason="this processor can't compute the former codes of 8 bits exactly"
 )
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +165,7 @@ def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch
     again = write_bundle(exportable_bundle(new), tmp_path / "again", precisions=("int8",), plan=TINY_PLAN)
     assert again.manifest.graphs == new.manifest.graphs
     assert again.manifest.certificates == new.manifest.certificates
-    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: False)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
     assert not check_decoding(new, OnnxStepper(new, "int8"), "int8", "cpu")
     with pytest.raises(UserError, match="can't be computed exactly on this processor"):
         write_bundle(exportable_bundle(old), tmp_path / "third", precisions=("int8",), plan=TINY_PLAN)
@@ -175,14 +174,14 @@ def test_a_bundle_of_int8_alone_is_halved(name: str, tmp_path: Path, monkeypatch
 def test_verification_names_the_processor_that_can_not_compute_int8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: False)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: False)
     why = rf"can't be computed exactly on this processor \({re.escape(processor())}\): it has codes of 8 bits"
     with pytest.raises(UserError, match=why) as refusal:
         recheck(ROOT / "tests" / "eight_bits" / "lstm")
     assert "\n" not in str(refusal.value)
     # With fp32 beside it, what can be computed is checked.
     write_bundle(tiny_exportable(), tmp_path / "both", precisions=("fp32", "int8"), plan=TINY_PLAN)
-    monkeypatch.setattr(integer_products, "wide_factors", lambda *_: ["a product has codes up to 127"])
+    monkeypatch.setattr(onnx_stepper, "wide_factors", lambda *_: ["a product has codes up to 127"])
     lines = recheck(tmp_path / "both")
     assert [line.partition(":")[0] for line in lines[1:]] == ["fp32 on cpu", "int8 on cpu"]
     assert "golden examples hold" in lines[1]

@@ -15,15 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from attendant.runtime.bundle.bundle import Bundle, open_bundle
-from attendant.runtime.bundle.golden import GoldenExample
+from attendant.runtime.bundle.bundle import Bundle, GoldenExample, open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.bundle_stepper import UNSERVED, open_stepper
+from attendant.runtime.bundle_stepper import UNSERVED, check_decoding, open_stepper, options_of, score_tolerance
+from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import Hypothesis
-from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.errors import UserError
-from attendant.runtime.golden_check import check_decoding, options_of, score_tolerance
-from attendant.runtime.onnx.integer_products import kernels_are_exact
+from attendant.runtime.onnx.stepper import kernels_are_exact
 from attendant.runtime.stepper import Stepper
 
 NUM_EXAMPLES: Final = 8

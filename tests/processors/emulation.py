@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
+from attendant.runtime.process import processor
 from tests.paths import ROOT
 
 BUILD: Final = ROOT / "build" / "processors"

@@ -13,9 +13,9 @@ import pytest
 from attendant.export.bundle_writer import write_bundle
 from attendant.export.origins.from_model import exportable_run
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.bundle_stepper import check_decoding
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.__main__ import main
 from attendant.training.model import ModelConfig

@@ -5,10 +5,9 @@ import pytest
 import attendant
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import Precision
-from attendant.runtime.bundle_stepper import default_precision
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.bundle_stepper import check_decoding, default_precision
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.fetch.numbers import cardinal

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
-from attendant.runtime.perplexity import num_words_and_end
 from attendant.training.data.config import DataConfig
 from attendant.training.data.distillation import CorpusSoftTargets
 from attendant.training.data.pairs import Pair, num_words
 from attendant.training.data.tokenization import encode_source
+from attendant.training.perplexity import num_words_and_end
 
 Item = TypeVar("Item")
 

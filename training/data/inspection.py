@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from attendant.runtime.escaping import escaped
+from attendant.runtime.errors import escaped
 from attendant.training.data.pairs import Pair
 
 NUM_SAMPLED: Final = 4096

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 from tokenizers import Regex, normalizers
 from tokenizers.normalizers import Normalizer
 
-from attendant.runtime.bundle.normalization import APOSTROPHES, DASHES, QUOTES, replace_any, spacing
+from attendant.runtime.bundle.tokenizer import APOSTROPHES, DASHES, QUOTES, replace_any, spacing
 
 NormalizationName = Literal[
     "apostrophes", "quotes", "drop_quotes", "dashes", "nfc", "nfkc", "strip_accents", "lowercase"

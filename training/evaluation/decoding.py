@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from attendant.runtime.bundle.manifest import SpecialIds
 from attendant.runtime.bundle.tokenizer import Tokenizer
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import Floats, Stepper
 from attendant.training.data.pairs import Example

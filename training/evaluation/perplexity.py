@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from attendant.runtime.decoding.offline import score_all
-from attendant.runtime.perplexity import num_words_and_end, perplexity
+from attendant.runtime.decoding.batch import score_all
 from attendant.training.evaluation.decoding import Decoded, TextModel
 from attendant.training.evaluation.metrics import Floats64, PerplexityName, Statistics
+from attendant.training.perplexity import num_words_and_end, perplexity
 
 COUNTED: Final[dict[PerplexityName, str]] = {"perplexity": "token", "word_perplexity": "word"}
 

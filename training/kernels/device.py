@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch
 
-from attendant.runtime.cpu import available_cpus
 from attendant.runtime.errors import UserError
+from attendant.runtime.process import available_cpus
 
 WantedDevice = Literal["auto", "cpu", "cuda"]
 

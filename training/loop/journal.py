@@ -9,9 +9,9 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from attendant.runtime.files import told_of, write_text
-from attendant.runtime.perplexity import perplexity
 from attendant.training.loop.progress import StepProgress, TrainingProgress
 from attendant.training.loop.update import Gradient
+from attendant.training.perplexity import perplexity
 from attendant.training.run.directory import Run
 from attendant.training.run.state import TrainingState
 

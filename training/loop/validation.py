@@ -7,7 +7,6 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer, special_ids
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.perplexity import perplexity
 from attendant.training.data.batches import all_batches, collate
 from attendant.training.data.corpus import Corpus
 from attendant.training.data.pairs import Example
@@ -16,6 +15,7 @@ from attendant.training.evaluation.metrics import take_statistics
 from attendant.training.kernels.loss import smoothed_cross_entropy
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.stepper import TorchStepper, evaluating
+from attendant.training.perplexity import perplexity
 from attendant.training.recipe.recipe import Recipe
 
 

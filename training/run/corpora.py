@@ -12,7 +12,7 @@ import numpy as np
 from attendant.runtime.bundle.tokenizer import EOS_ID, Tokenizer
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.runtime.requests.symbols import WORD_MARKS, unknown_symbols
+from attendant.runtime.requests import WORD_MARKS, unknown_symbols
 from attendant.training.data.config import Split, SplitFiles
 from attendant.training.data.corpus import (
     Corpus,

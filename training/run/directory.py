@@ -34,9 +34,9 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import Tokenizer
 from attendant.runtime.commit import commit
-from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
+from attendant.runtime.process import processor
 from attendant.training.kernels.products import onednn_is_exact
 from attendant.training.recipe.recipe import Recipe, load_recipe
 from attendant_client.version import VERSION

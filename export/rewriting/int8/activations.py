@@ -26,7 +26,7 @@ from attendant.export.rewriting.graph import (
     shape_of,
     size_of,
 )
-from attendant.runtime.bundle.integer_range import LARGEST_FACTOR
+from attendant.runtime.bundle.graph_content import LARGEST_FACTOR
 
 ZERO: Final = 128
 LARGEST_CODE: Final = 127
@@ -108,7 +108,7 @@ class Activations:
     def factors(self, value: ir.Value) -> Codes:
         """Returns the codes of a value as int8 from -64 to 64, with the zero at 0, in steps of one size.
 
-        As the factors of a product they may not be larger (runtime/bundle/integer_range.py). So their steps are twice
+        As the factors of a product they may not be larger (runtime/bundle/graph_content.py). So their steps are twice
         those of `uniform`. The range is also clipped, which changes nothing but shows it to a reader of the graph.
         """
         codes, editor = self.uniform(value), self._editor

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from attendant.export.rewriting.graph import GraphEditor, made_by, operand, size_of
 from attendant.export.rewriting.int8.activations import Activations, Codes
-from attendant.runtime.bundle.integer_range import LARGEST_FACTOR
+from attendant.runtime.bundle.graph_content import LARGEST_FACTOR
 
 WEIGHT_STEP: Final = 1 / 255
 

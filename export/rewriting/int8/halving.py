@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from attendant.export.rewriting.graph import GraphEditor, constant, made_by, operand
 from attendant.export.tracing.traced import TracedGraph, TracedPair
-from attendant.runtime.bundle.integer_range import LARGEST_FACTOR
+from attendant.runtime.bundle.graph_content import LARGEST_FACTOR
 from attendant.runtime.errors import UserError
 
 HALVED: Final = (

@@ -20,7 +20,7 @@ from attendant.export.rewriting.int8.activations import Activations, Codes
 
 LARGEST_WEIGHT: Final = 63
 """7 bits. A pair of products with activations of up to 255 then fits 16 signed bits, 2 * 255 * 63 < 32,768, so that
-kernels are exact on processors without VNNI, too (runtime/bundle/integer_range.py proves it of a finished graph)."""
+kernels are exact on processors without VNNI, too (runtime/bundle/graph_content.py proves it of a finished graph)."""
 
 Matrix = NDArray[Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.bound_runs import MAX_BINDINGS, BoundRuns
+from attendant.runtime.onnx.buffers import MAX_BINDINGS, BoundRuns
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Taken
 

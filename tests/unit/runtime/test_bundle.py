@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.bundle.bundle import GOLDEN_NAME, BundleRefused, open_bundle
-from attendant.runtime.bundle.golden import golden_text, parse_golden
+from attendant.runtime.bundle.bundle import GOLDEN_NAME, BundleRefused, golden_text, open_bundle, parse_golden
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Manifest
-from attendant.runtime.bundle_stepper import open_stepper
+from attendant.runtime.bundle_stepper import check_decoding, open_stepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import sha256_of
-from attendant.runtime.golden_check import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 
 NEWER = {"length_penalty_offset": 0.0, "patience": 2.0, "max_length_ratio": 1.5}

@@ -6,7 +6,7 @@ import pytest
 
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.bundle.manifest import FORMAT_VERSION
-from attendant.runtime.golden_check import check_decoding
+from attendant.runtime.bundle_stepper import check_decoding
 from attendant.runtime.onnx.stepper import OnnxStepper
 from tests.paths import ROOT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attendant.runtime.cpu import available_cpus, cgroup_quota, processor
+from attendant.runtime.process import available_cpus, cgroup_quota, processor
 
 
 def make(root: Path, **limits: str) -> Path:
@@ -65,7 +65,7 @@ def test_the_lower_of_quota_and_affinity_is_taken(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cpus: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr("attendant.runtime.cpu.cgroup_quota", lambda: quota)
+    monkeypatch.setattr("attendant.runtime.process.cgroup_quota", lambda: quota)
     assert available_cpus() == cpus
 
 

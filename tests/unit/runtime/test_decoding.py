@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
-from attendant.runtime.decoding.completion import Choice
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.offline import decode_all, score_all
-from attendant.runtime.decoding.options import DecodingOptions, Sampling
+from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.unit.runtime.naive import best_by_brute_force, naive_decode, next_log_probs
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attendant.runtime.device.buckets import BufferSets, Captures, bucket_count, bucket_width, power_of_two
+from attendant.runtime.device.state import BufferSets, Captures, bucket_count, bucket_width, power_of_two
 from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE
 
 

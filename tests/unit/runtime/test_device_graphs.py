@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from attendant.runtime.device.graphs import (
+from attendant.runtime.device.state import (
     ELEMENTS,
     ROWS,
     StateLayout,

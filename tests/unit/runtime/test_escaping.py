@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendant.runtime.escaping import escaped
+from attendant.runtime.errors import escaped
 
 # Each ends a line, or changes how the rest is shown: C0, DEL, C1 with NEL, both separators, directions, zero width.
 HOSTILE = "\x00\t\n\r\x1b[2J\x7f\x80\x85\x9b\u00ad\u061c\u200b\u200e\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"

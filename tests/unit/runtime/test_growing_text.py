@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
+from attendant.runtime.answers import GrowingText, Piece
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
-from attendant.runtime.decoding.growing_text import GrowingText, Piece
 from attendant.training.data.tokenization import TargetConfig, train_tokenizer
 
 TEXTS = ["el niño, qué?", "señor – Ångström", "x\u0323\u0301y e\u0327", "\U0001f469\u200d\U0001f4bb!", "क्षि 漢字"]

@@ -13,32 +13,32 @@ from onnx import TensorProto, helper, numpy_helper
 
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle_stepper import default_precision, open_stepper, refuse_unserved, why_not_default
-from attendant.runtime.cpu import processor
 from attendant.runtime.errors import UserError
-from attendant.runtime.onnx import integer_products
+from attendant.runtime.onnx import stepper as onnx_stepper
 from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.process import processor
 from tests.paths import ROOT
 
-GRAPHS = (integer_products.PRODUCT, integer_products.ROW_PRODUCT)
+GRAPHS = (onnx_stepper.PRODUCT, onnx_stepper.ROW_PRODUCT)
 
 
 @pytest.fixture(params=GRAPHS, ids=["several rows", "one row"])
 def saturating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A processor one of whose kernels adds pairs of products in 16 bits."""
-    exact = integer_products.run_once
+    exact = onnx_stepper.run_once
 
     def run_once(content: bytes, inputs: dict[str, Any]) -> list[Any]:
         if content != request.param:
             return exact(content, inputs)
         products = inputs["a"].astype(np.int64)[:, :, None] * inputs["b"].astype(np.int64)
         pairs = products.reshape(-1, 4, 2, 16).sum(2).clip(-(2**15), 2**15 - 1)
-        zero = 128 if content == integer_products.PRODUCT else 0
+        zero = 128 if content == onnx_stepper.PRODUCT else 0
         return [pairs.sum(1) - zero * inputs["b"].astype(np.int64).sum(0)]
 
-    monkeypatch.setattr(integer_products, "run_once", run_once)
-    integer_products.kernels_are_exact.cache_clear()
+    monkeypatch.setattr(onnx_stepper, "run_once", run_once)
+    onnx_stepper.kernels_are_exact.cache_clear()
     yield
-    integer_products.kernels_are_exact.cache_clear()
+    onnx_stepper.kernels_are_exact.cache_clear()
 
 
 @pytest.mark.parametrize(("num_rows", "zero", "content"), [(2, ["z"], GRAPHS[0]), (1, [], GRAPHS[1])])
@@ -60,10 +60,10 @@ def test_the_graphs_are_the_products_that_are_meant(num_rows: int, zero: list[st
 
 def test_the_answer_is_the_kernels() -> None:
     a, b = np.full((2, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
-    (product,) = integer_products.run_once(integer_products.PRODUCT, {"a": a, "b": b})
-    (row,) = integer_products.run_once(integer_products.ROW_PRODUCT, {"a": a[:1], "b": b})
-    integer_products.kernels_are_exact.cache_clear()
-    assert integer_products.kernels_are_exact() == (product[0, 0] == 129032 and row[0, 0] == 259080)
+    (product,) = onnx_stepper.run_once(onnx_stepper.PRODUCT, {"a": a, "b": b})
+    (row,) = onnx_stepper.run_once(onnx_stepper.ROW_PRODUCT, {"a": a[:1], "b": b})
+    onnx_stepper.kernels_are_exact.cache_clear()
+    assert onnx_stepper.kernels_are_exact() == (product[0, 0] == 129032 and row[0, 0] == 259080)
 
 
 OLD = ROOT / "tests" / "eight_bits"
@@ -73,7 +73,7 @@ REFUSED = rf"the int8 of the bundle tiny can't be computed exactly on this proce
 
 
 def test_an_overflow_is_seen_and_old_int8_refused(saturating: None) -> None:
-    assert not integer_products.kernels_are_exact()
+    assert not onnx_stepper.kernels_are_exact()
     alone = open_bundle(OLD / "lstm")
     both = with_fp32(alone)
     remedy = r".*; choose precision fp32, or export it anew .* --precision fp32,int8\), which"
@@ -94,7 +94,7 @@ def test_a_default_falls_back_if_it_can(saturating: None) -> None:
 
 
 def test_a_default_stays_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_products, "kernels_are_exact", lambda: True)
+    monkeypatch.setattr(onnx_stepper, "kernels_are_exact", lambda: True)
     both = with_fp32(open_bundle(OLD / "lstm"))
     assert default_precision(both, "cpu") == "int8"
     assert why_not_default(both, "fp32", "cpu") == "chosen by --precision; the bundle's default is int8"
@@ -118,4 +118,4 @@ def test_graphs_that_can_not_be_read_are_refused(saturating: None, tmp_path: Pat
     bundle = open_bundle(tmp_path / "lstm")
     (tmp_path / "lstm" / "int8" / "encoder.onnx").write_bytes(b"\xff" * 99)
     with pytest.raises(UserError, match=REFUSED):
-        integer_products.refuse_inexact(bundle, "int8")
+        onnx_stepper.refuse_inexact(bundle, "int8")

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.bundle.integer_range import LARGEST_FACTOR, wide_factors, wide_factors_of
+from attendant.runtime.bundle.graph_content import LARGEST_FACTOR, wide_factors, wide_factors_of
 from attendant.runtime.bundle.manifest import StateTensor
 from attendant.runtime.bundle.reading import Unfit
 from tests.paths import ROOT

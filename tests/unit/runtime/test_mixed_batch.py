@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from attendant.runtime.decoding.batch import BatchRequest, RunningBatch
+from attendant.runtime.decoding.batch import BatchRequest, RunningBatch, decode_all, score_all
 from attendant.runtime.decoding.hypothesis import Hypothesis
-from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions, scoring_options
 from attendant.runtime.stepper import DecoderState, Taken
 from tests.fakes import SPECIAL_IDS, FakeStepper

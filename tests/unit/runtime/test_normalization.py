@@ -4,8 +4,7 @@ import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendant.runtime.bundle.normalization import has_own_spacing, spacing
-from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer
+from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, UNK_ID, Tokenizer, has_own_spacing, spacing
 from attendant.training.data.tokenization import TokenizerConfig, TokenizerKind, train_tokenizer
 
 SPACED = [

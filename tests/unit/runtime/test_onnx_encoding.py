@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.encoding import CALL_CELLS, alike, width_multiple
-from attendant.runtime.onnx.stepper import OnnxStepper
+from attendant.runtime.onnx.stepper import CALL_CELLS, OnnxStepper, alike, width_multiple
 from attendant.runtime.stepper import SOURCE_WIDTH_MULTIPLE, Taken
 
 SHORT, LONG = [4, 5, 3], [*range(4, 14), *range(4, 14), *range(4, 14), *range(4, 12), 3]

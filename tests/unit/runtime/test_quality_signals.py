@@ -7,10 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from attendant.runtime.bundle.manifest import Distribution, Reference
-from attendant.runtime.bundle.tokenizer import UNK_ID
-from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.quality_signals import (
+from attendant.runtime.answers import (
     MIN_ANSWERS,
     PRIOR,
     SIGNALS,
@@ -19,6 +16,9 @@ from attendant.runtime.quality_signals import (
     signals_of,
     stability_index,
 )
+from attendant.runtime.bundle.manifest import Distribution, Reference
+from attendant.runtime.bundle.tokenizer import UNK_ID
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 
 
 def hypothesis(num_tokens: int, reason: FinishReason = FinishReason.EOS) -> Hypothesis:

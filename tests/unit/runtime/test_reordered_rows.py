@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attendant.runtime.onnx.reordered_rows import MAX_KEPT, ReorderedRows
+from attendant.runtime.onnx.buffers import MAX_KEPT, ReorderedRows
 
 FIRST = {"h": np.arange(6.0).reshape(3, 2), "c": np.arange(3)}
 SECOND = {name: 10 + tensor for name, tensor in FIRST.items()}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.runtime.onnx.source_buffers import SourceBuffers, joined, used_part
+from attendant.runtime.onnx.buffers import SourceBuffers, joined, used_part
 from attendant.runtime.stepper import Ids
 
 AXES = {"memory": 1, "keys": 2, "summary": None}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.bundle.tokenizer import MAX_GROWTH, Tokenizer
-from attendant.runtime.bundle.tokenizer_content import MAX_INSERTIONS, check_content
+from attendant.runtime.bundle.tokenizer import MAX_GROWTH, MAX_INSERTIONS, Tokenizer, check_content
 
 SOUND = json.loads(Path("models/g2p-en/source_tokenizer.json").read_text())
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from attendant.runtime.answers import replace_unknowns
 from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.decoding.unknowns import replace_unknowns
 from tests.serving import symbol_tokenizer
 
 

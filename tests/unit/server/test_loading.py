@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.bundle.bundle import limits_in_force, open_bundle
 from attendant.runtime.bundle.manifest import Provider
 from attendant.runtime.decoding.batch import BatchRequest
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.runtime.requests.model import limits_in_force
 from attendant.server import loading
 from attendant.server.engine.request import Priority
 from attendant.server.engine.scheduler import Budget, Scheduler

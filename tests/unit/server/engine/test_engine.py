@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.stepper import DecoderState
 from attendant.server.engine.engine import Engine

@@ -5,9 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from attendant.runtime.decoding.completion import Choice
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
-from attendant.runtime.decoding.options import DecodingOptions, Sampling, scoring_options
+from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
 from attendant.server.engine import protocol
 from attendant.server.engine.protocol import MAX_OPTIONS_KEPT, Commands, Report
 from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats

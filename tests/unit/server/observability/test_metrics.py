@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from attendant.runtime.answers import MIN_ANSWERS, SIGNALS
 from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
-from attendant.runtime.quality_signals import MIN_ANSWERS, SIGNALS
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.engine.shares import FairSemaphore
 from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from attendant.runtime.requests.violations import Violations
+from attendant.runtime.requests import Violations
 from attendant.server.errors import AttendantError, DeadlineExceeded, InvalidArgument, UnknownModel
 from attendant.server.observability.logs import configure_logging
 from attendant.server.observability.texts import log_texts, loggable

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason
-from attendant.runtime.decoding.offline import decode_all, score_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite
 from attendant.training.assessment.runs import open_run

@@ -3,8 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
-from attendant.runtime.bundle.tokenizer_content import check_content
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, check_content
 from attendant.training.data.normalization import ORDER
 from attendant.training.data.tokenization import SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
 

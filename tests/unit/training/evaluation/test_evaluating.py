@@ -3,8 +3,8 @@
 import pytest
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import FinishReason
-from attendant.runtime.decoding.offline import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.assessment.results import COLUMNS, outputs_file
 from attendant.training.data.pairs import Example

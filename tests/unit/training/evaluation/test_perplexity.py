@@ -10,12 +10,12 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.runtime.perplexity import perplexity
 from attendant.training.data.pairs import Example
 from attendant.training.evaluation.decoding import decode_examples
 from attendant.training.evaluation.perplexity import perplexity_statistics, score_references
 from attendant.training.loop.experiment import prepare
 from attendant.training.model import Seq2Seq
+from attendant.training.perplexity import perplexity
 from attendant.training.recipe.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attendant.runtime.bundle.tokenizer import special_ids
-from attendant.runtime.decoding.offline import decode_all
+from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepping.ensemble import Ensemble

@@ -1,13 +1,13 @@
-"""Perplexity, the one definition: among how many equally likely symbols a model wavers, on average.
+"""Perplexity: among how many equally likely symbols a model wavers, on average.
 
     perplexity = exp(-sum log P / count)
 
 The sum is of the true symbols' log-probabilities, each given the source and the true symbols before it (teacher
 forcing). The end of each target counts: EOS is in the sum, and is one of the count. Label smoothing is in neither.
 
-Per token the count is of the target tokens, and per word of the words, which are what white space separates. The sum is
-the same. So models of unlike tokenizers can be compared per word, and those of one tokenizer in either way; where
-tokens are words the two are equal.
+Per token the count is of the target tokens, and per word of the words, which white space separates. The sum is the
+same. So models of unlike tokenizers can be compared per word, and those of one tokenizer in either way; where tokens
+are words the two are equal.
 """
 
 import math

@@ -1,0 +1,281 @@
+"""Answers by the names of the API: their text, also while it grows, their warnings, and signals of their quality.
+
+The signals of an answer need no reference. The population stability index says how far their distribution is from
+another one, usually that of held-out texts:
+
+    PSI = sum over bins of (observed - expected) ln(observed / expected)
+
+By the rule of thumb of credit scoring, below 0.1 it means nothing, above 0.25 a shift.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, get_args
+
+import numpy as np
+
+from attendant.runtime.bundle.bundle import BundleModel
+from attendant.runtime.bundle.manifest import Distribution, Reference, Signal
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, combines
+from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
+from attendant.runtime.requests import ReadRequest, shortened
+from attendant.runtime.stepper import Floats
+
+UNFINISHED = "\ufffd"
+"""What a tokenizer of bytes shows for a character that is not whole."""
+
+
+class Piece(NamedTuple):
+    """Tokens, and what they add to the text."""
+
+    tokens: list[str]
+    text: str
+
+
+class GrowingText:
+    """Cuts an answer into pieces that are never taken back: put together they are its tokens and its text.
+
+    No piece ends inside a character, or before a mark that combines with the last one, so a token may be held until the
+    next is there. Where a tokenizer's text of the first tokens need not be how the whole text begins, all is held.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, replaces_unknowns: bool = False) -> None:
+        """`replaces_unknowns`: what stands in place of UNK is known at the end: from the first one on all is held."""
+        self._tokenizer = tokenizer
+        self._replaces_unknowns = replaces_unknowns
+        self._num_tokens = self._num_characters = 0
+
+    def grow(self, token_ids: Sequence[int]) -> Piece | None:
+        """The next piece, of all tokens that are certain so far; None: it is not whole yet."""
+        if not self._tokenizer.grows:
+            return None
+        if self._replaces_unknowns and UNK_ID in token_ids:
+            token_ids = token_ids[: token_ids.index(UNK_ID)]
+        text, end = self._tokenizer.decode(token_ids), len(token_ids)
+        known = text.rstrip(UNFINISHED)
+        if len(known) < len(text) or self._tokenizer.combines:
+            while end > self._num_tokens:
+                end -= 1
+                text = self._tokenizer.decode(token_ids[:end])
+                if _is_whole(text, known):
+                    break
+        return self._next(self._tokenizer.tokens_of(token_ids[:end]), text)
+
+    def rest(self, tokens: Sequence[str], text: str) -> Piece | None:
+        """The last piece, now that the whole answer is known; None: nothing is missing."""
+        return self._next(tokens, text)
+
+    def _next(self, tokens: Sequence[str], text: str) -> Piece | None:
+        piece = Piece(list(tokens[self._num_tokens :]), text[self._num_characters :])
+        if not piece.tokens:
+            return None
+        self._num_tokens, self._num_characters = len(tokens), len(text)
+        return piece
+
+
+def _is_whole(text: str, known: str) -> bool:
+    """Whether a text ends where a character does, given how it goes on."""
+    return known.startswith(text) and len(text) < len(known) and not combines(known[len(text)], text[-1:])
+
+
+ENOUGH_ATTENTION: Final = 0.5
+"""Share of the most attention that an unknown source symbol must have to take the place of one that is used already."""
+
+
+def replace_unknowns(
+    hypothesis: Hypothesis, source_words: Sequence[str], source_ids: Sequence[int], tokenizer: Tokenizer
+) -> tuple[list[str], str]:
+    """The tokens of a hypothesis, and their text, in which no UNK is left that attends to a source word.
+
+    Args:
+        hypothesis: with its attention [summands, source length].
+        source_words: what stands in the source at each position; positions behind them (EOS) are no words.
+        source_ids: their ids.
+        tokenizer: of the target.
+    """
+    tokens = tokenizer.tokens_of(hypothesis.token_ids)
+    if UNK_ID not in hypothesis.token_ids:
+        return tokens, tokenizer.decode(hypothesis.token_ids)
+    assert hypothesis.attention is not None, "unknowns are replaced by attention"
+    places = [place for place, token_id in enumerate(hypothesis.token_ids) if token_id == UNK_ID]
+    unknown = {position for position in range(len(source_words)) if source_ids[position] == UNK_ID}
+    attention = hypothesis.attention[places, : len(source_words)]
+    for place, position in zip(places, _positions(attention, unknown), strict=True):
+        tokens[place] = source_words[position]
+    return tokens, tokenizer.decode_tokens(tokens)
+
+
+def _positions(attention: Floats, unknown: set[int]) -> list[int]:
+    """Returns the source position that replaces each UNK: the one with the most attention.
+
+    A model can't tell unknown symbols apart, so it often divides its attention among several, and looks at one of them
+    twice. Therefore each of them is used once as long as another one, not used yet, has nearly as much attention.
+
+    Args:
+        attention: [UNKs, source positions].
+        unknown: the positions of unknown symbols.
+    """
+    chosen: list[int] = attention.argmax(axis=1).tolist()
+    unused = set(unknown)
+    # The surest ones choose first.
+    for row in (-attention.max(axis=1)).argsort(kind="stable").tolist():
+        if chosen[row] in unknown:
+            least = ENOUGH_ATTENTION * float(attention[row, chosen[row]])
+            able = [position for position in sorted(unused) if attention[row, position] >= least]
+            chosen[row] = max(able, key=attention[row].__getitem__, default=chosen[row])
+            unused.discard(chosen[row])
+    return chosen
+
+
+MAX_SHOWN_SYMBOLS: Final = 8
+
+
+def hypothesis_fields(hypothesis: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
+    """One hypothesis of an answer to `generate`; `attention` is an array [summands, source tokens], or None."""
+    tokenizer = model.bundle.target_tokenizer
+    if request.source_words is None:
+        tokens, text = tokenizer.tokens_of(hypothesis.token_ids), tokenizer.decode(hypothesis.token_ids)
+    else:
+        tokens, text = replace_unknowns(hypothesis, request.source_words, request.source_ids, tokenizer)
+    return {
+        "text": text,
+        "tokens": tokens,
+        "score": hypothesis.score,
+        "log_prob": hypothesis.log_prob,
+        "token_log_probs": hypothesis.token_log_probs if request.token_log_probs else (),
+        "attention": hypothesis.attention if request.attention else None,
+        "finish_reason": hypothesis.finish_reason,
+    }
+
+
+def score_fields(target: Hypothesis, request: ReadRequest, model: BundleModel) -> dict[str, Any]:
+    """An answer to `score`; `attention` likewise."""
+    return {
+        "log_prob": target.log_prob,
+        "source_tokens": source_tokens(request, model),
+        "target_tokens": model.bundle.target_tokenizer.tokens_of(target.token_ids),
+        "token_log_probs": target.token_log_probs,
+        "attention": target.attention,
+        "warnings": tuple(_of_unknown(request)),
+    }
+
+
+def source_tokens(request: ReadRequest, model: BundleModel) -> list[str]:
+    """What the source was split into: the columns of attention."""
+    return model.bundle.source_tokenizer.tokens_of(request.source_ids)
+
+
+def warnings_of(hypotheses: Sequence[Hypothesis], request: ReadRequest, model: BundleModel) -> tuple[str, ...]:
+    """Returns why an answer to `generate` may be worth little.
+
+    Args:
+        hypotheses: best first.
+    """
+    warnings = list(_of_unknown(request))
+    best, options = hypotheses[0], request.options
+    if best.finish_reason is FinishReason.LENGTH and len(best.token_ids) < options.max_length:
+        warnings.append(f"the answer ends after {len(best.token_ids)} tokens because the bans left no other token")
+    elif best.finish_reason is FinishReason.LENGTH:
+        most = model.limits.max_target_tokens
+        remedy = f"raise max_length, up to {most}" if options.max_length < most else "split the source"
+        warnings.append(f"the answer was cut after max_length = {options.max_length} tokens: {remedy}")
+    return tuple(warnings)
+
+
+def _of_unknown(request: ReadRequest) -> Iterator[str]:
+    """Yields a warning for each side with symbols that its vocabulary lacks."""
+    shown = _shown(request.unknown_source)
+    if request.is_unknown:
+        yield f"no symbol of the source is in the vocabulary{shown}: the answer does not depend on what it says"
+    elif shown:
+        yield f"the vocabulary lacks symbols of the source{shown}: the model can't tell them apart"
+    if shown := _shown(request.unknown_target):
+        yield f"the vocabulary lacks symbols of the target{shown}: the score is that of an unknown symbol there"
+
+
+def _shown(symbols: Sequence[str]) -> str:
+    """Returns the first few symbols, quoted and escaped, in brackets; an empty text if there are none."""
+    if not symbols:
+        return ""
+    more = [f"and {len(symbols) - MAX_SHOWN_SYMBOLS} more"] if len(symbols) > MAX_SHOWN_SYMBOLS else []
+    return f" ({', '.join([*map(shortened, symbols[:MAX_SHOWN_SYMBOLS]), *more])})"
+
+
+SIGNALS: Final[tuple[Signal, ...]] = get_args(Signal)
+
+NUM_BINS: Final = 10
+PRIOR: Final = 0.5
+"""Answers that every bin is thought to have had: a bin that has had none is rare, not impossible."""
+
+HALF_LIFE: Final = 1000
+"""Answers after which one counts half."""
+
+MIN_ANSWERS: Final = 200
+"""With fewer the index is noise: without any shift it is about (bins - 1) / answers."""
+
+
+def signals_of(source_ids: Sequence[int], num_source_tokens: int, best: Hypothesis) -> tuple[float, ...]:
+    """Of one answer, in the order of SIGNALS.
+
+    Args:
+        source_ids: as the encoder took them.
+        num_source_tokens: without the end symbol.
+    """
+    return (
+        num_source_tokens,
+        source_ids.count(UNK_ID) / num_source_tokens,
+        len(best.token_ids) / num_source_tokens,
+        best.log_prob / max(1, len(best.token_log_probs)),
+        best.finish_reason is FinishReason.LENGTH,
+    )
+
+
+def distribution_of(values: Sequence[float]) -> Distribution:
+    """Bins of equal shares, as far as equal values allow, and one for what is larger than all."""
+    quantiles = np.quantile(values, np.arange(1, NUM_BINS) / NUM_BINS, method="inverted_cdf")
+    edges = tuple(float(f"{edge:.6g}") for edge in np.unique(quantiles))
+    counts = np.bincount([bisect_left(edges, value) for value in values], minlength=len(edges) + 1)
+    return Distribution(edges=edges, shares=tuple(round(float(share), 6) for share in counts / len(values)))
+
+
+def stability_index(distribution: Distribution, num_expected: float, observed: Sequence[float]) -> float:
+    """The index of the counts in the distribution's bins against its shares of `num_expected` examples."""
+    num_bins, num_observed = len(observed), sum(observed)
+    found = 0.0
+    for share, count in zip(distribution.shares, observed, strict=True):
+        expected = (share * num_expected + PRIOR) / (num_expected + PRIOR * num_bins)
+        seen = (count + PRIOR) / (num_observed + PRIOR * num_bins)
+        found += (seen - expected) * math.log(seen / expected)
+    return found
+
+
+class DriftWatch:
+    """Recent answers in the bins of a reference. Memory does not grow, and an answer costs some microseconds."""
+
+    def __init__(self, reference: Reference, half_life: int = HALF_LIFE) -> None:
+        self._reference = reference
+        self._edges = [reference.signals[name].edges for name in SIGNALS]
+        self._counts = [[0.0] * (len(edges) + 1) for edges in self._edges]
+        # Later answers weigh more instead of earlier ones less: one addition, and not one per bin.
+        self._growth = 2.0 ** (1 / half_life)
+        self._weight = 1.0
+        self._num_answers = 0
+
+    def add(self, signals: Sequence[float]) -> None:
+        """An answer's, in the order of SIGNALS."""
+        for value, edges, counts in zip(signals, self._edges, self._counts, strict=True):
+            counts[bisect_left(edges, value)] += self._weight
+        self._num_answers += 1
+        self._weight *= self._growth
+        if self._weight > 1e100:
+            self._counts = [[count / self._weight for count in counts] for counts in self._counts]
+            self._weight = 1.0
+
+    def index(self, signal: Signal) -> float:
+        """The population stability index of recent answers; NaN before there are enough."""
+        if self._num_answers < MIN_ANSWERS:
+            return math.nan
+        scale = self._weight / self._growth
+        counts = [count / scale for count in self._counts[SIGNALS.index(signal)]]
+        return stability_index(self._reference.signals[signal], self._reference.num_examples, counts)

@@ -1,0 +1,252 @@
+"""The process and its host: its processor and CPUs, its standard error, and work with limits of time and memory.
+
+Native libraries write to standard error past every log level. A stranger's model may not end, or take all memory; a
+library that traces may not let itself be interrupted.
+"""
+
+import contextlib
+import os
+import platform
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from attendant.runtime.errors import UserError
+
+CPUINFO: Final = Path("/proc/cpuinfo")
+INSTRUCTIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+"""Instruction sets that make products of matrices much faster, as /proc/cpuinfo names them."""
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def available_cpus() -> int:
+    """The CPUs this process may use: the lower of its affinity and its container's quota, at least 1.
+
+    `os.cpu_count()` counts the machine's: a pool of that size in a container with a small quota is throttled.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return max(1, affinity if quota is None else min(affinity, int(quota)))
+
+
+def cgroup_quota(root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP) -> float | None:
+    """The CPUs that cgroup v2 or v1 grants this process, or None where nothing limits it.
+
+    A limit holds for everything below it, so the lowest on the way up to the root counts. In a container the path may
+    be the host's, and lead nowhere: then the root is the container's own.
+    """
+    try:
+        lines = own_cgroup.read_text().splitlines()
+    except OSError:
+        return None
+    quotas = [quota for line in lines for quota in _quotas_of(root, line)]
+    return min(quotas, default=None)
+
+
+def _quotas_of(root: Path, line: str) -> Iterator[float]:
+    """The limits on the way up from a line of /proc/self/cgroup: hierarchy:controllers:path; v2 names none."""
+    _, controllers, path = line.split(":", 2)
+    if not controllers:
+        mount, quota_of = root, _quota_v2
+    elif "cpu" in controllers.split(","):
+        # Mounted under the names of its controllers, or linked there by the one.
+        mount, quota_of = root / (controllers if (root / controllers).is_dir() else "cpu"), _quota_v1
+    else:
+        return
+    folder = mount / path.lstrip("/")
+    for level in (folder, *folder.parents):
+        if (level == mount or mount in level.parents) and (quota := quota_of(level)) is not None:
+            yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
+    """Reads `cpu.max`: "<microseconds> <period>", or "max <period>"."""
+    try:
+        granted, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if granted == "max" else int(granted) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """Reads `cpu.cfs_quota_us`, -1 for none, and `cpu.cfs_period_us`."""
+    try:
+        granted, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return granted / period if granted > 0 else None
+
+
+def processor(cpuinfo: Path = CPUINFO) -> str:
+    """Returns the processor's name, family, model and instruction sets, as far as /proc/cpuinfo has them.
+
+    Virtual machines call processors of several generations by one name, while their integer products differ by a factor
+    of two: family and model tell them apart.
+    """
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    facts: dict[str, str] = dict(re.findall(r"^(model name|cpu family|model|flags)\s*: (.*)$", text, re.MULTILINE))
+    name = facts.get("model name", platform.machine())
+    if "model" in facts and "cpu family" in facts:
+        name += f", family {facts['cpu family']} model {facts['model']}"
+    if "flags" not in facts:
+        return name
+    flags = facts["flags"].split()
+    return f"{name} ({', '.join(flag for flag in INSTRUCTIONS if flag in flags)})"
+
+
+class Said:
+    """What was written to standard error; known when the context has ended."""
+
+    text = ""
+
+
+_saved: list[int] = []
+"""Descriptors of the real standard error, while native code writes to a buffer instead."""
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[Said]:
+    """Keeps what native code writes to standard error, for the whole process.
+
+    Only while a model is loaded, before anything is served.
+    """
+    said = Said()
+    # In memory: where the whole file system is read-only there is no folder for temporary files.
+    with os.fdopen(os.memfd_create("attendant-stderr"), "rb") as kept:
+        saved = os.dup(2)
+        _saved.append(saved)
+        os.dup2(kept.fileno(), 2)
+        try:
+            with contextlib.redirect_stdout(None):
+                yield said
+        finally:
+            os.dup2(saved, 2)
+            _saved.remove(saved)
+            os.close(saved)
+            kept.seek(0)
+            said.text = kept.read().decode(errors="replace")
+
+
+def speak_again() -> None:
+    """Gives the process its standard output and error back, whoever keeps them and will never let go."""
+    if _saved:
+        os.dup2(_saved[0], 2)
+        sys.stdout = sys.__stdout__
+
+
+LOAD_SECONDS: Final = 120.0
+LOAD_MIB: Final = 4096
+"""What loading and checking one bundle may take, unless somebody says otherwise."""
+
+MIB: Final = 2**20
+POLL_SECONDS: Final = 0.02
+"""A kernel hands out some 60 MB meanwhile."""
+
+PAGE_BYTES: Final = resource.getpagesize()
+
+T = TypeVar("T")
+
+_given_up: list[threading.Thread] = []
+
+
+class TookTooMuch(UserError):
+    """Work that was given up. Its thread can't be stopped, so the process had better end."""
+
+
+def limited(
+    function: Callable[[], T],
+    what: str,
+    *,
+    seconds: float = LOAD_SECONDS,
+    mib: int = LOAD_MIB,
+    remedy: str = "",
+) -> T:
+    """What the function returns or raises, as long as it keeps within its limits.
+
+    It runs on a thread of its own: native code that does not end can't be interrupted, but it can be left behind.
+    `exit_command` then ends the process without waiting for it.
+
+    Args:
+        what: begins the message, e.g. "the bundle x".
+        seconds: of the clock.
+        mib: memory that the process may grow by meanwhile; watched where the system tells it (Linux).
+        remedy: ends the message.
+
+    Raises:
+        TookTooMuch: it did not keep within them.
+    """
+    began, had = time.monotonic(), resident_bytes()
+    with _left_behind(function, "limited") as future:
+        while True:
+            try:
+                return future.result(POLL_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise
+            if (grown := (resident_bytes() - had) // MIB) > mib:
+                raise TookTooMuch(f"{what}: took {grown} MiB of memory, may take {mib}{remedy}")
+            if time.monotonic() - began > seconds:
+                raise TookTooMuch(f"{what}: not done after {seconds:g} s{remedy}")
+
+
+def interruptible(function: Callable[[], T]) -> T:
+    """What the function returns or raises, unless Ctrl-C comes first, which it does not get to see.
+
+    For libraries that swallow KeyboardInterrupt, or turn it into an error of theirs. As after `limited`, whoever is
+    interrupted had better end the process.
+    """
+    with _left_behind(function, "interruptible") as future:
+        return future.result()
+
+
+@contextmanager
+def _left_behind(function: Callable[[], T], name: str) -> Iterator[Future[T]]:
+    """Calls the function on a thread; if it still runs at the block's end, it is given up."""
+    thread, future = on_a_thread(function, name)
+    try:
+        yield future
+    finally:
+        if thread.is_alive() and not future.done():
+            _given_up.append(thread)
+            speak_again()
+
+
+def on_a_thread(function: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
+    """Calls a function on a thread of its own, which the process does not wait for at its end."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as raised:  # whatever it is, who waits gets it
+            future.set_exception(raised)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread, future
+
+
+def anything_given_up() -> bool:
+    """Whether a thread still runs that nobody waits for."""
+    return any(thread.is_alive() for thread in _given_up)
+
+
+def resident_bytes() -> int:
+    """The memory of this process; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError):
+        return 0

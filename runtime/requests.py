@@ -1,0 +1,520 @@
+"""Reads requests against a bundle and the limits in force, and reports everything that is wrong with them together.
+
+Values are plain here, and named as in the API. What a caller leaves out is absent. Nothing is clipped, nothing ignored:
+each check says what a value must be, and goes on to the next.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from attendant.runtime.bundle.bundle import BundleModel
+from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, UnknownTokenError
+from attendant.runtime.decoding.options import (
+    MAX_SAMPLED_CANDIDATES,
+    Choice,
+    Completion,
+    DecodingOptions,
+    Sampling,
+    default_max_length,
+    length_by_ratio,
+    scoring_options,
+)
+
+MAX_SHOWN_VIOLATIONS: Final = 8
+MAX_SHOWN_CHARACTERS: Final = 32
+MAX_VIOLATION_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field of a request that can't be served.
+
+    Attributes:
+        field: its path, as in the proto: "decoding.beam_size".
+        value: as given, ready to print; shortened where it is long.
+        limit: what it must be instead.
+        quoted: the value is text of the caller's.
+    """
+
+    field: str
+    value: str
+    limit: str
+    quoted: bool = False
+
+    @property
+    def description(self) -> str:
+        return f"is {self.value}, must be {self.limit}"
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.description}"
+
+
+class Violations:
+    """Those found so far."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def add(self, field: str, value: object, limit: str) -> None:
+        """A value of the caller's."""
+        self.found.append(Violation(field, _shown(value), limit, quoted=isinstance(value, str)))
+
+    def say(self, field: str, state: str, limit: str) -> None:
+        """What is the matter, in our words: "unset"."""
+        self.found.append(Violation(field, state, limit))
+
+    def require(self, held: bool, field: str, value: object, limit: str) -> bool:
+        """Adds the value where it does not hold; returns whether it does."""
+        if not held:
+            self.add(field, value, limit)
+        return held
+
+
+def summary(violations: Sequence[Violation]) -> str:
+    """The first few of them, in one line."""
+    shown = "; ".join(cut(str(one), MAX_VIOLATION_CHARACTERS) for one in violations[:MAX_SHOWN_VIOLATIONS])
+    more = len(violations) - MAX_SHOWN_VIOLATIONS
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def shortened(value: str) -> str:
+    """A caller's string as it may stand in a message: quoted, control characters escaped, not too long."""
+    return repr(cut(value))
+
+
+def cut(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """The text, of which at most so many characters are left, with dots at the end."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+MAX_UNKNOWN_TOLD = 4
+
+WORD_MARKS = "▁Ġ "
+"""What tokenizers write for the space before a word."""
+
+
+def read_side(
+    field: str, given: str | Sequence[str], tokenizer: Tokenizer, least: int, most: int, violations: Violations
+) -> list[int]:
+    """The ids of a request's source or target, given as a text or as tokens.
+
+    Args:
+        field: that it was given in.
+        least, most: tokens that it may have.
+    """
+    if not isinstance(given, str):
+        return read_tokens(given, f"{field}.tokens", tokenizer, least, most, violations)
+    # Before the tokenizer, which takes a long time for a long text.
+    text, most_characters = given.strip(), tokenizer.max_characters(most)
+    if len(text) > most_characters:
+        limit = f"{least} to {_tokens_long(most)}, which {most_characters} characters are enough for"
+        violations.say(field, f"{len(text)} characters long", limit)
+        return []
+    # Some tokenizers make symbols of blanks; there is nothing in them to decode all the same.
+    ids = tokenizer.encode(text) if text else []
+    _check_length(len(ids), field, least, most, violations)
+    return ids
+
+
+def read_tokens(
+    tokens: Sequence[str],
+    field: str,
+    tokenizer: Tokenizer,
+    least: int,
+    most: int,
+    violations: Violations,
+    remedy: str = "",
+) -> list[int]:
+    """The ids of given tokens, all of which must be in the vocabulary.
+
+    Args:
+        field: of the repeated field itself: "tokens.tokens".
+        remedy: what else to say, once, if a token is not.
+    """
+    if not _check_length(len(tokens), field, least, most, violations):
+        return []
+    try:
+        return tokenizer.ids_of(tokens)
+    except UnknownTokenError:
+        unknown = [place for place, token in enumerate(tokens) if not _is_known(token, tokenizer)]
+    for place in unknown[:MAX_UNKNOWN_TOLD]:
+        violations.add(f"{field}[{place}]", tokens[place], "in the vocabulary" + remedy * (place == unknown[0]))
+    if len(unknown) > MAX_UNKNOWN_TOLD:
+        violations.say(field, f"a list with {len(unknown)} unknown tokens", "in the vocabulary throughout")
+    return []
+
+
+def unknown_symbols(given: str | Sequence[str], ids: Sequence[int], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Returns the parts of a text that the vocabulary lacks, each once, in their order.
+
+    Args:
+        given: the text; or tokens, of which none is unknown: a caller who writes UNK means UNK.
+        ids: of the text.
+    """
+    if UNK_ID not in ids or not isinstance(given, str):
+        return ()
+    pieces = zip(tokenizer.words_of(given), ids, strict=False)
+    return tuple(dict.fromkeys(piece for piece, token_id in pieces if token_id == UNK_ID))
+
+
+def is_unknown(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Returns whether the vocabulary has nothing of a side but marks of where a word begins."""
+    return UNK_ID in ids and all(
+        token_id == UNK_ID or not token.strip(WORD_MARKS)
+        for token_id, token in zip(ids, tokenizer.tokens_of(ids), strict=True)
+    )
+
+
+def _is_known(token: str, tokenizer: Tokenizer) -> bool:
+    try:
+        tokenizer.ids_of([token])
+    except UnknownTokenError:
+        return False
+    return True
+
+
+def _check_length(number: int, field: str, least: int, most: int, violations: Violations) -> bool:
+    held = least <= number <= most
+    if not held:
+        violations.say(field, _tokens_long(number), f"{least} to {_tokens_long(most)}")
+    return held
+
+
+def _tokens_long(number: int) -> str:
+    return f"{number} {'token' if number == 1 else 'tokens'} long"
+
+
+FIELD: Final = "decoding.target_prefix_text"
+
+MAX_COMPLETED_CHARACTERS: Final = 64
+"""A longer last word is taken in the tokenizer's own segmentation, and as complete."""
+
+
+def read_prefix_text(
+    text: str, tokenizer: Tokenizer, most: int, violations: Violations
+) -> tuple[tuple[int, ...], Completion]:
+    """Returns the ids that are forced, and the completion of the last word.
+
+    Args:
+        tokenizer: of the target.
+        most: tokens that the prefix may have.
+    """
+    if len(text) > (most_characters := tokenizer.max_characters(most)):
+        violations.say(FIELD, f"{len(text)} characters long", f"at most {most_characters} characters long")
+        return (), ()
+    ids, word = tokenizer.opening(text)
+    spelled = tokenizer.spelled(word)
+    completion = completion_of(word, tokenizer) if len(word) <= MAX_COMPLETED_CHARACTERS else ()
+    if UNK_ID in ids or (UNK_ID in spelled and not completion):
+        violations.add(FIELD, text, "a text that the symbols of the target's vocabulary spell")
+    elif len(ids) + len(spelled) > most:
+        violations.say(FIELD, f"{len(ids) + len(spelled)} tokens long", f"0 to {most} tokens long")
+    elif not completion:
+        return (*ids, *spelled), ()
+    elif len(completion) == 1 and len(only := completion[0].ids) == 1:
+        return (*ids, int(only[0])), ()
+    return tuple(ids), completion
+
+
+def completion_of(word: str, tokenizer: Tokenizer) -> Completion:
+    """Returns every way to write a word, or a longer one, in the symbols of a vocabulary; empty: there is none."""
+    choices: list[Choice] = []
+    is_open = [False] * len(word)
+    for place in reversed(range(len(word))):
+        rest = word[place:]
+        within = []
+        if not tokenizer.joins_by_blanks:
+            ends = [end for end in range(place + 1, len(word)) if is_open[end]]
+            within = [(token_id, end) for end in ends if (token_id := tokenizer.id_of(word[place:end])) is not None]
+        complete = tokenizer.ids_beginning_with(rest)
+        is_open[place] = bool(within or complete)
+        choices.append(Choice(tuple(within), np.array(complete, np.int32).tobytes()))
+    return tuple(reversed(choices)) if word and is_open[0] else ()
+
+
+MAX_PENALTY: Final = 10
+MAX_PATIENCE: Final = 10
+MAX_TEMPERATURE: Final = 10
+MAX_LENGTH_RATIO: Final = 100
+
+Number = TypeVar("Number", int, float)
+
+
+def read_decoding(
+    given: Mapping[str, Any], model: BundleModel, num_source_tokens: int, *, attention: bool
+) -> tuple[DecodingOptions | None, tuple[Violation, ...]]:
+    """The options, with the bundle's defaults for what is absent; or None, and all that is wrong with them.
+
+    Args:
+        given: by the names of the API; `sampling` is a mapping in turn.
+        attention: whether the answer needs it.
+    """
+    reading = _Reading(given, model, num_source_tokens)
+    options = reading.options(attention)
+    found = tuple(reading.violations.found)
+    return (None if found else options), found
+
+
+def drawn(options: DecodingOptions) -> DecodingOptions:
+    """The options with a seed of their own, where they sample."""
+    if options.sampling is None:
+        return options
+    return replace(options, sampling=replace(options.sampling, seed=secrets.randbits(64)))
+
+
+class _Reading:
+    """One request's options being read."""
+
+    def __init__(self, given: Mapping[str, Any], model: BundleModel, num_source_tokens: int) -> None:
+        self.violations = Violations()
+        self._given = given
+        self._model = model
+        self._limits = model.limits
+        self._defaults = model.manifest.decoding
+        self._num_source_tokens = num_source_tokens
+        self._alternatives: bool = given.get("alternatives", False)
+
+    def options(self, attention: bool) -> DecodingOptions:
+        """All of them; those that are out of range have been told of."""
+        sampling = self._sampling()
+        beam_size, num_hypotheses = self._beam(sampling is not None)
+        min_length, max_length = self._lengths()
+        prefix, completion = self._prefix(max_length)
+        coverage = self._within("coverage_penalty", 0.0, 0, MAX_PENALTY)
+        if coverage and not self._model.has_attention:
+            self.violations.add("decoding.coverage_penalty", coverage, "0: this model has no attention")
+        return DecodingOptions(
+            beam_size=beam_size,
+            num_hypotheses=num_hypotheses,
+            coverage_penalty=coverage,
+            min_length=min_length,
+            max_length=max_length,
+            no_repeat_ngram_size=self._within("no_repeat_ngram_size", 0, 0, self._limits.max_target_tokens),
+            length_penalty=self._within("length_penalty", self._defaults.length_penalty, 0, MAX_PENALTY),
+            length_penalty_offset=self._within(
+                "length_penalty_offset", self._defaults.length_penalty_offset, 0, MAX_PENALTY
+            ),
+            patience=self._patience(),
+            repetition_penalty=self._within("repetition_penalty", 1.0, 1, MAX_PENALTY),
+            suppress_unk=self._given.get("suppress_unk", False),
+            target_prefix=prefix,
+            completion=completion,
+            alternatives=self._alternatives,
+            sampling=sampling,
+            attention=attention,
+        )
+
+    def _beam(self, samples: bool) -> tuple[int, int]:
+        limits = self._limits
+        if samples:
+            beam_size = self._value("beam_size", 1)
+            self._require(beam_size == 1, "beam_size", "1 or unset: sampling searches no beam", beam_size)
+        else:
+            beam_size = self._within("beam_size", self._defaults.beam_size, 1, limits.max_beam_size)
+        most, why = limits.max_num_hypotheses, ""
+        if not samples and not self._alternatives:
+            # A bad beam_size is told for itself, not once more as a bad limit.
+            most, why = min(most, max(1, beam_size)), ", and at most beam_size"
+        elif self._alternatives:
+            most = max(1, min(most, limits.max_beam_size // max(1, beam_size)))
+            why = f", and {limits.max_beam_size} live hypotheses at most: alternatives have beam_size each"
+        num_hypotheses = self._within("num_hypotheses", self._defaults.num_hypotheses, 1, most, why)
+        if samples:
+            self._require(not self._alternatives, "alternatives", "false or unset: draws differ by themselves", True)
+        return beam_size, num_hypotheses
+
+    def _lengths(self) -> tuple[int, int]:
+        longest = self._limits.max_target_tokens
+        default = default_max_length(self._model.manifest, self._num_source_tokens)
+        unset = longest if "max_length_ratio" in self._given else default
+        max_length = self._within("max_length", unset, 1, longest)
+        max_length = min(max_length, longest, self._by_ratio("max_length_ratio", longest))
+        min_length = self._within("min_length", 0, 0, max_length, ", and at most max_length")
+        by_ratio = self._by_ratio("min_length_ratio", 0)
+        if by_ratio > max_length:
+            what = f"{self._value('min_length_ratio', 0.0):g}, {by_ratio} tokens of this source"
+            self.violations.say("decoding.min_length_ratio", what, f"0 to {max_length} tokens, and at most max_length")
+        return max(min_length, by_ratio), max_length
+
+    def _by_ratio(self, name: str, unset: int) -> int:
+        if name not in self._given:
+            return unset
+        ratio = self._positive(name, 1.0, MAX_LENGTH_RATIO)
+        return length_by_ratio(ratio, self._num_source_tokens) if 0 < ratio <= MAX_LENGTH_RATIO else unset
+
+    def _patience(self) -> float | None:
+        if "patience" not in self._given and self._defaults.patience is None:
+            return None
+        return self._positive("patience", self._defaults.patience or 1.0, MAX_PATIENCE)
+
+    def _prefix(self, max_length: int) -> tuple[tuple[int, ...], Completion]:
+        tokenizer = self._model.bundle.target_tokenizer
+        given, text = self._given.get("target_prefix", ()), self._given.get("target_prefix_text")
+        if text is not None:
+            self._require(not given, "target_prefix_text", "unset where target_prefix is set", text)
+            return read_prefix_text(text, tokenizer, max_length, self.violations)
+        field, why = "decoding.target_prefix.tokens", "; a text belongs into target_prefix_text"
+        return tuple(read_tokens(given, field, tokenizer, 0, max_length, self.violations, why)), ()
+
+    def _sampling(self) -> Sampling | None:
+        if "sampling" not in self._given:
+            return None
+        temperature = self._positive("sampling.temperature", 1.0, MAX_TEMPERATURE)
+        top_k = self._within("sampling.top_k", 0, 0, MAX_SAMPLED_CANDIDATES)
+        top_p = self._positive("sampling.top_p", 1.0, 1)
+        return Sampling(seed=self._value("sampling.seed", 0), temperature=temperature, top_k=top_k, top_p=top_p)
+
+    def _value(self, path: str, default: Any) -> Any:
+        """Of an option, or of one within another: "sampling.top_p"."""
+        within, _, name = path.rpartition(".")
+        value = (self._given[within] if within else self._given).get(name, default)
+        return _as_typed(value) if isinstance(value, float) else value
+
+    def _within(self, path: str, default: Number, least: int, most: int, why: str = "") -> Number:
+        """A number in a closed range; `why`: what else there is to say of the limit."""
+        value: Number = self._value(path, default)
+        # Written so that NaN fails, here and below.
+        self._require(least <= value <= most, path, f"{least} to {most}{why}", value)
+        return value
+
+    def _positive(self, path: str, default: float, most: int) -> float:
+        value: float = self._value(path, default)
+        self._require(0 < value <= most, path, f"more than 0 and at most {most}", value)
+        return value
+
+    def _require(self, held: bool, path: str, limit: str, value: object) -> None:
+        self.violations.require(held, f"decoding.{path}", value, limit)
+
+
+def _as_typed(value: float) -> float:
+    """The shortest decimal that single precision holds as this: 0.6 arrives as 0.60000002384, and was 0.6."""
+    return float(str(np.float32(value))) if math.isfinite(value) else value
+
+
+ReadOptions = Callable[[int, bool, Violations], DecodingOptions | None]
+"""What reads the decoding options: for so many source tokens, with attention or not."""
+
+
+class Side(NamedTuple):
+    """A source or a target: the field that it was given in, and its text or its tokens."""
+
+    field: str
+    given: str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """What a request asks of its model.
+
+    Attributes:
+        source_ids: as the encoder takes them, the end symbol included where the model wants it.
+        num_source_tokens: of the source itself.
+        attention, token_log_probs: whether they are to be in the answer.
+        source_words: what stands at each position of the source; None: unknown symbols are not to be replaced.
+        unknown_source, unknown_target: parts of the texts that the vocabularies lack.
+        is_unknown: the source's vocabulary has nothing of the source.
+    """
+
+    source_ids: tuple[int, ...]
+    num_source_tokens: int
+    options: DecodingOptions
+    attention: bool = False
+    token_log_probs: bool = False
+    source_words: list[str] | None = None
+    unknown_source: tuple[str, ...] = ()
+    unknown_target: tuple[str, ...] = ()
+    is_unknown: bool = False
+
+
+def read_generate(
+    source: Side | None,
+    output: Mapping[str, bool],
+    model: BundleModel,
+    read_options: ReadOptions,
+    violations: Violations,
+) -> ReadRequest | None:
+    """A request to generate; None where something is wrong with it, which is then among the violations.
+
+    Args:
+        source: None: there is none, which has been told.
+        output: attention, token_log_probs and replace_unknowns, where they are asked for.
+    """
+    source_ids = _source_ids(source, model, violations)
+    attention, replaces = output.get("attention", False), output.get("replace_unknowns", False)
+    options = read_options(len(source_ids), attention or replaces, violations)
+    _check_output(output, model, violations)
+    if violations.found or source is None or options is None:
+        return None
+    request = _request(source, source_ids, options, output, model)
+    return replace(request, source_words=_source_words(source, source_ids, model)) if replaces else request
+
+
+def read_score(
+    source: Side | None,
+    target: Side | None,
+    output: Mapping[str, bool],
+    model: BundleModel,
+    violations: Violations,
+    *,
+    include_eos: bool,
+) -> ReadRequest | None:
+    """A request to score a target, likewise."""
+    source_ids = _source_ids(source, model, violations)
+    # The end alone has a probability too.
+    least, most = int(not include_eos), model.limits.max_target_tokens
+    target_ids = [] if target is None else read_side(*target, model.bundle.target_tokenizer, least, most, violations)
+    _check_output(output, model, violations)
+    if output.get("replace_unknowns"):
+        violations.add("output.replace_unknowns", True, "false: a target that is scored stands as it is")
+    if violations.found or source is None or target is None:
+        return None
+    eos = model.manifest.special_ids.eos
+    options = scoring_options(target_ids, eos, include_eos=include_eos, attention=output.get("attention", False))
+    unknown = unknown_symbols(target.given, target_ids, model.bundle.target_tokenizer)
+    return replace(_request(source, source_ids, options, output, model), unknown_target=unknown)
+
+
+def _source_ids(source: Side | None, model: BundleModel, violations: Violations) -> list[int]:
+    if source is None:
+        return []
+    return read_side(*source, model.bundle.source_tokenizer, 1, model.limits.max_source_tokens, violations)
+
+
+def _request(
+    source: Side, source_ids: list[int], options: DecodingOptions, output: Mapping[str, bool], model: BundleModel
+) -> ReadRequest:
+    tokenizer = model.bundle.source_tokenizer
+    return ReadRequest(
+        source_ids=tuple(model.bundle.source_ids(source_ids)),
+        num_source_tokens=len(source_ids),
+        options=options,
+        attention=output.get("attention", False),
+        token_log_probs=output.get("token_log_probs", False),
+        unknown_source=unknown_symbols(source.given, source_ids, tokenizer),
+        is_unknown=is_unknown(source_ids, tokenizer),
+    )
+
+
+def _source_words(source: Side, source_ids: list[int], model: BundleModel) -> list[str]:
+    """What stands at each position of the source, its end not among them."""
+    tokenizer = model.bundle.source_tokenizer
+    return tokenizer.words_of(source.given) if isinstance(source.given, str) else tokenizer.tokens_of(source_ids)
+
+
+def _check_output(output: Mapping[str, bool], model: BundleModel, violations: Violations) -> None:
+    for name in ("attention", "replace_unknowns"):
+        if output.get(name) and not model.has_attention:
+            violations.add(f"output.{name}", True, "false: this model has no attention")
