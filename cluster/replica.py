@@ -18,19 +18,18 @@ from ray import serve
 
 from attendant.runtime.errors import UserError
 from attendant.runtime.requests import Violation
-from attendant.server.access.access import open_access
-from attendant.server.access.clients import CLIENT
 from attendant.server.app import start_model
+from attendant.server.auth import CLIENT, open_access
+from attendant.server.catalogue.models import Catalogue, Routes
+from attendant.server.catalogue.reconciler import Retirement
 from attendant.server.config import ServerConfig
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import InvalidArgument, Unauthenticated
 from attendant.server.grpc.request_context import refuse
 from attendant.server.grpc.service import Seq2SeqServicer
-from attendant.server.models import Catalogue, Routes
-from attendant.server.observability.metrics import Metrics
-from attendant.server.opening import in_daemon_thread, open_within_limits
+from attendant.server.loading import in_daemon_thread, open_within_limits
+from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
-from attendant.server.repository.retirement import Retirement
 
 
 class Call:

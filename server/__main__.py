@@ -30,12 +30,12 @@ def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> i
     from attendant.server.app import serve  # noqa: PLC0415
     from attendant.server.config import config_of  # noqa: PLC0415
     from attendant.server.grpc.request_context import log_requests  # noqa: PLC0415
-    from attendant.server.observability.logs import (  # noqa: PLC0415
+    from attendant.server.logs import (  # noqa: PLC0415
         configure_audit,
         configure_logging,
+        log_texts,
         log_what_python_prints,
     )
-    from attendant.server.observability.texts import log_texts  # noqa: PLC0415
 
     config = config_of(parsed, os.environ)
     if scheduler is not None:

@@ -16,36 +16,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.bundle.bundle import Bundle, limits_in_force
 from attendant.runtime.command import give_up_output
 from attendant.runtime.errors import UserError
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.connections import HEADROOM, Connections, num_connections
+from attendant.server.auth import Access, open_access
+from attendant.server.catalogue.folders import is_repository
+from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
+from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.config import ServerConfig
 from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.shares import AnswerBudget
+from attendant.server.grpc.connections import HEADROOM, Connections, num_connections
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.incoming import Bounds, Incoming
-from attendant.server.grpc.service import Seq2SeqServicer
+from attendant.server.grpc.inference_names import SERVICE_NAME as INFERENCE_NAME
+from attendant.server.grpc.port import GrpcPort, allow_descriptors, authority, grpc_server
+from attendant.server.grpc.rpc_metrics import GrpcMetrics
+from attendant.server.grpc.service import SERVICE_NAME, Seq2SeqServicer
 from attendant.server.grpc.shadowing import shadow_of
 from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.http.port import http_server
+from attendant.server.http.probes import http_app
 from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.models import Catalogue, Routes, ServedModel
-from attendant.server.observability.endpoint import http_app
-from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import GrpcMetrics
-from attendant.server.observability.tracing import tracing
-from attendant.server.opening import in_daemon_thread, open_bundles, open_within_limits
-from attendant.server.process.http import http_server
-from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import GrpcPort, allow_descriptors, authority, grpc_server
+from attendant.server.inference.v2 import open_inference_pb2_grpc
+from attendant.server.lifecycle import Health, Lifecycle
+from attendant.server.loading import in_daemon_thread, open_bundles, open_within_limits
+from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
-from attendant.server.repository.folders import is_repository
-from attendant.server.repository.reconciler import Reconciler
+from attendant.server.tracing import tracing
+from attendant_client.v1 import seq2seq_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +82,7 @@ async def serve(config: ServerConfig) -> int:
         inference = InferenceServicer(catalogue, metrics, reconciler, lambda: lifecycle.is_serving)
     make_server = partial(
         grpc_server,
-        seq2seq := Seq2SeqServicer(catalogue, metrics, answer_budget),
-        inference,
-        lifecycle.health,
+        grpc_services(seq2seq := Seq2SeqServicer(catalogue, metrics, answer_budget), inference, lifecycle.health),
         # The gatekeeper is inside, so that what it refuses is counted too.
         interceptors=[incoming, GrpcMetrics(metrics.registry), gatekeeper],
         has_reflection=access.reflection != "off",
@@ -124,6 +126,20 @@ async def serve(config: ServerConfig) -> int:
             await port.close(incoming)
     log.info("ended", extra={"status": lifecycle.exit_status})
     return lifecycle.exit_status
+
+
+def grpc_services(
+    seq2seq: Seq2SeqServicer, inference: InferenceServicer | None, health_servicer: Health
+) -> dict[str, Callable[[Any], None]]:
+    """Returns the services by name, each as the function that adds it to a server; without `inference`, two."""
+    services: dict[str, Callable[[Any], None]] = {
+        SERVICE_NAME: partial(seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server, seq2seq)
+    }
+    if inference is not None:
+        services[INFERENCE_NAME] = partial(
+            open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, inference
+        )
+    return services | {health.SERVICE_NAME: partial(health_pb2_grpc.add_HealthServicer_to_server, health_servicer)}
 
 
 async def _reload(access: Access, reconciler: Reconciler, catalogue: Catalogue) -> None:

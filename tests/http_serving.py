@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from attendant.server.access.access import Access
+from attendant.server.auth import Access
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.http.app import add_api, guard_hosts
+from attendant.server.http.port import http_server
+from attendant.server.http.probes import http_app
 from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.observability.endpoint import http_app
-from attendant.server.process.http import http_server
 from tests.serving import PATIENCE_SECONDS, Served, no_repositories
 
 JSON = {"content-type": "application/json"}

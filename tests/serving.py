@@ -30,24 +30,25 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS, Tokenizer
 from attendant.runtime.stepper import DecoderState, Ids, StepOutput
-from attendant.server.access.access import Access
-from attendant.server.access.connections import HEADROOM, Connections
+from attendant.server.app import grpc_services
+from attendant.server.auth import Access
+from attendant.server.catalogue.models import Catalogue, Routes, ServedModel
+from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.engine.scheduler import Budget
 from attendant.server.engine.shares import MAX_ANSWER_BYTES, AnswerBudget
 from attendant.server.errors import AttendantError
+from attendant.server.grpc.connections import HEADROOM, Connections
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.incoming import Bounds, Incoming
+from attendant.server.grpc.port import GrpcPort, grpc_server
+from attendant.server.grpc.rpc_metrics import GrpcMetrics
 from attendant.server.grpc.service import Seq2SeqServicer
 from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.models import Catalogue, Routes, ServedModel
-from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.rpc_metrics import GrpcMetrics
-from attendant.server.process.lifecycle import Lifecycle
-from attendant.server.process.listening import GrpcPort, grpc_server
-from attendant.server.repository.reconciler import Reconciler
+from attendant.server.lifecycle import Lifecycle
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.fakes import SPECIAL_IDS, FakeStepper
 from tests.workers import thread_pool
@@ -227,9 +228,11 @@ async def served(
     metrics.watch_streams(answer_budget)
     make_server = partial(
         grpc_server,
-        Seq2SeqServicer(catalogue, metrics, answer_budget),
-        InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
-        lifecycle.health,
+        grpc_services(
+            Seq2SeqServicer(catalogue, metrics, answer_budget),
+            InferenceServicer(catalogue, metrics, no_repositories(catalogue, metrics), lambda: lifecycle.is_serving),
+            lifecycle.health,
+        ),
         interceptors=[incoming, GrpcMetrics(metrics.registry), Gatekeeper(access, catalogue, metrics)],
         has_reflection=access.reflection != "off",
         max_connections=max_connections + HEADROOM,

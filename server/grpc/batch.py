@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from attendant.server.access.clients import CLIENT
+from attendant.server.auth import CLIENT
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.request import Outcome, Priority
 from attendant.server.engine.shares import AnswerBudget, FairSemaphore
@@ -28,7 +29,6 @@ from attendant.server.grpc.requests import ParsedRequest, of_each_model, off_the
 from attendant.server.grpc.results import result_fields
 from attendant.server.grpc.status import abort
 from attendant.server.grpc.undecodable import UndecodableRequest, decoded
-from attendant.server.models import Catalogue
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 REFUSAL_BYTES = 4096

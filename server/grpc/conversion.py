@@ -10,9 +10,9 @@ from attendant.runtime.answers import hypothesis_fields, score_fields, source_to
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import default_max_length
 from attendant.runtime.stepper import Floats
+from attendant.server.catalogue.models import Role, ServedModel
 from attendant.server.engine.request import Outcome, Result
 from attendant.server.grpc.requests import ParsedRequest
-from attendant.server.models import Role, ServedModel
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 FINISH_REASONS = {

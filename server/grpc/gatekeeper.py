@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 import grpc
 from grpc_health.v1 import health
 
-from attendant.server.access.access import Access
-from attendant.server.access.clients import CLIENT, address_of
-from attendant.server.access.rates import Rates
+from attendant.server.auth import CLIENT, Access, Rates, address_of
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.errors import AttendantError, PermissionDenied, RateLimited, Unauthenticated
 from attendant.server.grpc import inference_names as inference
 from attendant.server.grpc.inference_names import num_elements
@@ -20,9 +19,8 @@ from attendant.server.grpc.request_context import FOR_ADMINISTRATORS, RequestCon
 from attendant.server.grpc.service import METHODS, SERVICE_NAME
 from attendant.server.grpc.status import abort
 from attendant.server.interceptors import Wrapper, wrapped
-from attendant.server.models import Catalogue
-from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.tracing import tracer
+from attendant.server.metrics import Metrics
+from attendant.server.tracing import tracer
 
 Behaviour = Callable[[Any, Any], Any]
 ClientOf = Callable[[Any], str]

@@ -17,16 +17,15 @@ from urllib.parse import unquote
 import grpc
 from grpc_health.v1 import health
 
-from attendant.server.access.clients import CLIENT, address_of
-from attendant.server.access.connections import Connections, hang_up_on
-from attendant.server.access.shares import Shares
+from attendant.server.auth import CLIENT, Shares, address_of
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import IdleStream, TooManyStreams, TooManyUnread, Undecodable, UnknownMethod, Unread
 from attendant.server.grpc import inference_names as inference
+from attendant.server.grpc.connections import Connections, hang_up_on
 from attendant.server.grpc.request_context import refuse
 from attendant.server.grpc.service import SERVICE_NAME
 from attendant.server.grpc.undecodable import UndecodableRequest
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from attendant.server.polling import until
 
 log = logging.getLogger(__name__)

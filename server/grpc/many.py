@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from attendant.runtime.requests import Violation
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.deadlines import cancellation_code
 from attendant.server.engine.request import Outcome
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
@@ -25,7 +26,6 @@ from attendant.server.grpc.requests import (
 from attendant.server.grpc.results import result_fields
 from attendant.server.grpc.status import abort
 from attendant.server.grpc.undecodable import UndecodableRequest, decoded
-from attendant.server.models import Catalogue
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 MAX_REQUESTS = 256

@@ -9,16 +9,15 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from attendant.server.access.clients import CLIENT, address_of, in_metadata
+from attendant.server.auth import CLIENT, address_of, in_metadata
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.deadlines import cancellation_code
 from attendant.server.errors import AttendantError, error_of
 from attendant.server.grpc.status import abort
 from attendant.server.grpc.undecodable import UndecodableRequest, decoded
-from attendant.server.models import Catalogue
-from attendant.server.observability.logs import AUDIT
-from attendant.server.observability.metrics import Metrics
-from attendant.server.observability.texts import loggable
-from attendant.server.observability.tracing import TRACE, tracer
+from attendant.server.logs import AUDIT, loggable
+from attendant.server.metrics import Metrics
+from attendant.server.tracing import TRACE, tracer
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Protocol, TypeVar
 from attendant.runtime import requests as reading
 from attendant.runtime.decoding.hypothesis import Progress
 from attendant.runtime.requests import ReadRequest, Side, Violations
-from attendant.server.access.clients import CLIENT
+from attendant.server.auth import CLIENT
+from attendant.server.catalogue.models import ServedModel
 from attendant.server.engine.request import Outcome, Priority, Result
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.decoding import read_options
 from attendant.server.grpc.request_context import MAX_ID_CHARACTERS
-from attendant.server.models import ServedModel
-from attendant.server.observability.tracing import TRACE
+from attendant.server.tracing import TRACE
 from attendant_client.fields import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
@@ -85,7 +85,7 @@ class ParsedRequest:
             raise outcome
         asked, exemplar = self.asked, None
         if (trace := TRACE.get()) is not None:
-            trace.phases(outcome.stats)
+            trace.add_phases(outcome.stats)
             exemplar = trace.exemplar
         self.model.metrics.answered(asked.source_ids, asked.num_source_tokens, outcome.stats, exemplar)
         return outcome

@@ -9,7 +9,7 @@ from attendant.server.grpc.conversion import generate_fields, num_cells, written
 from attendant.server.grpc.request_context import RequestContext
 from attendant.server.grpc.requests import ParsedRequest
 from attendant.server.grpc.status import status_of
-from attendant.server.observability.tracing import TRACE
+from attendant.server.tracing import TRACE
 
 
 async def result_fields(

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from attendant.server.catalogue.models import Catalogue
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.batch import ONE, SEVERAL, BatchStream, Packing
 from attendant.server.grpc.conversion import generate_response, model_message, num_cells, score_response, written
@@ -14,8 +15,7 @@ from attendant.server.grpc.many import answers_to
 from attendant.server.grpc.request_context import Answering, RequestContext
 from attendant.server.grpc.requests import parse, read_generate, read_score
 from attendant.server.grpc.streaming import streamed
-from attendant.server.models import Catalogue
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 

@@ -3,10 +3,10 @@
 import asyncio
 import random
 
+from attendant.server.catalogue.models import ServedModel, Shadow
 from attendant.server.engine.request import Result
 from attendant.server.errors import AttendantError
 from attendant.server.grpc.requests import parse, read_generate
-from attendant.server.models import ServedModel, Shadow
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 SHADOW_SECONDS = 10.0

@@ -19,8 +19,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attendant.runtime.requests import Violation, shortened
-from attendant.server.access.access import is_loopback
-from attendant.server.access.shares import Shares
+from attendant.server.auth import Shares, is_loopback
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.request_context import GIVEN_ID_KEY
@@ -41,7 +40,7 @@ from attendant.server.http.playground import StaticFile, page_routes
 from attendant.server.http.problems import HttpError, refusal
 from attendant.server.http.routes import ROUTES, STREAM, ApiRoute
 from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 
 CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED"}
 """Of what Starlette itself refuses."""

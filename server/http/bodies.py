@@ -17,11 +17,11 @@ from starlette.requests import Request
 from attendant.runtime.requests import Violation
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.incoming import Decoder
+from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.grpc.requests import off_the_loop
 from attendant.server.grpc.undecodable import UndecodableRequest
 from attendant.server.http.json_reading import reader_of, undecodable
 from attendant.server.http.problems import HttpError
-from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 JSON = "application/json"

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope
 
 from attendant.runtime.requests import Violation, shortened
-from attendant.server.access.certificates import PEER_CERTIFICATE, name_in_peer_certificate
+from attendant.server.credentials import PEER_CERTIFICATE, name_in_peer_certificate
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.request_context import GIVEN_ID_KEY, new_id
 from attendant.server.grpc.status import DETAILS_KEY

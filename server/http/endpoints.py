@@ -13,8 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from attendant.server.access.clients import CLIENT
-from attendant.server.access.shares import Shares
+from attendant.server.auth import CLIENT, Shares
 from attendant.server.errors import AttendantError, DeadlineExceeded, TooManyCalls
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.inference_names import PROBES
@@ -23,7 +22,7 @@ from attendant.server.grpc.status import status_of
 from attendant.server.http.bodies import JSON, Body, decoder_of, written
 from attendant.server.http.call import Aborted, HttpCall, timeout_of, while_connected
 from attendant.server.http.problems import Problem, members, problem_response, refusal
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 
 MAX_CALLS = 128
 """At once. Connections are twice as many, so that metrics and probes are always answered."""

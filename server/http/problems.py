@@ -15,7 +15,7 @@ from attendant.server.errors import AttendantError
 from attendant.server.grpc.request_context import id_of, refused
 from attendant.server.grpc.status import status_of
 from attendant.server.http.call import HttpCall
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from attendant.runtime.answers import hypothesis_fields, source_tokens, warnings_of
 from attendant.runtime.requests import Violation, Violations
+from attendant.server.catalogue.models import ServedModel
 from attendant.server.engine.request import Result
 from attendant.server.engine.shares import MAX_ANSWER_BYTES
 from attendant.server.errors import InvalidArgument
@@ -16,7 +17,6 @@ from attendant.server.grpc.requests import ParsedRequest, off_the_loop, read_gen
 from attendant.server.inference.parameters import set_options
 from attendant.server.inference.tensors import INPUT, add_outputs, read_outputs, read_texts
 from attendant.server.inference.v2 import open_inference_pb2 as wire
-from attendant.server.models import ServedModel
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import grpc
 
 from attendant.runtime.requests import Violation, shortened
+from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue.reconciler import Entry, Reconciler
 from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.request_context import Answering
 from attendant.server.inference.infer import infer
 from attendant.server.inference.tensors import INPUT, OUTPUTS
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
-from attendant.server.models import Catalogue
-from attendant.server.observability.metrics import Metrics
-from attendant.server.repository.reconciler import Entry, Reconciler
+from attendant.server.metrics import Metrics
 from attendant_client.version import VERSION
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -7,9 +7,9 @@ import grpc
 from attendant.runtime.command import exit_command
 from attendant.server import app
 from attendant.server.__main__ import main
+from attendant.server.grpc import port as listening
 from attendant.server.grpc.gatekeeper import Gatekeeper
 from attendant.server.grpc.incoming import Incoming
-from attendant.server.process import listening
 
 KEPT = {"grpc.so_reuseport", "grpc.max_receive_message_length", "grpc.max_send_message_length"}
 

@@ -14,7 +14,7 @@ import hpack
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from attendant.server.process import listening
+from attendant.server.grpc import port as listening
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.faults.attacker import GENERATE, RawConnection

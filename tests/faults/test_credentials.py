@@ -18,9 +18,9 @@ from typing import Any
 import grpc
 import pytest
 
-from attendant.server.access.access import LOOK_SECONDS, Access, open_access
+from attendant.server.auth import LOOK_SECONDS, Access, open_access
 from attendant.server.config import ServerConfig
-from attendant.server.process.listening import bind
+from attendant.server.grpc.port import bind
 from attendant_client import AttendantClient, AttendantError
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc

@@ -16,13 +16,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from attendant.server.access.access import Access
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Access, Rates
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.conversion import LOOP_CELLS, written
+from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.inference import infer
 from attendant.server.inference.v2 import open_inference_pb2 as inference
-from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_most

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from attendant.server.process.http import MAX_CONNECTIONS
+from attendant.server.http.port import MAX_CONNECTIONS
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.witness import witness

@@ -12,10 +12,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.settings import SettingCodes
 
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.connections import num_connections
-from attendant.server.access.shares import Shares
+from attendant.server.auth import Access, Shares, open_access
 from attendant.server.grpc import incoming
+from attendant.server.grpc.connections import num_connections
 from attendant.server.grpc.incoming import Bounds
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.configuration import parse_config

@@ -17,8 +17,7 @@ from grpc_status import rpc_status
 from prometheus_client import generate_latest
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Access, Rates, open_access
 from attendant.server.config import ServerConfig
 from attendant.server.inference.v2 import open_inference_pb2 as wire
 from attendant.server.inference.v2 import open_inference_pb2_grpc
@@ -247,7 +246,7 @@ class TestTokens:
             assert await code_of(stream.read()) == "UNAUTHENTICATED"
 
     async def test_the_server_looks_by_itself(self, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("attendant.server.access.access.LOOK_SECONDS", 0.01)
+        monkeypatch.setattr("attendant.server.auth.LOOK_SECONDS", 0.01)
         access = open_access(options(tokens=tokens))
         with access.following_files():
             tokens.write_text(f"shop {SEARCH}\n")
@@ -306,7 +305,7 @@ class TestCertificates:
     async def test_new_files_are_taken_and_broken_ones_are_not(
         self, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level(logging.INFO, "attendant.server.access")
+        caplog.set_level(logging.INFO, "attendant.server.credentials")
         newer = new_authority(tmp_path / "newer")
         certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
 

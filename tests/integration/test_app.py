@@ -19,7 +19,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.app import serve
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.scheduler import Budget
-from attendant.server.process import listening
+from attendant.server.grpc import port as listening
 from attendant.server.process.spawning import WorkerGroup
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc

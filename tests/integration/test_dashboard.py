@@ -29,7 +29,7 @@ import pytest
 import yaml
 
 from attendant.runtime.stepper import Floats
-from attendant.server.observability.metrics import (
+from attendant.server.metrics import (
     COUNT_BUCKETS,
     REQUEST_BUCKETS,
     attention_entropy,

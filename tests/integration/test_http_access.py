@@ -12,11 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Access, Rates, open_access
 from attendant.server.config import ServerConfig
 from attendant.server.http.app import guard_hosts
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import new_authority, put

@@ -17,14 +17,13 @@ import pytest_asyncio
 from google.protobuf import json_format
 
 from attendant.runtime.bundle.manifest import MAX_BEAM, MAX_TOKENS
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Access, Rates, open_access
 from attendant.server.config import ServerConfig
+from attendant.server.grpc.port import MAX_REQUEST_BYTES
 from attendant.server.http import app
+from attendant.server.http import port as http
 from attendant.server.http.bodies import to_json
 from attendant.server.http.openapi import RANGES
-from attendant.server.process import http
-from attendant.server.process.listening import MAX_REQUEST_BYTES
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.certificates import new_authority
 from tests.http_serving import JSON, Answer, Http, http_served

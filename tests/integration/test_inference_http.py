@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from attendant.server.access.access import Access, open_access
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Access, Rates, open_access
 from attendant.server.config import ServerConfig
 from attendant.server.inference.tensors import OUTPUTS, pack, unpack
 from attendant.server.inference.v2 import open_inference_pb2 as wire

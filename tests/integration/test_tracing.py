@@ -19,8 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from attendant.runtime.errors import UserError
-from attendant.server.observability.spans import tracer_of
-from attendant.server.observability.tracing import trace_requests, tracing
+from attendant.server.tracing import Tracer, trace_requests, tracing
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.http_serving import http_served
@@ -44,7 +43,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace_requests(tracer_of(provider))
+    trace_requests(Tracer(provider))
     yield exporter
     trace_requests(None)
 
@@ -152,8 +151,7 @@ async def test_what_the_caller_does_not_sample_is_not_traced(serving: Served, sp
 
 
 def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "attendant.server.observability.spans")
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(UserError, match="--traces needs the extra `otel`"), tracing("on"):
         pass
 

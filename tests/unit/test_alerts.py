@@ -8,7 +8,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"

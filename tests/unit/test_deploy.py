@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from attendant.server.config import BUNDLES_VARIABLE, OPTIONS, PREFIX, ServerConfig
-from attendant.server.process.lifecycle import LIVENESS, STARTUP
+from attendant.server.lifecycle import LIVENESS, STARTUP
 from attendant_client.command import parser as client_parser
 from tests.configuration import parse_config
 from tests.paths import ROOT

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.server import errors
 from attendant.server.grpc.service import METHODS, Seq2SeqServicer
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.attention import scores
 from attendant.training.model.stepping.stepper import TorchStepper

@@ -59,7 +59,7 @@ OURS = {"attendant", "attendant_client", "demo", "tests", "benchmarks", "experim
 ENGINE_BANS = {"grpc", "prometheus_client", "google", "attendant_client"}
 ONLY_IN = {
     "onnxruntime": {"attendant.runtime.onnx.session"},
-    "opentelemetry": {"attendant.server.observability.spans"},
+    "opentelemetry": {"attendant.server.tracing"},
     "ray": {f"attendant.cluster.{name}" for name in ("__main__", "decoding", "replica", "serving")},
 }
 

@@ -15,7 +15,7 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.server import loading
 from attendant.server.engine.request import Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
-from attendant.server.opening import open_within_limits
+from attendant.server.loading import open_within_limits
 from tests.configuration import parse_config
 from tests.paths import ROOT
 

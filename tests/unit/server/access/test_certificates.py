@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.certificates import CertificateFiles
+from attendant.server.credentials import CertificateFiles
 from tests.certificates import Authority, new_authority
 
 

@@ -1,6 +1,6 @@
 """What each client may ask for, on a clock that only the test moves."""
 
-from attendant.server.access.rates import Rates
+from attendant.server.auth import Rates
 
 
 class Clock:

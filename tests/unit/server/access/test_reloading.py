@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.reloading import Reloaded
+from attendant.server.credentials import Reloaded
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import grpc
 import pytest
 from starlette.applications import Starlette
 
-from attendant.server.access import certificates
-from attendant.server.access.access import Access, open_access
-from attendant.server.process.http import http_server
+from attendant.server import credentials
+from attendant.server.auth import Access, open_access
+from attendant.server.http.port import http_server
 from tests.certificates import Authority, new_authority
 from tests.configuration import parse_config
 from tests.serving import PATIENCE_SECONDS
@@ -96,7 +96,7 @@ async def test_over_http_an_expired_certificate_is_out(
     client = Client(authority, ssl.TLSVersion.TLSv1_2, "http/1.1")
     async with http_server(Starlette(), "127.0.0.1", 0, access.http_context) as port:
         assert (await asyncio.to_thread(client.connect, port))[1]
-        monkeypatch.setattr(certificates, "time", SimpleNamespace(time=lambda: math.inf))
+        monkeypatch.setattr(credentials, "time", SimpleNamespace(time=lambda: math.inf))
         for _ in range(4):
             assert not (await asyncio.to_thread(client.connect, port))[1]
 

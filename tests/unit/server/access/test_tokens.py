@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.access import open_access
-from attendant.server.access.tokens import Token, Tokens, digest_of, read_tokens
+from attendant.server.auth import open_access
+from attendant.server.credentials import Token, Tokens, digest_of, read_tokens
 from attendant.server.errors import Unauthenticated
 from tests.configuration import parse_config
 

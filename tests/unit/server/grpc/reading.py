@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.decoding.options import DecodingOptions
+from attendant.server.catalogue.models import ServedModel
 from attendant.server.errors import InvalidArgument
 from attendant.server.grpc.requests import read_generate
-from attendant.server.models import ServedModel
-from attendant.server.observability.metrics import Metrics
+from attendant.server.metrics import Metrics
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.serving import fake_bundle, fake_stepper, serve_fake
 

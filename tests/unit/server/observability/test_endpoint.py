@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from attendant.server.observability.endpoint import http_app
-from attendant.server.observability.pages import Form, Pages
+from attendant.server.http.probes import http_app
+from attendant.server.metrics import Form, Pages
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from attendant.server.observability import instruments
+from attendant.server import metrics as instruments
 
 BUCKETS = (0.00005, 0.001, 0.25, 1, 30.0)
 FORMS = ("text/plain", "application/openmetrics-text; version=1.0.0")

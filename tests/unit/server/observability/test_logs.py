@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendant.server.observability.logs import (
+from attendant.server.logs import (
     AUDIT,
     MAX_CHARACTERS,
     MAX_REPEATED,

@@ -14,7 +14,7 @@ from attendant.runtime.bundle.manifest import Distribution, Reference
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.server.engine.request import Priority, RequestStats, StepStats
 from attendant.server.engine.shares import FairSemaphore
-from attendant.server.observability.metrics import Metrics, attention_entropy, coverage_deficit
+from attendant.server.metrics import Metrics, attention_entropy, coverage_deficit
 
 STATS = RequestStats(
     queue=0.5, encode=0.25, decode=2.0, first_token=1.0, total=3.0, steps=5, mean_batch_rows=2.5, submitted=0.0

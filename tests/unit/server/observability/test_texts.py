@@ -10,8 +10,7 @@ import pytest
 
 from attendant.runtime.requests import Violations
 from attendant.server.errors import AttendantError, DeadlineExceeded, InvalidArgument, UnknownModel
-from attendant.server.observability.logs import configure_logging
-from attendant.server.observability.texts import log_texts, loggable
+from attendant.server.logs import configure_logging, log_texts, loggable
 
 SECRET = "sesame"
 

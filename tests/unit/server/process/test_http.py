@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from attendant.runtime.errors import UserError
-from attendant.server.process import http
-from attendant.server.process.http import http_server
+from attendant.server.http import port as http
+from attendant.server.http.port import http_server
 from tests.serving import PATIENCE_SECONDS, eventually
 
 BIG = b"x" * 50_000_000

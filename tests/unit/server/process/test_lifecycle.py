@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from grpc_health.v1 import health_pb2
 
-from attendant.server.process.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
+from attendant.server.lifecycle import ENGINE_DIED, LIVENESS, SERVING, STARTUP, Lifecycle
 from tests.serving import PATIENCE_SECONDS
 
 

@@ -6,12 +6,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from attendant.runtime.errors import UserError
+from attendant.server.catalogue.folders import Policy, is_repository, look_into, read_policy
+from attendant.server.catalogue.models import Catalogue
+from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.errors import LoadRefused
-from attendant.server.models import Catalogue
-from attendant.server.observability.metrics import Metrics
-from attendant.server.repository.folders import is_repository, look_into
-from attendant.server.repository.policy import Policy, read_policy
-from attendant.server.repository.reconciler import Reconciler
+from attendant.server.metrics import Metrics
 
 
 def put(path: Path, text: str = "x") -> None:

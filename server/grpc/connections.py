@@ -1,7 +1,8 @@
-"""The connections of the gRPC port: found where the system lists them, for gRPC hands none of them out.
+"""The connections of the gRPC port: found where the system lists them, since gRPC exposes none of them.
 
-gRPC closes what connects beyond its limit, and waits five minutes for peers that make no call. So connections are
-closed here before that limit is reached: those without a call, the one that has been waited for longest first.
+gRPC closes connections beyond its limit, and waits five minutes for peers that make no call. So connections without a
+call are closed here before that limit is reached, the one that has been idle for longest first. And when the server
+ends, they are shut down here, because of how gRPC cancels calls.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
+
+from attendant.server.polling import until
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -107,3 +110,26 @@ def _peer_of(one: socket.socket) -> str:
 
 def listens(one: socket.socket) -> bool:
     return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+OPEN_STATES = frozenset({1, 4, 5})
+"""Of Linux's TCP, where the peer has not closed its side: ESTABLISHED, FIN_WAIT1, FIN_WAIT2."""
+
+
+async def hang_up(port: int, seconds: float) -> None:
+    """Stops listening at a port, and ends its connections once the peers have all that was written to them.
+
+    gRPC cancels calls that reach it while it shuts down, and nobody retries what was cancelled. The end of a connection
+    is different: every client library takes it for UNAVAILABLE.
+
+    Args:
+        seconds: how long the peers may take to close their side.
+    """
+    for one in tcp_sockets(port):
+        with suppress(OSError):  # the peer was quicker
+            one.shutdown(socket.SHUT_RDWR if listens(one) else socket.SHUT_WR)
+    await until(lambda: all(_state(one) not in OPEN_STATES for one in tcp_sockets(port)), seconds)
+
+
+def _state(one: socket.socket) -> int:
+    return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]

@@ -1,15 +1,26 @@
-"""Every metric of the server, by name; all in base units. The engine emits plain values, here they are rendered.
+"""Every metric of the server, by name; all in base units. The engine emits plain values, which are rendered here.
 
 `model` is empty for a model that is not served here. Other labels take values from closed sets only, never from a
 request.
 """
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
+import time
+import zlib
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from attendant.runtime.answers import SIGNALS, DriftWatch, signals_of
 from attendant.runtime.bundle.manifest import Reference
@@ -20,7 +31,137 @@ from attendant.server.engine.admission import Prediction
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.shares import AnswerBudget
-from attendant.server.observability.instruments import Counter, Histogram
+
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+"""Its bound, how many values are no larger, and an example of its own."""
+
+Child = TypeVar("Child")
+
+
+class Count:
+    """What a counter has counted under one set of labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+
+class Distribution:
+    """The values that a histogram was told of under one set of labels.
+
+    Attributes:
+        sum: of the values.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the largest value of each bucket, but of the last one, which takes whatever is larger."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._exemplars: dict[int, Exemplar] = {}
+        self.sum = 0.0
+
+    def observe(self, value: float, exemplar: dict[str, str] | None = None) -> None:
+        """`exemplar`: labels of an example of the value's bucket, which replaces the one before."""
+        place = bisect_left(self._bounds, value)
+        self._counts[place] += 1
+        self.sum += value
+        if exemplar is not None:
+            self._exemplars[place] = Exemplar(exemplar, value, time.time())
+
+    def buckets(self) -> list[Bucket]:
+        """As prometheus-client takes them."""
+        found: list[Bucket] = []
+        total = 0.0
+        for place, bound in enumerate((*self._bounds, math.inf)):
+            total += self._counts[place]
+            name: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+            found.append((name, total, self._exemplars[place]) if place in self._exemplars else (name, total))
+        return found
+
+
+class _Labelled(Collector, Generic[Child]):
+    """A metric with labels; named, documented and registered as prometheus-client's are."""
+
+    def __init__(
+        self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._documentation, self._labelnames = f"{namespace}_{name}", documentation, tuple(labelnames)
+        self._children: dict[tuple[str, ...], Child] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Child:
+        """The child under these values, one for each label."""
+        if len(values) != len(self._labelnames):
+            raise ValueError(f"{values} are not the values of {self._labelnames}")
+        if values not in self._children:
+            self._children[values] = self._new()
+        return self._children[values]
+
+    def describe(self) -> list[Metric]:
+        """Its name, by which the registry sees that no other has it."""
+        return [self._family()]
+
+    def collect(self) -> list[Metric]:
+        """What is scraped."""
+        family = self._family()
+        for values, child in self._children.items():
+            self._add(family, values, child)
+        return [family]
+
+    @abstractmethod
+    def _new(self) -> Child: ...
+
+    @abstractmethod
+    def _family(self) -> Any: ...
+
+    @abstractmethod
+    def _add(self, family: Any, values: tuple[str, ...], child: Child) -> None: ...
+
+
+class Counter(_Labelled[Count]):
+    """Counts by the values of their labels."""
+
+    def _new(self) -> Count:
+        return Count()
+
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+    def _add(self, family: CounterMetricFamily, values: tuple[str, ...], child: Count) -> None:
+        family.add_metric(values, child.value)
+
+
+class Histogram(_Labelled[Distribution]):
+    """Distributions by the values of their labels."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        labelnames: Iterable[str],
+        *,
+        namespace: str,
+        registry: CollectorRegistry,
+        buckets: Iterable[float],
+    ) -> None:
+        self._bounds = tuple(map(float, buckets))
+        super().__init__(name, documentation, labelnames, namespace=namespace, registry=registry)
+
+    def _new(self) -> Distribution:
+        return Distribution(self._bounds)
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+
+    def _add(self, family: HistogramMetricFamily, values: tuple[str, ...], child: Distribution) -> None:
+        family.add_metric(values, child.buckets(), child.sum)
+
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -339,3 +480,88 @@ def coverage_deficit(attention: Floats) -> float:
         attention: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())
+
+
+RENDERED_SHARE = 0.1
+"""Of the time, at most: however many ask, and however often, nine tenths are left to calls."""
+
+GZIP = 31
+"""zlib's number for gzip's format with the largest window."""
+
+OPEN_METRICS = "application/openmetrics-text"
+OPEN_METRICS_END = b"# EOF\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a page is written: as Prometheus' text or as OpenMetrics, compressed or not."""
+
+    content_type: str
+    gzip: bool
+    encode: Callable[[Sequence[Metric]], bytes] = field(compare=False, repr=False)
+
+    @classmethod
+    def asked_for(cls, accept: str, accept_encoding: str) -> "Form":
+        """By a request's headers, of which nothing is repeated."""
+        encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if OPEN_METRICS in accept else "")
+        encodings = {one.split(";")[0].strip().lower() for one in accept_encoding.split(",")}
+        return cls(content_type, "gzip" in encodings, lambda families: encode(_Families(families)))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": self.content_type} | ({"Content-Encoding": "gzip"} if self.gzip else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """Some families of a registry, as the library's encoders take them."""
+
+    families: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        return self.families
+
+
+class Pages:
+    """Renders the registry: one page at a time, family by family, so that calls are answered in between.
+
+    All who wait for a form get the same page. It is never older than their questions.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._awaited: dict[Form, asyncio.Task[bytes]] = {}
+        self._turn = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def page(self, form: Form) -> bytes:
+        if form not in self._awaited:
+            self._awaited[form] = asyncio.create_task(self._in_turn(form))
+        # Shielded: one who goes away does not take the others' page along.
+        return await asyncio.shield(self._awaited[form])
+
+    async def _in_turn(self, form: Form) -> bytes:
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            del self._awaited[form]
+            parts, seconds = [], 0.0
+            pieces = self._pieces(form)
+            while True:
+                began = time.monotonic()
+                piece = next(pieces, None)
+                seconds += time.monotonic() - began
+                if piece is None:
+                    break
+                parts.append(piece)
+                await asyncio.sleep(0)
+            self._not_before = time.monotonic() + seconds * (1 / RENDERED_SHARE - 1)
+            return b"".join(parts)
+
+    def _pieces(self, form: Form) -> Iterator[bytes]:
+        """The page, in pieces of a family each."""
+        compressor = zlib.compressobj(wbits=GZIP) if form.gzip else None
+        for family in self._registry.collect():
+            piece = form.encode([family]).removesuffix(OPEN_METRICS_END)
+            yield compressor.compress(piece) if compressor else piece
+        end = OPEN_METRICS_END if form.content_type.startswith(OPEN_METRICS) else b""
+        yield compressor.compress(end) + compressor.flush() if compressor else end

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from attendant.server import deadlines
 from attendant.server.interceptors import wrapped
-from attendant.server.observability.instruments import Counter, Histogram
-from attendant.server.observability.metrics import REQUEST_BUCKETS
+from attendant.server.metrics import REQUEST_BUCKETS, Counter, Histogram
 
 LABELS = ("grpc_type", "grpc_service", "grpc_method")
 

@@ -12,7 +12,7 @@ from attendant.runtime.requests import Violation
 from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import Result
 from attendant.server.errors import InvalidArgument, NotReady, UnknownModel, UnknownVersion
-from attendant.server.observability.metrics import ModelMetrics
+from attendant.server.metrics import ModelMetrics
 
 Role = Literal["stable", "canary", "shadow", "named"]
 """Of a version: answers requests that name none; answers a share of these; is only compared; answers who names it."""

@@ -1,35 +1,177 @@
-"""The server's options on who may call, read and checked: certificates, tokens, rates."""
+"""Authentication: which client makes a call, whether it may, and how much each client may ask for."""
 
 import asyncio
 import ipaddress
 import logging
 import ssl
-from collections.abc import Iterator
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.certificates import (
+from attendant.server.config import Openness, OpennessOrOff, ServerConfig
+from attendant.server.credentials import (
+    ADMIN_TOKENS,
     CERTIFICATE,
     CLIENT_CA,
+    DIGEST_PREFIX,
     KEY,
+    TOKENS,
     CertificateFiles,
     Certificates,
+    Limits,
+    Reloaded,
+    Tokens,
+    read_tokens,
     server_credentials,
 )
-from attendant.server.access.clients import address_of, in_metadata, name_in_certificate
-from attendant.server.access.rates import Limits, Rates
-from attendant.server.access.reloading import Reloaded
-from attendant.server.access.tokens import ADMIN_OPTION as ADMIN_TOKENS
-from attendant.server.access.tokens import DIGEST_PREFIX, Tokens, read_tokens
-from attendant.server.access.tokens import OPTION as TOKENS
-from attendant.server.config import Openness, OpennessOrOff, ServerConfig
 from attendant.server.errors import PermissionDenied, Unauthenticated
+
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""The client of the call that is being handled; set by `server/grpc/gatekeeper.py`."""
+
+IPV6_PREFIX = 64
+"""Whoever has one IPv6 address mostly has 2^64 of them."""
+
+
+def address_of(peer: str) -> str:
+    """The address of gRPC's name for the other end, without its port; of IPv6 the network of a single customer."""
+    family, _, rest = peer.partition(":")
+    return family if family == "unix" else _without_port(rest)
+
+
+def name_in_certificate(auth_context: dict[str, Any]) -> str:
+    """The common name of a client's certificate, or its first alternative name if it has none.
+
+    Args:
+        auth_context: gRPC's facts of a connection whose client has shown a certificate.
+    """
+    for kind in ("x509_common_name", "x509_subject_alternative_name"):
+        for value in auth_context.get(kind, ()):
+            if value:
+                return str(value.decode(errors="backslashreplace"))
+    return ""
+
+
+def in_metadata(call: Any, key: str) -> str:
+    """What a call's metadata, or headers, say under a key; empty where they say nothing."""
+    for name, value in call.invocation_metadata():
+        if name == key:
+            return value if isinstance(value, str) else str(value.decode("latin-1"))
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _without_port(host_and_port: str) -> str:
+    host = unquote(host_and_port).rpartition(":")[0].strip("[]")
+    try:
+        address = IPv6Address(host)
+    except AddressValueError:
+        return host
+    mapped: IPv4Address | None = address.ipv4_mapped
+    return str(mapped or IPv6Network((int(address), IPV6_PREFIX), strict=False))
+
+
+class Shares:
+    """A number of places. A client may take as many as are still free, so another client always gets some."""
+
+    def __init__(self, num_places: int) -> None:
+        self.num_places = num_places
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_taken(self) -> int:
+        return self._taken.total()
+
+    def take(self, client: str) -> bool:
+        """Takes a place, to be given back; returns False if the client has its share."""
+        if self._taken[client] >= self.num_places - self.num_taken:
+            return False
+        self._taken[client] += 1
+        return True
+
+    def taken_by(self, client: str) -> int:
+        return self._taken[client]
+
+    def give_back(self, client: str) -> None:
+        self._taken[client] -= 1
+        if not self._taken[client]:
+            del self._taken[client]
+
+
+BURST_SECONDS = 1.0
+MAX_CLIENTS = 16384
+"""Whose account is kept. A client that was dropped begins anew, which gives it a second's worth at most."""
+
+NO_LIMIT = float("inf")
+
+
+class Rates:
+    """The accounts of the clients that were seen last.
+
+    Attributes:
+        limited: there is a limit; where there is none, `take` need not be called.
+    """
+
+    def __init__(
+        self,
+        requests_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        *,
+        own_limits: Callable[[str], Limits] | None = None,
+        max_clients: int = MAX_CLIENTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """None: no limit. `own_limits`: returns those of a client, each in the place of the common one."""
+        self.limited = any((requests_per_second, bytes_per_second, own_limits))
+        self._limits = requests_per_second, bytes_per_second
+        self._own_limits = own_limits or (lambda client: (None, None))
+        self._max_clients = max_clients
+        self._clock = clock
+        # Client -> when its requests, and its bytes, will have been paid for; who was seen last stands last.
+        self._paid_at: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._paid_at)
+
+    def take(self, client: str, num_bytes: int, num_requests: int = 1) -> float:
+        """Charges a client for requests of so many bytes in all, and returns 0.
+
+        A client that is too far ahead is charged nothing. What is returned then: the seconds until it would be let in.
+        """
+        now = self._clock()
+        requests, of_bytes = self._paid_at.get(client, (now, now))
+        wait = max(requests, of_bytes) - BURST_SECONDS - now
+        if wait > 0:
+            return wait
+        self.charge(client, num_bytes, num_requests)
+        return 0.0
+
+    def charge(self, client: str, num_bytes: int, num_requests: int) -> None:
+        """Charges a client that has been let in, however far ahead it is."""
+        now = self._clock()
+        requests, of_bytes = self._paid_at.get(client, (now, now))
+        of_requests, of_all_bytes = (
+            own or common or NO_LIMIT for own, common in zip(self._own_limits(client), self._limits, strict=True)
+        )
+        self._paid_at[client] = (
+            max(requests, now) + num_requests / of_requests,
+            max(of_bytes, now) + num_bytes / of_all_bytes,
+        )
+        self._paid_at.move_to_end(client)
+        if len(self._paid_at) > self._max_clients:
+            self._paid_at.popitem(last=False)
+
 
 log = logging.getLogger(__name__)
 

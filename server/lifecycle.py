@@ -1,4 +1,4 @@
-"""A server's life: loading, serving, draining, ended; and what the outside is told of it."""
+"""The server's life: loading, serving, draining, ended; and the health that the outside sees."""
 
 import asyncio
 import logging

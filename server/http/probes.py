@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from attendant.server.observability.pages import Form, Pages
+from attendant.server.metrics import Form, Pages
 
 
 def http_app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Starlette:

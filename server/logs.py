@@ -1,7 +1,9 @@
 """Log lines: one per event, key=value or JSON. Facts go in `extra`: log.info("refused", extra={"request_id": ...}).
 
-What is logged may be a stranger's words. Whatever they are, an event stays one line of printable characters, and a
-stranger who makes the same warning happen again and again does not fill the disk with it.
+A log line may contain a stranger's words. An event stays one line of printable characters whatever they are, and a
+stranger who causes the same warning again and again does not fill the disk with it. Unless --log-texts is on, the words
+of callers are kept out: their tokens, and the messages of exceptions. The log then names requests by their ids, fields
+by their names, and exceptions by their classes and the lines that raised them.
 """
 
 import faulthandler
@@ -10,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,6 +20,7 @@ from typing import Any, TextIO
 
 from attendant.runtime.errors import escaped
 from attendant.server.config import AuditLevel, LogFormat, LogLevel
+from attendant.server.errors import AttendantError
 
 AUDIT = logging.getLogger("audit")
 """What callers did as administrators, or were refused to do."""
@@ -145,3 +149,58 @@ def log_what_python_prints() -> None:
     sys.excepthook = on_uncaught
     sys.unraisablehook = on_unraisable
     threading.excepthook = on_thread
+
+
+NEAR_TEXTS = (
+    "asyncio",
+    "grpc",
+    "uvicorn",
+    "attendant.server.grpc",
+    "attendant.server.inference",
+    "attendant.server.http",
+    "attendant.server.inference",
+    "attendant.server.metrics",
+)
+"""Loggers that tell of exceptions of code that has texts at hand; the engine knows ids alone."""
+
+
+class TextFilter(logging.Filter):
+    """Takes the words of exceptions out of the lines of NEAR_TEXTS."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not any(record.name == name or record.name.startswith(name + ".") for name in NEAR_TEXTS):
+            return True
+        if record.name == "asyncio":  # the lines after the first one show values
+            record.msg, record.args = record.getMessage().partition("\n")[0], ()
+        if record.exc_info and record.exc_info[1] is not None:
+            record.traceback = _without_words(record.exc_info[1])
+            record.exc_info = None
+        return True
+
+
+_filter = TextFilter()
+_is_allowed = False
+
+
+def log_texts(allowed: bool) -> None:
+    """Whether the log may hold texts; to be said once the log has been configured."""
+    global _is_allowed  # noqa: PLW0603  # a process has one log
+    _is_allowed = allowed
+    for handler in logging.getLogger().handlers:
+        handler.removeFilter(_filter)
+        if not allowed:
+            handler.addFilter(_filter)
+
+
+def loggable(error: AttendantError) -> str:
+    """An error's message, as it may stand in the log."""
+    return str(error) if _is_allowed else error.without_quotes
+
+
+def _without_words(raised: BaseException) -> str:
+    """Its traceback, and those of its causes, with their classes alone."""
+    causes = [raised]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    parts = ["".join(traceback.format_tb(one.__traceback__)) + type(one).__qualname__ for one in reversed(causes)]
+    return "\n\nwhile that was handled:\n\n".join(parts)

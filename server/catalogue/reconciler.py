@@ -1,4 +1,4 @@
-"""Reconciles what is served with what the repositories hold, while it is served.
+"""Reconciles the served versions with the repositories' folders while the server runs.
 
 A new version is loaded beside those that answer: its engine starts in processes of its own, is warmed up and passes its
 golden examples. Then the catalogue's routes are exchanged at once: requests that come now get the new version, those
@@ -6,23 +6,61 @@ that have come end on the old one, whose engine ends after them. A version that 
 """
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from attendant.runtime.errors import UserError
-from attendant.server.access.reloading import State
+from attendant.server.catalogue.folders import POLICY_NAME, ModelFolder, Policy, look_into, read_policy
+from attendant.server.catalogue.models import Catalogue, Routes, ServedModel, Shadow
+from attendant.server.credentials import State
+from attendant.server.engine.client import EngineClient
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
-from attendant.server.models import Catalogue, Routes, ServedModel, Shadow
-from attendant.server.observability.metrics import Metrics
-from attendant.server.opening import in_daemon_thread
-from attendant.server.repository.folders import POLICY_NAME, ModelFolder, look_into
-from attendant.server.repository.policy import Policy, read_policy
-from attendant.server.repository.retirement import Retirement
+from attendant.server.loading import in_daemon_thread
+from attendant.server.metrics import Metrics
+
+HELD_SECONDS: Final = 30.0
+"""How often a version that is held for longer is looked for among Python's circles of references."""
+
+
+class Retirement:
+    """The engines that are about to end; iterated over, each of them.
+
+    Who holds a `ServedModel` may still submit requests to it, so its engine ends when nobody holds it any more and the
+    last of its requests has been answered.
+    """
+
+    def __init__(self) -> None:
+        self._ending: dict[EngineClient, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[EngineClient]:
+        return iter(tuple(self._ending))
+
+    def add(self, model: ServedModel) -> None:
+        """Ends a version's engine, some time."""
+        loop, unheld = asyncio.get_running_loop(), asyncio.Event()
+        weakref.finalize(model, loop.call_soon_threadsafe, unheld.set).atexit = False
+        runner, metrics = model.runner, model.metrics
+
+        async def end() -> None:
+            while not unheld.is_set():
+                try:
+                    await asyncio.wait_for(unheld.wait(), HELD_SECONDS)
+                except TimeoutError:
+                    gc.collect()
+            await runner.finished()
+            runner.stop()
+            metrics.unwatch(runner)
+            del self._ending[runner]
+
+        self._ending[runner] = asyncio.create_task(end())
+
 
 log = logging.getLogger(__name__)
 

@@ -4,24 +4,18 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
 
 from attendant.runtime.errors import UserError
 from attendant.server.errors import UnknownMethod
+from attendant.server.grpc.connections import hang_up
 from attendant.server.grpc.incoming import Incoming
-from attendant.server.grpc.inference_names import SERVICE_NAME as INFERENCE_NAME
 from attendant.server.grpc.reflection import add_reflection
-from attendant.server.grpc.service import SERVICE_NAME, Seq2SeqServicer
-from attendant.server.inference.servicer import InferenceServicer
-from attendant.server.inference.v2 import open_inference_pb2_grpc
-from attendant.server.observability.metrics import Metrics
-from attendant.server.process.sockets import hang_up
-from attendant_client.v1 import seq2seq_pb2_grpc
+from attendant.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +60,7 @@ OPTIONS = (
 
 
 def grpc_server(
-    seq2seq: Seq2SeqServicer,
-    inference: InferenceServicer | None,
-    health_servicer: health_pb2_grpc.HealthServicer,
+    services: Mapping[str, Callable[[Any], None]],
     *,
     interceptors: Sequence[grpc.aio.ServerInterceptor],
     has_reflection: bool,
@@ -76,9 +68,10 @@ def grpc_server(
     max_calls_per_connection: int,
     connection_seconds: float | None = None,
 ) -> grpc.aio.Server:
-    """A server of all our services, which does not listen yet.
+    """Returns a server that does not listen yet.
 
     Args:
+        services: name -> the function that adds it to a server, as generated code does.
         interceptors: the outermost first.
         connection_seconds: after which a connection is told to go, when its calls have ended; None: never.
     """
@@ -94,14 +87,10 @@ def grpc_server(
     server = grpc.aio.server(options=(*OPTIONS, *limits, *age), interceptors=interceptors)
     # What generated code asks of a server is all that it has.
     by_path: Any = _ByPath(server)
-    # The generated code has no types.
-    seq2seq_pb2_grpc.add_Seq2SeqServicer_to_server(seq2seq, by_path)  # type: ignore[no-untyped-call]
-    if inference is not None:
-        open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, by_path)  # type: ignore[no-untyped-call]
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, by_path)
+    for add in services.values():
+        add(by_path)
     if has_reflection:
-        names = [SERVICE_NAME, *([INFERENCE_NAME] if inference is not None else []), health.SERVICE_NAME]
-        add_reflection(names, by_path)
+        add_reflection(list(services), by_path)
     return server
 
 

@@ -1,1 +1,0 @@
-"""Who may call, by which name the server knows them, and how much each may ask for."""

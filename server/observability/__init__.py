@@ -1,1 +1,0 @@
-"""What an operator sees of the server: metrics and log lines."""

@@ -1,0 +1,164 @@
+"""OpenTelemetry's spans: with --traces each request is a span, whose children are queue, encode and decode.
+
+OpenTelemetry's own variables, OTEL_*, choose where spans are sent, and which share of them. It is an extra, and takes a
+while to import, so it is imported only when it is needed.
+"""
+
+# ruff: noqa: PLC0415
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.process import on_a_thread
+from attendant.server.auth import address_of
+from attendant.server.config import Switch
+from attendant.server.engine.request import RequestStats
+from attendant_client.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+
+FLUSH_SECONDS = 1.0
+"""When the server ends, the last spans may take this long to be sent. A collector that hangs delays it no longer."""
+
+NANOSECONDS = 10**9
+FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+"""Codes that are the server's failures, by OpenTelemetry's conventions for RPCs; others are their callers'."""
+
+CONVENTIONS = "https://opentelemetry.io/schemas/1.40.0"
+# Provisional names, until the conventions for RPCs are declared stable.
+METHOD, STATUS_CODE, SYSTEM = "rpc.method", "rpc.response.status_code", "rpc.system.name"
+
+CALL: "ContextVar[tuple[Context, dict[str, str]]]" = ContextVar("call")
+"""The parent span of the current call, and the attributes of its requests."""
+
+TRACE: "ContextVar[RequestSpan | None]" = ContextVar("trace", default=None)
+"""The span of the current request."""
+
+
+class Tracer:
+    """Makes a span for each request."""
+
+    def __init__(self, provider: "TracerProvider") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = provider.get_tracer("attendant.server", schema_url=CONVENTIONS)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def note_call(self, name: str, call: Any) -> None:
+        """Notes what the requests of the current call have in common.
+
+        Args:
+            name: the method's, with its service.
+            call: gRPC's context, or an HTTP request in its place; its metadata may name the trace that they belong to.
+        """
+        metadata = {key: value for key, value in call.invocation_metadata() if isinstance(value, str)}
+        system = getattr(call, "rpc_system", "grpc")
+        attributes = {SYSTEM: system, METHOD: name, "client.address": address_of(call.peer())}
+        CALL.set((self._propagator.extract(metadata), attributes))
+
+    def begin(self, request_id: str) -> "RequestSpan":
+        """Begins the span of a request of the current call."""
+        return RequestSpan(self._tracer, request_id)
+
+
+class RequestSpan:
+    """A request's span.
+
+    Attributes:
+        exemplar: the trace's id, which measurements of the request keep; None if the trace is not recorded.
+    """
+
+    def __init__(self, tracer: Any, request_id: str) -> None:
+        from opentelemetry.trace import SpanKind, format_trace_id
+
+        self._tracer = tracer
+        parent, attributes = CALL.get()
+        attributes = attributes | {"attendant.request_id": request_id}
+        self._span = tracer.start_span(attributes[METHOD], parent, SpanKind.SERVER, attributes)
+        context = self._span.get_span_context()
+        self.exemplar: dict[str, str] | None = None
+        if context.trace_flags.sampled:
+            self.exemplar = {"trace_id": format_trace_id(context.trace_id)}
+
+    def add_phases(self, stats: RequestStats) -> None:
+        """Adds the child spans of an answered request, made of the engine's times."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import set_span_in_context
+
+        if not self._span.is_recording():
+            return
+        parent = set_span_in_context(self._span, Context())
+        # The engine's clock, which is this machine's monotonic one, as time of day.
+        began = time.time_ns() - time.monotonic_ns() + round(stats.submitted * NANOSECONDS)
+        decoding = {"attendant.steps": stats.steps, "attendant.mean_batch_rows": stats.mean_batch_rows}
+        for phase, seconds in (("queue", stats.queue), ("encode", stats.encode), ("decode", stats.decode)):
+            attributes = decoding if phase == "decode" else None
+            child = self._tracer.start_span(phase, parent, attributes=attributes, start_time=began)
+            began += round(seconds * NANOSECONDS)
+            child.end(began)
+
+    def end(self, *, model: str, code: str) -> None:
+        """Ends the span of a request that has an answer or an error."""
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attributes({"attendant.model": model, STATUS_CODE: code})
+        if code in FAILURES:
+            self._span.set_attribute("error.type", code)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+
+_tracer: Tracer | None = None
+
+
+def trace_requests(tracer: Tracer | None) -> None:
+    """Switches traces on, or off."""
+    global _tracer  # noqa: PLW0603  # a process has one collector
+    _tracer = tracer
+
+
+def tracer() -> Tracer | None:
+    """None while traces are off."""
+    return _tracer
+
+
+@contextmanager
+def tracing(traces: Switch) -> Iterator[None]:
+    """Traces requests until the end of the context, if that is switched on, and sends what is left.
+
+    Raises:
+        UserError: the extra is not installed.
+    """
+    if traces == "off":
+        yield
+        return
+    try:
+        provider = otlp_provider()
+    except ImportError as error:
+        raise UserError(f"--traces needs the extra `otel` ({error}): pip install 'attendant-seq2seq[otel]'") from error
+    trace_requests(Tracer(provider))
+    try:
+        yield
+    finally:
+        trace_requests(None)
+        sending, _ = on_a_thread(provider.shutdown, "traces")
+        sending.join(FLUSH_SECONDS)
+
+
+def otlp_provider() -> "TracerProvider":
+    """Sends spans by OTLP over gRPC, in batches, from a thread; what can't be sent in time is dropped."""
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    ours = Resource({"service.name": "attendant", "service.version": VERSION})
+    provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
