@@ -23,7 +23,7 @@ from rich.table import Table
 from attendant.runtime.bundle.bundle import open_bundle
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
-from attendant.server.bench.host import addresses
+from attendant.server.bench.command import addresses
 from attendant_client import AttendantClient, Generation, attention_map
 
 RECIPE = Path("recipes/g2p-cmudict-small.toml")

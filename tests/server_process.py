@@ -15,7 +15,7 @@ from typing import IO
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from attendant.server.bench.host import addresses
+from attendant.server.bench.command import addresses
 from benchmarks.harness.process import resident_bytes, tree
 from tests.paths import ROOT
 

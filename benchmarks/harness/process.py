@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import psutil
 
-from attendant.server.bench import host
+from attendant.server.bench.command import resident_bytes as resident_of
 from benchmarks import ROOT
 from benchmarks.harness.measurement import Unavailable
 from benchmarks.job import READY
@@ -138,7 +138,7 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> float:
     """Resident memory of all of them together, as `attendant bench` counts it."""
-    return _total(processes, lambda process: host.resident_bytes(process.pid))
+    return _total(processes, lambda process: resident_of(process.pid))
 
 
 def _total(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], float]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attendant.server.bench.load import Load, asked
+from attendant.server.bench.load import Load, run_load
 from benchmarks.job import answer_questions
 
 METHODS = {
@@ -30,6 +30,6 @@ def generate(target: str, method: str, requests: str) -> None:
 
     def answer(question: dict[str, Any]) -> dict[str, object]:
         load = Load(**question)
-        return asdict(asyncio.run(asked(target, METHODS.get(load.kind, method), payloads, load)))
+        return asdict(asyncio.run(run_load(target, METHODS.get(load.kind, method), payloads, load)))
 
     answer_questions(answer)

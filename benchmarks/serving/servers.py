@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from attendant.server.bench.host import addresses
+from attendant.server.bench.command import addresses
 from attendant.server.bench.load import Answered, Load
 from benchmarks.command import Context
 from benchmarks.decoding.in_process import NUM_WORKERS

@@ -1,1 +1,4 @@
-"""`attendant bench`: how fast a bundle is served on this host, and by which options it is served best."""
+"""`attendant bench`: measures how fast a bundle is served on this host, and plans how many such hosts a load needs.
+
+`command.py` starts servers, measures and reports; `load.py` generates the load, also for the project's own benchmarks.
+"""

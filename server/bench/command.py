@@ -1,18 +1,64 @@
 """`attendant bench BUNDLE`: see --help."""
 
 import argparse
+import asyncio
+import itertools
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from html import escape
 from pathlib import Path
 
-from attendant.runtime.bundle.bundle import open_bundle
-from attendant.runtime.command import Command, require
-from attendant.runtime.errors import UserError
-from attendant.runtime.process import available_cpus, limited, processor
-from attendant.server.bench.measuring import measured
-from attendant.server.bench.report import advice, write
-from attendant.server.bench.sources import sources_of
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-SECONDS = 100.0
-OUTPUT = Path("attendant-bench")
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import Distribution
+from attendant.runtime.command import Command, require
+from attendant.runtime.errors import UserError, one_line
+from attendant.runtime.files import told_of, write_json, write_text
+from attendant.runtime.process import available_cpus, limited, processor
+from attendant.server.bench.load import Load, run_load
+from attendant_client.v1 import seq2seq_pb2 as messages
+
+METHOD = "/attendant.v1.Seq2Seq/Generate"
+CLIENTS_PER_CPU = (4, 32)
+MAX_CLIENTS = 1000
+"""Calls that a server accepts from one connection at once."""
+
+RATE_SHARES = (0.25, 0.5, 0.75, 0.9)
+"""Rates of random arrivals, as shares of the best layout's capacity."""
+
+RECOMMENDED_SHARE = 0.75
+"""At higher shares of the capacity, waiting times grow fast."""
+
+RATE_VISITS = 2
+"""Random arrivals are measured for this many times the seconds of a closed loop."""
+
+MIN_VISIT_SECONDS = 0.2
+BUSY_GENERATOR = 0.9
+"""Share of a core above which the load generator may be the bottleneck."""
+
+SPARE_MEMORY = 1.5
+END_SECONDS = 10.0
+NUM_SOURCES = 512
+NO_LIMIT = str(1 << 16)
+ONE_ADDRESS = ("--light-rows", NO_LIMIT, "--max-waiting", NO_LIMIT)
+"""The load generator acts as many clients, and the server sees one address."""
+
+OMITTED_VARIABLES = (
+    *("ATTENDANT_BUNDLES", "ATTENDANT_TLS_", "ATTENDANT_TOKENS", "ATTENDANT_ADMIN_TOKENS", "ATTENDANT_NO_HTTP"),
+)
+"""Prefixes of variables that the measured server is started without: calls come only from this machine."""
 
 DESCRIPTION = """\
 Measures how fast a bundle is served on this host: requests per second and latency with one worker, two, and so on, in
@@ -23,8 +69,65 @@ takes its share of the host. The server's other options come from the environmen
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a server's workers share the host's processors; `threads` are those of all workers together."""
+
+    workers: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"--workers {self.workers} --threads {self.threads}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """The figures of one load.
+
+    Attributes:
+        clients: of a closed loop. 0: arrivals at random.
+        rate: planned requests per second; in a closed loop those answered.
+        p50_ms, p99_ms: of the latency; of arrivals at random from the planned moment of each.
+        resident_mib: of all the server's processes, after the load.
+        generator_share: of a core, that the load generator took.
+    """
+
+    layout: Layout
+    clients: int
+    rate: float
+    answered_per_second: float
+    p50_ms: float
+    p99_ms: float
+    resident_mib: float
+    generator_share: float
+
+    def __str__(self) -> str:
+        load = f"{self.clients} clients" if self.clients else f"{self.rate:,.0f}/s at random"
+        speed = f"{self.answered_per_second:,.1f} requests/s, p50 {self.p50_ms:,.1f} ms, p99 {self.p99_ms:,.1f} ms"
+        return f"{self.layout}, {load}: {speed}, {self.resident_mib:,.0f} MiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """All figures, as in bench.json.
+
+    Attributes:
+        closed, open: visits in closed loops, and at random arrivals by rising rate.
+        best: the layout that answers most requests from many clients.
+        capacity: its requests per second.
+    """
+
+    model: str
+    processor: str
+    sent: str
+    closed: list[Visit]
+    open: list[Visit]
+    best: Layout
+    capacity: float
+
+
 def command(name: str) -> Command:
-    """The one command that there is."""
+    """Returns the command `attendant bench`."""
     parser = argparse.ArgumentParser(
         prog="attendant bench",
         description=DESCRIPTION,
@@ -32,40 +135,347 @@ def command(name: str) -> Command:
         allow_abbrev=False,
     )
     option = parser.add_argument
-    option("bundle", metavar="BUNDLE", type=Path)
-    option(
-        "--data",
-        metavar="FILE",
-        type=Path,
-        help="texts to send, one a line; of lines with tabs the first column (default: what the bundle tells of its "
-        "sources)",
-    )
+    option("bundle", metavar="BUNDLE", type=Path, help="with --plan also the bench.json of an earlier run")
+    data_help = "texts to send, one a line; of lines with tabs the first column"
+    option("--data", metavar="FILE", type=Path, help=f"{data_help} (default: the bundle's golden examples)")
     option("--beam-size", metavar="N", type=int, help="of the requests (default: the bundle's)")
-    option(
-        "--seconds", metavar="SECONDS", type=float, default=SECONDS, help="of load, all in all (default: %(default)g)"
-    )
-    option(
-        "--output",
-        metavar="FOLDER",
-        type=Path,
-        default=OUTPUT,
-        help="for bench.json and bench.svg, which are replaced (default: %(default)s)",
-    )
+    option("--seconds", metavar="SECONDS", type=float, default=100.0, help="of load, in total (default: %(default)g)")
+    option("--plan", metavar="REQUESTS_PER_SECOND", type=float, help="print how many such hosts this load needs")
+    output_help = "for bench.json and bench.svg, which are replaced (default: %(default)s)"
+    option("--output", metavar="FOLDER", type=Path, default=Path("attendant-bench"), help=output_help)
     return Command(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> None:
     require("onnxruntime")
+    if options.plan is not None and not 0 < options.plan < math.inf:
+        raise UserError(f"--plan is {options.plan:g}, must be a positive number of requests per second")
+    if options.plan is not None and options.bundle.is_file():
+        print(plan(read_result(options.bundle), options.plan))
+        return
     bundle = limited(lambda: open_bundle(options.bundle), f"the bundle {options.bundle} is refused")
-    most = bundle.manifest.limits.max_beam_size
-    if options.beam_size is not None and not 1 <= options.beam_size <= most:
-        raise UserError(f"--beam-size is {options.beam_size}, must be 1 to {most} with this bundle")
-    sources, num_cpus = sources_of(bundle, options.data, options.beam_size), available_cpus()
-    model = f"{bundle.manifest.name} {bundle.manifest.version}"
-    host = processor()
-    print(f"{model}, {num_cpus} CPUs; sent: {sources.about}", flush=True)
-    print(f"processor: {host}", flush=True)
-    found = measured(options.bundle, sources.payloads, num_cpus, options.seconds, lambda line: print(line, flush=True))
-    print(advice(options.bundle, found))
-    write(options.output, found, {"model": model, "processor": host, "sent": sources.about})
+    max_beam_size = bundle.manifest.limits.max_beam_size
+    if options.beam_size is not None and not 1 <= options.beam_size <= max_beam_size:
+        raise UserError(f"--beam-size is {options.beam_size}, must be 1 to {max_beam_size} with this bundle")
+    payloads, sent = requests_for(bundle, options.data, options.beam_size)
+    model, num_cpus = f"{bundle.manifest.name} {bundle.manifest.version}", available_cpus()
+    print(f"{model}, {num_cpus} CPUs; sent: {sent}\nprocessor: {processor()}", flush=True)
+    result = measure(options.bundle, payloads, options.seconds, {"model": model, "sent": sent})
+    print(advice(options.bundle, result))
+    with told_of(options.output):
+        options.output.mkdir(parents=True, exist_ok=True)
+    write_json(options.output / "bench.json", asdict(result))
+    write_text(options.output / "bench.svg", picture(result))
     print(f"written: bench.json and bench.svg in {options.output}")
+    if options.plan is not None:
+        print(plan(result, options.plan))
+
+
+def requests_for(bundle: Bundle, data: Path | None, beam_size: int | None) -> tuple[list[bytes], str]:
+    """Returns serialized requests, the same each time, and a description of them.
+
+    Args:
+        data: texts, one a line, up to the first tab. If None, tokens of the bundle's golden examples, in the lengths
+            that the bundle has recorded of real sources, if it has.
+        beam_size: if None, the bundle's.
+
+    Raises:
+        UserError: the file can't be read or has no text that the model takes; the bundle has no golden examples.
+    """
+    generator, limit = random.Random(1), bundle.manifest.limits.max_source_tokens
+    decoding = messages.DecodingOptions(beam_size=beam_size) if beam_size else None
+    if data is not None:
+        try:
+            texts = [line.split("\t")[0] for line in data.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise UserError(f"--data {data}: can't be read: {reason}") from None
+        sample = generator.sample(texts, min(NUM_SOURCES, len(texts)))
+        fitting = [text for text in sample if 1 <= len(bundle.source_tokenizer.encode(text)) <= limit]
+        if not fitting:
+            raise UserError(f"--data {data}: none of its lines is a text of 1 to {limit} tokens, as the model takes")
+        others = f"; {len(sample) - len(fitting)} others are empty or too long" if len(fitting) < len(sample) else ""
+        requests = [messages.GenerateRequest(text=text, decoding=decoding) for text in fitting]
+        about = f"{len(fitting)} of the {len(texts)} lines of {data}{others}"
+    else:
+        sources = [list(example.source_tokens) for example in bundle.golden]
+        if not sources:
+            raise UserError("the bundle has no golden examples to ask for: name a file of texts with --data")
+        about = f"{len(sources)} golden examples of the bundle; --data FILE sends your own texts"
+        if (reference := bundle.manifest.reference) is not None:
+            lengths = _draw_lengths(reference.signals["source_tokens"], generator)
+            # A source has at least one token, so `length` sources have enough.
+            sources = [
+                list(itertools.chain.from_iterable(generator.choices(sources, k=length)))[: min(length, limit)]
+                for length in lengths
+            ]
+            about = f"tokens of golden examples, in the lengths of {reference.data}; --data FILE sends your own texts"
+        requests = [
+            messages.GenerateRequest(tokens=messages.Tokens(tokens=tokens), decoding=decoding) for tokens in sources
+        ]
+    return [request.SerializeToString() for request in requests], about
+
+
+def _draw_lengths(recorded: Distribution, generator: random.Random) -> list[int]:
+    """Draws lengths from the distribution; those above its last edge are up to a tenth longer."""
+    upper = [*map(round, recorded.edges), round(1.1 * round(recorded.edges[-1])) + 1]
+    bins = list(zip([0, *upper], upper, strict=False))
+    return [generator.randint(min(a + 1, b), b) for a, b in generator.choices(bins, recorded.shares, k=NUM_SOURCES)]
+
+
+def layouts(num_cpus: int) -> list[Layout]:
+    """Returns one worker with all threads, then twice as many workers each time, up to one per processor."""
+    return [Layout(1 << power, num_cpus) for power in range(num_cpus.bit_length()) if 1 << power < num_cpus] + [
+        Layout(num_cpus, num_cpus)
+    ]
+
+
+def measure(bundle: Path, payloads: Sequence[bytes], seconds: float, facts: Mapping[str, str]) -> BenchResult:
+    """Loads a server of each layout in closed loops, then one of the best layout at random arrivals; prints each visit.
+
+    Args:
+        seconds: of load, all visits together; each server also takes a moment to start.
+        facts: `model` and `sent` of the result.
+
+    Raises:
+        UserError: a server does not start or refuses requests; too little time.
+    """
+    num_cpus = available_cpus()
+    candidates, clients = layouts(num_cpus), sorted({1, *(min(MAX_CLIENTS, n * num_cpus) for n in CLIENTS_PER_CPU)})
+    num_visits = (1 + len(clients)) * len(candidates) + 1 + RATE_VISITS * len(RATE_SHARES)
+    if seconds < MIN_VISIT_SECONDS * num_visits:
+        least = math.ceil(MIN_VISIT_SECONDS * num_visits)
+        raise UserError(f"--seconds is {seconds:g}, must be {least} or more on this host of {num_cpus} CPUs")
+    many = Load(kind="closed", num_clients=clients[-1], seconds=seconds / num_visits)
+    closed = [
+        visit
+        for layout in candidates
+        for visit in _visits(bundle, payloads, layout, many, [replace(many, num_clients=number) for number in clients])
+    ]
+    best = max(closed[len(clients) - 1 :: len(clients)], key=lambda visit: visit.answered_per_second)
+    arrivals = [
+        Load(kind="open", rate=share * best.answered_per_second, seconds=RATE_VISITS * many.seconds)
+        for share in RATE_SHARES
+    ]
+    opened = list(_visits(bundle, payloads, best.layout, many, arrivals))
+    capacity = max(visit.answered_per_second for visit in closed if visit.layout == best.layout)
+    return BenchResult(**facts, processor=processor(), closed=closed, open=opened, best=best.layout, capacity=capacity)
+
+
+def _visits(
+    bundle: Path, payloads: Sequence[bytes], layout: Layout, warm_up: Load, loads: Sequence[Load]
+) -> Iterator[Visit]:
+    """Starts a server, warms it up, and loads it. Raises UserError if it does not start or refuses a request."""
+    requests = itertools.cycle(payloads)
+    with serving(bundle, str(layout).split()) as (target, pid):
+        for number, load in enumerate((warm_up, *loads)):
+            cpu_seconds = time.process_time()
+            results = asyncio.run(run_load(target, METHOD, requests, load))
+            num_answers, num_failures = len(results.latencies), len(results.failures)
+            if num_failures:
+                refused = f"{num_failures} of {num_failures + num_answers} requests"
+                raise UserError(f"the server refused {refused}: {one_line(results.failures[0])}")
+            if not num_answers:
+                reached = f"within {load.seconds:.1f} s nothing was asked at {load.rate:.1f} requests/s"
+                raise UserError(f"{reached}: raise --seconds")
+            p50, p99 = (1e3 * np.percentile(results.latencies, (50, 99))).tolist()
+            visit = Visit(
+                layout=layout,
+                clients=load.num_clients if load.kind == "closed" else 0,
+                rate=load.rate or num_answers / results.seconds,
+                answered_per_second=num_answers / results.seconds,
+                p50_ms=p50,
+                p99_ms=p99,
+                resident_mib=group_resident_mib(pid),
+                generator_share=(time.process_time() - cpu_seconds) / results.seconds,
+            )
+            if number:  # not the warm-up
+                print(visit, flush=True)
+                yield visit
+
+
+@contextmanager
+def serving(bundle: Path, options: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Runs a server; yields HOST:PORT of its gRPC and its process group.
+
+    Options that are not named come from the environment, as in a deployment.
+
+    Raises:
+        UserError: the server does not start; its last line.
+    """
+    command = [sys.executable, "-m", "attendant.server", str(bundle), "--host", "127.0.0.1", "--log-level", "warning"]
+    command += ["--port", "0", "--metrics-port", "0", *ONE_ADDRESS, *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OMITTED_VARIABLES)}
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
+        # A process group of its own: Ctrl-C reaches the bench alone, which then ends the server.
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            ports = addresses(process.stdout.readline())
+            if not ports:
+                process.wait(END_SECONDS)
+                log.seek(0)
+                lines = log.read().strip().splitlines()
+                raise UserError(one_line(lines[-1]) if lines else "the server ended before it served, without a word")
+            yield ports["serving"], process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            process.kill()
+
+
+def addresses(output: str) -> dict[str, str]:
+    """Returns HOST:PORT of `serving` and of `metrics` from a server's output; empty until the server serves."""
+    line = re.search(r"serving on .*\n", output)
+    return dict(re.findall(r"(serving|metrics) on (\S+:\d+)", line[0])) if line else {}
+
+
+def group_resident_mib(group: int) -> float:
+    """Returns the resident memory of a process group; 0 if the system has no /proc."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process has ended meanwhile
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
+                total += resident_bytes(int(folder.name))
+    return total / 2**20
+
+
+def resident_bytes(pid: int) -> int:
+    """Returns the resident memory of a process; anonymous pages shared by forked processes are divided among them.
+
+    Raises:
+        OSError: the process has ended, or the system has no /proc.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    anonymous = kilobytes.get("Anonymous", 0)
+    return 1024 * (kilobytes.get("Rss", 0) - anonymous + kilobytes.get("Pss_Anon", anonymous))
+
+
+def advice(bundle: Path, result: BenchResult) -> str:
+    """Returns the options to deploy with and the latency to expect, as several lines."""
+    best, visits = result.best, result.closed + result.open
+    resident_mib = max(visit.resident_mib for visit in visits if visit.layout == best)
+    planned = min(result.open, key=lambda visit: abs(visit.rate - RECOMMENDED_SHARE * result.capacity))
+    lines = [
+        f"best here: {best}",
+        f"  attendant serve {bundle} {best}",
+        f"  in a container: ATTENDANT_WORKERS={best.workers} ATTENDANT_THREADS={best.threads}"
+        + (f", memory limit {SPARE_MEMORY * resident_mib:,.0f} MiB" if resident_mib else ""),
+        f"  plan for {planned.rate:,.0f} requests/s on a host like this: p50 {planned.p50_ms:,.1f} ms, "
+        f"p99 {planned.p99_ms:,.1f} ms",
+    ]
+    alone = min((visit for visit in result.closed if visit.clients == 1), key=lambda visit: visit.p50_ms)
+    if alone.layout != best:
+        lines.append(f"  a request alone is fastest with {alone.layout}: p50 {alone.p50_ms:,.1f} ms")
+    if any(visit.generator_share > BUSY_GENERATOR for visit in visits):
+        lines.append("  the load generator was busy all the time: the server may be faster than this")
+    return "\n".join(lines)
+
+
+def plan(result: BenchResult, rate: float) -> str:
+    """Returns how many hosts like the measured one a load needs, and the latency to expect of several numbers of them.
+
+    Args:
+        rate: requests per second, of all hosts together.
+    """
+    rates = [visit.rate for visit in result.open]
+    numbers = sorted({math.ceil(rate / of_one) for of_one in rates})
+    recommended = math.ceil(rate / (RECOMMENDED_SHARE * result.capacity))
+    lines = [f"plan for {rate:,.0f} requests/s: {_hosts(recommended)} like this, each with {result.best}"]
+    for number in sorted({*numbers, recommended}):
+        share = rate / number
+        p50, p99 = (np.interp(share, rates, [getattr(v, name) for v in result.open]) for name in ("p50_ms", "p99_ms"))
+        load = f"{share:,.1f} requests/s each, {100 * share / result.capacity:.0f} % of the capacity"
+        lines.append(f"  {_hosts(number)}: {load}: p50 {p50:,.1f} ms, p99 {p99:,.1f} ms")
+    return "\n".join(
+        [
+            *lines,
+            f"assumed: hosts like the one measured ({result.processor}) that run nothing else; "
+            f"{result.model}; requests like those sent ({result.sent});",
+            "  a balancer that gives every host the same share, at random moments; latency at a rate between two "
+            "measured ones lies on a straight line; no delay of the network",
+        ]
+    )
+
+
+def _hosts(number: int) -> str:
+    return f"{number:,} host{'' if number == 1 else 's'}"
+
+
+def read_result(path: Path) -> BenchResult:
+    """Reads a bench.json. Raises UserError if it is none."""
+    try:
+        return TypeAdapter(BenchResult).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(str(error))
+        raise UserError(f"{path} is no bench.json of `attendant bench`: {reason}; measure again") from None
+
+
+def picture(result: BenchResult) -> str:
+    """Returns two charts as SVG: requests per second of each layout, and the best layout's latency at random."""
+    speeds: dict[str, list[tuple[float, float]]] = {}
+    for visit in result.closed:
+        speeds.setdefault(str(visit.layout), []).append((visit.clients, visit.answered_per_second))
+    latencies = {
+        "p99": [(visit.rate, visit.p99_ms) for visit in result.open],
+        "p50": [(visit.rate, visit.p50_ms) for visit in result.open],
+    }
+    left = chart(f"{result.model}: closed loop", "clients", "requests/s", speeds)
+    right = chart(f"{result.best}", "requests/s, at random", "ms", latencies)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" width="{2 * WIDTH}" '
+        f'height="{HEIGHT}" font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
+        f'{left}\n<g transform="translate({WIDTH} 0)">{right}</g>\n</svg>\n'
+    )
+
+
+WIDTH, HEIGHT = 460, 340
+LEFT, RIGHT, TOP, BOTTOM = 64, 444, 40, 288
+"""The axes of a chart."""
+
+COLORS = ("#1f77b4", "#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#66a61e", "#a6761d", "#666666")
+NUM_TICKS = 5
+
+
+def chart(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Returns a line for each series over axes that begin at 0, without a library: a server's host has none."""
+    xs, ys = zip(*(point for line in series.values() for point in line), strict=True)
+    x_ticks, y_ticks = _ticks(max(xs)), _ticks(max(ys))
+
+    def x_of(value: float) -> float:
+        return LEFT + (RIGHT - LEFT) * value / x_ticks[-1]
+
+    def y_of(value: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * value / y_ticks[-1]
+
+    def text(x: float, y: float, content: str, anchor: str = "middle", more: str = "") -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(content)}</text>'
+
+    middle_x, middle_y = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
+    parts = [text(WIDTH / 2, 18, title, more=' font-weight="bold"'), text(middle_x, HEIGHT - 10, x_label)]
+    parts.append(text(14, middle_y, y_label, more=f' transform="rotate(-90 14 {middle_y})"'))
+    parts += [f'<path d="M{LEFT} {y_of(tick):.1f}H{RIGHT}" stroke="#ddd"/>' for tick in y_ticks]
+    parts += [text(LEFT - 6, y_of(tick) + 4, f"{tick:,g}", "end") for tick in y_ticks]
+    parts += [text(x_of(tick), BOTTOM + 16, f"{tick:,g}") for tick in x_ticks]
+    for number, (name, line) in enumerate(series.items()):
+        color, height = COLORS[number % len(COLORS)], TOP + 14 * number
+        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{color}"/>' for x, y in line]
+        parts.append(f'<path d="M{LEFT + 8} {height - 4}h18" stroke="{color}" stroke-width="2"/>')
+        parts.append(text(LEFT + 32, height, name, "start"))
+    return "\n".join(parts)
+
+
+def _ticks(highest: float) -> list[float]:
+    """Returns round numbers from 0 to the first that is not below `highest`."""
+    rough = max(highest, 1e-9) / NUM_TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return [step * number for number in range(max(1, math.ceil(highest / step - 1e-9)) + 1)]

@@ -1,6 +1,6 @@
-"""The load generator: closed loops, Poisson arrivals, streams and bulk work, asked of a server over gRPC.
+"""The load generator: closed loops, Poisson arrivals, streams and bulk work against one server.
 
-Requests are made before, answers are not read, only counted: it takes as little of the machine as it can.
+Requests are serialized beforehand and answers are counted, not parsed, so that it takes little of the machine.
 """
 
 import asyncio
@@ -18,24 +18,25 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 LIST_SIZE = 256
+"""Requests in a call of kind "list"."""
+
 MESSAGE_SIZE = 64
-"""Requests in a message of a bulk stream, where it takes several."""
+"""Requests in a message of kind "bulk-lists"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What to ask of a server.
+    """A load for a server.
 
     Attributes:
-        kind: "closed": so many clients, each asks again when it was answered; "list": likewise, LIST_SIZE requests in a
-            call; "stream": likewise, each answer streamed; "open": Poisson arrivals at `rate`, whatever the answers do;
-            "bulk": one stream with so many requests in flight; "bulk-lists": likewise, MESSAGE_SIZE of them in each
-            message.
+        kind: "closed": each client sends its next request when it has its answer; "stream": the same with streamed
+            answers; "list": the same with LIST_SIZE requests per call; "open": Poisson arrivals, which don't wait for
+            answers; "bulk": one stream of requests; "bulk-lists": the same with MESSAGE_SIZE requests per message.
         num_clients: of a closed load; requests in flight of bulk work.
         rate: arrivals per second of an open load.
-        seconds: after which nothing new is asked; what is in flight is waited for.
-        num_requests: after which likewise nothing new is asked; 0: no such limit.
-        timeout_seconds: the deadline of each unary call; 0: none.
+        seconds: after which no request is sent; those in flight are awaited.
+        num_requests: after which no request is sent, except in an open load. 0 disables.
+        timeout_seconds: the deadline of each unary call. 0 disables.
     """
 
     kind: str
@@ -49,14 +50,14 @@ class Load:
 
 @dataclass(kw_only=True)
 class Answered:
-    """What came of a load.
+    """The results of a load.
 
     Attributes:
-        latencies: in seconds; of an open load from the planned moment of each request.
-        firsts: until the first message of each streamed answer.
+        latencies: in seconds; in an open load from the planned moment of each request.
+        firsts: seconds until the first message of each streamed answer.
         seconds: from the first request to the last answer.
-        failures: of requests that ended with an error, in the server's words; they have no latency.
-        failure_seconds: after which each of them did.
+        failures: the server's errors, as "CODE: details". Failed requests have no latency.
+        failure_seconds: the duration of each failed call.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -66,104 +67,96 @@ class Answered:
     failure_seconds: list[float] = field(default_factory=list)
 
 
-async def answered(channel: grpc.aio.Channel, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
-    """Asks a server; without serializers both sides are bytes."""
-    found = Answered()
-    began, numbers = time.perf_counter(), itertools.count(1)
+async def run_load(target: str, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
+    """Loads a server. Raises TimeoutError if no server answers at `target`.
 
-    def is_open() -> bool:
-        in_time = time.perf_counter() < began + load.seconds
-        return in_time and (not load.num_requests or next(numbers) <= load.num_requests)
-
-    async def ask(moment: float) -> None:
-        called = time.perf_counter()
-        try:
-            if load.kind == "stream":
-                found.firsts.append(await first_event(answers(next(payloads))) - moment)
-            elif load.kind == "list":
-                await unary(list_of(next(payloads) for _ in range(LIST_SIZE)))
-            else:
-                await unary(next(payloads), timeout=load.timeout_seconds or None)
-        except grpc.aio.AioRpcError as error:
-            found.failures.append(f"{error.code().name}: {error.details()}")
-            found.failure_seconds.append(time.perf_counter() - called)
-        else:
-            latency = time.perf_counter() - moment
-            found.latencies += [latency] * (LIST_SIZE if load.kind == "list" else 1)
-
-    async def client() -> None:
-        while is_open():
-            await ask(time.perf_counter())
-
-    async def arrivals() -> None:
-        generator, due, asked = random.Random(load.seed), began, []
-        while (due := due + generator.expovariate(load.rate)) < began + load.seconds:
-            if (ahead := due - time.perf_counter()) > 0:
-                await asyncio.sleep(ahead)
-            asked.append(asyncio.create_task(ask(due)))
-        await asyncio.gather(*asked)
-
-    unary: Any = channel.unary_unary(method)
-    answers: Any = channel.unary_stream(method)
-    if load.kind == "open":
-        await arrivals()
-    elif load.kind in ("bulk", "bulk-lists"):
-        await ask_in_bulk(channel.stream_stream(method), payloads, load, is_open, found)
-    else:
-        await asyncio.gather(*(client() for _ in range(load.num_clients)))
-    found.seconds = time.perf_counter() - began
-    return found
-
-
-async def ask_in_bulk(
-    stream: Any, payloads: "itertools.cycle[bytes]", load: Load, is_open: Callable[[], bool], found: Answered
-) -> None:
-    """Asks on one stream, and notes its answers. They come in the order of completion: the latencies are only right in
-    their sum.
+    Args:
+        method: the full path of the call that fits the kind of load.
+        payloads: serialized requests, sent in turn.
     """
+    # Retries would hide the server's refusals.
+    async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
+        await asyncio.wait_for(channel.channel_ready(), 30)
+        unary: Any = channel.unary_unary(method)
+        streamed: Any = channel.unary_stream(method)
+        results, began, numbers = Answered(), time.perf_counter(), itertools.count(1)
+
+        def is_open() -> bool:
+            in_time = time.perf_counter() < began + load.seconds
+            return in_time and (not load.num_requests or next(numbers) <= load.num_requests)
+
+        async def call(moment: float) -> None:
+            called = time.perf_counter()
+            try:
+                if load.kind == "stream":
+                    results.firsts.append(await _first_message(streamed(next(payloads))) - moment)
+                elif load.kind == "list":
+                    await unary(_request_list(next(payloads) for _ in range(LIST_SIZE)))
+                else:
+                    await unary(next(payloads), timeout=load.timeout_seconds or None)
+            except grpc.aio.AioRpcError as error:
+                results.failures.append(f"{error.code().name}: {error.details()}")
+                results.failure_seconds.append(time.perf_counter() - called)
+            else:
+                latency = time.perf_counter() - moment
+                results.latencies += [latency] * (LIST_SIZE if load.kind == "list" else 1)
+
+        async def client() -> None:
+            while is_open():
+                await call(time.perf_counter())
+
+        async def arrivals() -> None:
+            generator, due, calls = random.Random(load.seed), began, []
+            while (due := due + generator.expovariate(load.rate)) < began + load.seconds:
+                if (ahead := due - time.perf_counter()) > 0:
+                    await asyncio.sleep(ahead)
+                calls.append(asyncio.create_task(call(due)))
+            await asyncio.gather(*calls)
+
+        if load.kind == "open":
+            await arrivals()
+        elif load.kind in ("bulk", "bulk-lists"):
+            await _run_bulk(channel.stream_stream(method), payloads, load, is_open, results)
+        else:
+            await asyncio.gather(*(client() for _ in range(load.num_clients)))
+        results.seconds = time.perf_counter() - began
+        return results
+
+
+async def _run_bulk(
+    stream: Any, payloads: "itertools.cycle[bytes]", load: Load, is_open: Callable[[], bool], results: Answered
+) -> None:
+    """Sends requests on one stream. Answers arrive in order of completion: only the sum of the latencies is right."""
     is_listed = load.kind == "bulk-lists"
-    num_in_message = MESSAGE_SIZE if is_listed else 1
-    max_in_flight = max(load.num_clients, num_in_message)
+    message_size = MESSAGE_SIZE if is_listed else 1
+    max_in_flight = max(load.num_clients, message_size)
     sent, answered = list[float](), asyncio.Event()
 
     async def requests() -> AsyncIterator[bytes]:
         while is_open():
-            while len(sent) + num_in_message > len(found.latencies) + max_in_flight:
+            while len(sent) + message_size > len(results.latencies) + max_in_flight:
                 answered.clear()
                 await answered.wait()
-            sent.extend([time.perf_counter()] * num_in_message)
-            yield list_of(itertools.islice(payloads, num_in_message)) if is_listed else next(payloads)
+            sent.extend([time.perf_counter()] * message_size)
+            yield _request_list(itertools.islice(payloads, message_size)) if is_listed else next(payloads)
 
     async for answer in stream(requests()):
-        now, first = time.perf_counter(), len(found.latencies)
-        num_results = num_of(answer) if is_listed else 1
-        found.latencies += [now - moment for moment in sent[first : first + num_results]]
+        now, first = time.perf_counter(), len(results.latencies)
+        # The results of a GenerateManyResponse are its fields: they are counted, not parsed.
+        num_results = len(UnknownFieldSet(Empty.FromString(answer))) if is_listed else 1
+        results.latencies += [now - moment for moment in sent[first : first + num_results]]
         answered.set()
 
 
-async def first_event(call: Any) -> float:
-    """Reads a stream to its end; when its first message came."""
+async def _first_message(call: Any) -> float:
+    """Reads a stream to its end; returns the time of its first message."""
     events = aiter(call)
     await anext(events)
-    came = time.perf_counter()
+    moment = time.perf_counter()
     async for _ in events:
         pass
-    return came
+    return moment
 
 
-def list_of(requests: Iterable[bytes]) -> bytes:
-    """A GenerateManyRequest of them, in bytes."""
+def _request_list(requests: Iterable[bytes]) -> bytes:
     return messages.GenerateManyRequest(requests=map(messages.GenerateRequest.FromString, requests)).SerializeToString()
-
-
-def num_of(answer: bytes) -> int:
-    """How many results a GenerateManyResponse has: its fields are counted, not read."""
-    return len(UnknownFieldSet(Empty.FromString(answer)))
-
-
-async def asked(target: str, method: str, payloads: "itertools.cycle[bytes]", load: Load) -> Answered:
-    """What came of a load on a server. Raises TimeoutError where nobody is there."""
-    # What a server refuses is to be seen, not asked again.
-    async with grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0)]) as channel:
-        await asyncio.wait_for(channel.channel_ready(), 30)
-        return await answered(channel, method, payloads, load)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from attendant.server.bench.host import addresses
+from attendant.server.bench.command import addresses
 from attendant_client import VERSION
 from tests.paths import ROOT
 from tests.releases.conftest import built

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from attendant.server.bench.host import addresses
+from attendant.server.bench.command import addresses
 from attendant_client import VERSION, AttendantClient
 from tests.paths import ROOT
 

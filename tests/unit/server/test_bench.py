@@ -1,0 +1,168 @@
+"""Parts of `attendant bench`: requests, layouts, advice, plan, picture, memory; the command is in tests/integration."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.errors import UserError
+from attendant.server.bench.command import (
+    BenchResult,
+    Layout,
+    Visit,
+    advice,
+    chart,
+    group_resident_mib,
+    layouts,
+    picture,
+    plan,
+    read_result,
+    requests_for,
+)
+from attendant_client.v1 import seq2seq_pb2 as messages
+from tests.paths import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return open_bundle(ROOT / "models" / "g2p-en")
+
+
+def parsed(payloads: list[bytes]) -> list[messages.GenerateRequest]:
+    return [messages.GenerateRequest.FromString(payload) for payload in payloads]
+
+
+def test_texts_of_a_file_end_at_a_tab_and_must_fit(bundle: Bundle, tmp_path: Path) -> None:
+    data = tmp_path / "words.tsv"
+    data.write_text("face\tF EY S\nonnx\n\n" + 41 * "a" + "\n")
+    payloads, about = requests_for(bundle, data, 2)
+    requests = parsed(payloads)
+    assert sorted(request.text for request in requests) == ["face", "onnx"]
+    assert {request.decoding.beam_size for request in requests} == {2}
+    assert about == f"2 of the 4 lines of {data}; 2 others are empty or too long"
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b""])
+def test_an_unusable_file_is_named(bundle: Bundle, tmp_path: Path, content: bytes | None) -> None:
+    data = tmp_path / "words.txt"
+    if content is not None:
+        data.write_bytes(content)
+    with pytest.raises(UserError, match=f"--data {data}: "):
+        requests_for(bundle, data, None)
+
+
+def test_without_a_file_sources_have_the_lengths_that_the_bundle_recorded(bundle: Bundle) -> None:
+    requests = parsed(requests_for(bundle, None, None)[0])
+    assert bundle.manifest.reference is not None
+    lengths = [len(request.tokens.tokens) for request in requests]
+    recorded = bundle.manifest.reference.signals["source_tokens"]
+    bounds = [0.0, *recorded.edges, float("inf")]
+    for share, (above, up_to) in zip(recorded.shares, itertools.pairwise(bounds), strict=True):
+        assert sum(above < length <= up_to for length in lengths) / len(lengths) == pytest.approx(share, abs=0.06)
+    assert not any(request.decoding.HasField("beam_size") for request in requests), "the bundle's default"
+
+
+def test_workers_double_up_to_the_processors() -> None:
+    assert layouts(1) == [Layout(1, 1)]
+    assert layouts(6) == [Layout(1, 6), Layout(2, 6), Layout(4, 6), Layout(6, 6)]
+    assert layouts(8) == [Layout(1, 8), Layout(2, 8), Layout(4, 8), Layout(8, 8)]
+
+
+def result(generator_share: float = 0.1) -> BenchResult:
+    one, two = layouts(2)
+
+    def visit(layout: Layout, clients: int, rate: float, p99_ms: float) -> Visit:
+        speed = {"rate": rate, "answered_per_second": rate, "p50_ms": p99_ms / 2, "p99_ms": p99_ms}
+        memory = {"resident_mib": 200.0, "generator_share": generator_share}
+        return Visit(layout=layout, clients=clients, **speed, **memory)
+
+    return BenchResult(
+        model="mine <1>",
+        processor="a processor",
+        sent="words",
+        closed=[visit(one, 1, 90, 20), visit(one, 64, 300, 200), visit(two, 1, 80, 25), visit(two, 64, 400, 150)],
+        open=[visit(two, 0, rate, rate / 2) for rate in (100.0, 200.0, 300.0, 360.0)],
+        best=two,
+        capacity=400.0,
+    )
+
+
+def test_the_advice_has_options_latency_and_remarks() -> None:
+    text = advice(Path("mine"), result(generator_share=0.95))
+    for part in (
+        "attendant serve mine --workers 2 --threads 2",
+        "ATTENDANT_WORKERS=2 ATTENDANT_THREADS=2, memory limit 300 MiB",
+        "plan for 300 requests/s on a host like this: p50 75.0 ms, p99 150.0 ms",
+        "a request alone is fastest with --workers 1 --threads 2: p50 10.0 ms",
+        "load generator was busy",
+    ):
+        assert part in text
+    assert "load generator" not in advice(Path("mine"), result())
+
+
+def test_a_plan_has_the_hosts_for_each_measured_rate_and_their_latency() -> None:
+    """1,000 requests/s: at 75 % of 400 four hosts, which get 250 each; p99 is half of the rate here."""
+    first, *rows, _, _ = plan(result(), 1000.0).splitlines()
+    assert first.startswith("plan for 1,000 requests/s: 4 hosts") and "--workers 2 --threads 2" in first
+    assert [row.split()[0] for row in rows] == ["3", "4", "5", "10"]
+    assert rows[1].endswith("250.0 requests/s each, 62 % of the capacity: p50 62.5 ms, p99 125.0 ms")
+    assert plan(result(), 0.5).startswith("plan for 0 requests/s: 1 host like this"), "less than one host can answer"
+
+
+def test_a_plan_reads_the_figures_of_an_earlier_run(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(asdict(result())))
+    assert read_result(path) == result()
+    path.write_text("{}")
+    with pytest.raises(UserError, match=f"{path} is no bench.json"):
+        read_result(path)
+
+
+def test_the_picture_has_a_point_for_each_visit_within_it() -> None:
+    drawn = ET.fromstring(picture(result()))
+    dots = drawn.findall(f".//{SVG}circle")
+    assert len(dots) == 4 + 2 * 4
+    assert all(0 < float(dot.attrib["cx"]) < 460 and 0 < float(dot.attrib["cy"]) < 340 for dot in dots)
+    assert "mine <1>: closed loop" in [text.text for text in drawn.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("highest", [0.0, 0.003, 7.0, 1000.0, 123456.0])
+def test_axes_end_at_a_round_number_above_all_points(highest: float) -> None:
+    drawn = ET.fromstring(f'<svg xmlns="{SVG[1:-1]}">{chart("", "", "", {"line": [(1.0, highest)]})}</svg>')
+    assert float(drawn.findall(f".//{SVG}circle")[0].attrib["cy"]) >= 40 - 0.05
+
+
+MEBIBYTES = 64
+FAMILY = f"""
+import os, time
+held = bytearray(b"x") * ({MEBIBYTES} << 20)
+for _ in range(2):
+    if os.fork():
+        time.sleep(60)
+if WRITES:
+    held[::4096] = b"y" * len(held[::4096])
+print("ready", flush=True)
+time.sleep(60)
+"""
+"""A process, a fork of it, and a fork of that, which may write to all pages."""
+
+
+@pytest.mark.parametrize(("writes", "times"), [(False, 1), (True, 2)])
+def test_pages_that_forked_processes_share_count_once(writes: bool, times: int) -> None:
+    program = FAMILY.replace("WRITES", str(writes))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, process_group=0) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            assert times * MEBIBYTES < group_resident_mib(process.pid) < (times + 0.9) * MEBIBYTES
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
