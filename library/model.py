@@ -20,8 +20,8 @@ from attendant.server.engine.engine import Engine
 from attendant.server.engine.request import EngineRequest, Outcome, Result, StepResult
 from attendant.server.engine.scheduler import Budget
 from attendant_client import Answers, Delta, FinishReason, InvalidArgument, Source
+from attendant_client.client import Streamed
 from attendant_client.messages import checked_source, plain_number, timings_of
-from attendant_client.streaming import Streamed
 
 MAX_ROWS: Final = 256
 MAX_BUDGET_ROWS: Final = 65536

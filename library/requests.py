@@ -11,8 +11,7 @@ from attendant.runtime.bundle.bundle import BundleModel
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import ReadRequest, Side, Violations, drawn, read_decoding, summary
 from attendant_client import Source
-from attendant_client.fields import set_fields
-from attendant_client.messages import generate_request, score_request
+from attendant_client.messages import generate_request, score_request, set_fields
 from attendant_client.options import DecodingFields, OutputFields, check_names
 
 

@@ -4,27 +4,94 @@
         generation = await client.generate("hello", beam_size=4)
         print(generation.best.text)
 
-`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal. All of it is
-imported when it is first asked for: the command has something to say to gRPC before.
+`attendant_client.errors` draws what a call may raise; `attention_map` draws attention in a terminal. A name's module is
+imported when the name is first used: the command sets gRPC's verbosity before gRPC is imported.
 """
 
 import typing as _typing
 
+__all__ = [
+    "VERSION",
+    "Answers",
+    "AttendantClient",
+    "AttendantError",
+    "BlockingClient",
+    "Bulk",
+    "DeadlineExceeded",
+    "Delta",
+    "Evaluation",
+    "FinishReason",
+    "GenerateOptions",
+    "Generation",
+    "GenerationStream",
+    "HealthStatus",
+    "Hypothesis",
+    "InvalidArgument",
+    "Limits",
+    "ModelInfo",
+    "NotFound",
+    "Overloaded",
+    "RequestOptions",
+    "Sampling",
+    "Score",
+    "ServerError",
+    "Source",
+    "Timings",
+    "TlsFailed",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Violation",
+    "attention_map",
+]
+
 if _typing.TYPE_CHECKING:
-    from attendant_client.public import *  # noqa: F403
+    from attendant_client import attention_map
+    from attendant_client.answers import (
+        Answers,
+        Delta,
+        Evaluation,
+        FinishReason,
+        Generation,
+        HealthStatus,
+        Hypothesis,
+        Limits,
+        ModelInfo,
+        Score,
+        Source,
+        Timings,
+    )
+    from attendant_client.blocking import BlockingClient
+    from attendant_client.bulk import Bulk
+    from attendant_client.client import AttendantClient, GenerationStream
+    from attendant_client.errors import (
+        AttendantError,
+        DeadlineExceeded,
+        InvalidArgument,
+        NotFound,
+        Overloaded,
+        ServerError,
+        TlsFailed,
+        Unauthenticated,
+        Unavailable,
+        Unimplemented,
+        Violation,
+    )
+    from attendant_client.options import GenerateOptions, RequestOptions, Sampling
+    from attendant_client.version import VERSION
 else:
-    import importlib as _importlib
+    from importlib import import_module as _import_module
 
     def __getattr__(name):
-        """What the client offers by that name, or a module of it."""
-        if not name.startswith("__") or name == "__all__":
-            public = _importlib.import_module("attendant_client.public")
-            if name in ("__all__", *public.__all__):
-                return getattr(public, name)
-            if name in globals():
-                return globals()[name]
+        """Returns a public name from the module that defines it."""
+        if name == "attention_map":
+            return _import_module("attendant_client.attention_map")
+        if name in __all__:
+            for module in ("version", "answers", "options", "errors", "bulk", "client", "blocking"):
+                if hasattr(found := _import_module(f"attendant_client.{module}"), name):
+                    return getattr(found, name)
         raise AttributeError(f"module 'attendant_client' has no attribute {name!r}")
 
     def __dir__():
         """Returns the names that a prompt completes."""
-        return sorted({*globals(), *__getattr__("__all__")})
+        return sorted({*globals(), *__all__})

@@ -7,9 +7,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from attendant_client.answers import Delta, Generation, Source
-from attendant_client.client import AttendantClient
+from attendant_client.client import AttendantClient, GenerationStream
 from attendant_client.options import GenerateOptions
-from attendant_client.streaming import GenerationStream
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")

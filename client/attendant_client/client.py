@@ -1,17 +1,17 @@
-"""The client: one method per call of the API."""
+"""The client: its connection, and one method per call of the API."""
 
+import json
 import math
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, Self, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from attendant_client.answers import Answers, Generation, HealthStatus, ModelInfo, Score, Source
-from attendant_client.bulk import Bulk, result_of
-from attendant_client.channel import open_channel
+from attendant_client.answers import Answers, Delta, Generation, HealthStatus, ModelInfo, Score, Source
+from attendant_client.bulk import Bulk, in_order, result_of
 from attendant_client.errors import AttendantError, InvalidArgument, NotFound, error_of
 from attendant_client.messages import (
     checked_source,
@@ -24,11 +24,135 @@ from attendant_client.messages import (
     score_request,
 )
 from attendant_client.options import Deadline, GenerateOptions, RequestOptions
-from attendant_client.ordered import in_order
-from attendant_client.streaming import GenerationStream
-from attendant_client.target import DEFAULT_PORT, proxy_of, with_port
+from attendant_client.target import DEFAULT_PORT, Proxy, is_this_machine, proxy_of, with_port
 from attendant_client.v1 import seq2seq_pb2 as pb
 from attendant_client.v1 import seq2seq_pb2_grpc as stubs
+from attendant_client.version import VERSION
+
+# Attention maps of long sources with many hypotheses pass gRPC's default of 4 MiB.
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+
+KEEPALIVE_MS = 20_000
+
+# gRPC's own retries (gRFC A6), within the call's deadline; the waits are drawn from around 0.1, 0.2, 0.4 and 0.8 s.
+# A server that answers with `grpc-retry-pushback-ms` sets the wait itself, or forbids a retry. Every call of the API is
+# without side effects, so trying twice is safe. A health check is answered as it is.
+# Where a name stands for several servers, calls take turns among those that can be reached.
+SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [
+        {
+            "name": [{"service": "attendant.v1.Seq2Seq"}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+            },
+        }
+    ],
+}
+
+
+def open_channel(
+    target: str,
+    *,
+    tls: bool | None = None,
+    root_certificates: bytes | None = None,
+    client_certificate: bytes | None = None,
+    client_key: bytes | None = None,
+    server_name: str = "",
+) -> grpc.aio.Channel:
+    """A channel that connects on its first call.
+
+    Args:
+        target: host:port, or any gRPC name, e.g. unix:///run/attendant.sock, dns:///attendant:50051, or
+            ipv4:10.0.0.1:50051,10.0.0.2:50051, two servers that take turns. A name or an address without a port has the
+            server's own, 50051.
+        tls: encrypt, and check who the server is. None: unless the target is this machine, or certificates are given.
+        root_certificates: PEM, instead of those that gRPC brings along.
+        client_certificate, client_key: PEM, for a server that asks for them.
+        server_name: whose certificate the server has; empty: the target's.
+
+    Raises:
+        TypeError, ValueError: a target that is none; arguments that exclude or need each other.
+    """
+    if (client_certificate is None) != (client_key is None):
+        raise ValueError("client_certificate and client_key need each other; one of them is missing")
+    needs_tls = bool(root_certificates or client_certificate or server_name)
+    if tls is False and needs_tls:
+        raise ValueError("tls=False excludes certificates and server_name, which are for TLS")
+    options: Sequence[tuple[str, str | int]] = (
+        ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        # A server that is gone without a word is noticed while calls wait for it; ours takes a ping in ten seconds.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        # Not keepalive_timeout_ms, which closes nothing in grpcio 1.85.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+        ("grpc.primary_user_agent", f"attendant-client/{VERSION}"),
+    )
+    target = with_port(target)
+    if is_this_machine(target):
+        # A proxy is on another machine, for which this one's loopback is its own.
+        options = (*options, ("grpc.enable_http_proxy", 0))
+    if needs_tls or (not is_this_machine(target) if tls is None else tls):
+        credentials = grpc.ssl_channel_credentials(root_certificates, client_key, client_certificate)
+        if server_name:
+            options = (*options, ("grpc.ssl_target_name_override", server_name))
+        return grpc.aio.secure_channel(target, credentials, options=options)
+    return grpc.aio.insecure_channel(target, options=options)
+
+
+AnyGeneration = TypeVar("AnyGeneration", bound=Generation)
+
+
+class Streamed(Generic[AnyGeneration]):
+    """What has the whole answer once it has been iterated over."""
+
+    _generation: AnyGeneration | None = None
+
+    @property
+    def generation(self) -> AnyGeneration:
+        """The whole answer, once the iteration has ended. Raises RuntimeError before."""
+        if self._generation is None:
+            raise RuntimeError("generation: is there when the stream has been read to its end")
+        return self._generation
+
+
+class GenerationStream(Streamed[Generation]):
+    """Made by `AttendantClient.stream`, iterated over once. Who leaves it early frees its rows on the server.
+
+    Raises:
+        AttendantError: while it is iterated over.
+    """
+
+    def __init__(self, call: Any, request_id: str, proxy: Proxy | None = None) -> None:
+        self._call = call
+        self._request_id = request_id
+        self._proxy = proxy
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        try:
+            async for event in self._call:
+                if event.WhichOneof("event") == "response":
+                    self._generation = generation_of(event.response)
+                else:
+                    yield Delta(tokens=tuple(event.delta.tokens), text=event.delta.text)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self._request_id, self._proxy) from error
+        finally:
+            self._call.cancel()
+
+    async def aclose(self) -> None:
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.aclose()
+
 
 DEFAULT_TARGET = f"localhost:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0

@@ -1,4 +1,4 @@
-"""Plain values to the API's messages and back: the only file, besides the stubs' caller, that sees protobuf."""
+"""Plain values to the API's messages and back: the only file, except the stubs' caller, that uses protobuf."""
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +22,18 @@ from attendant_client.answers import (
 from attendant_client.errors import InvalidArgument, Violation
 from attendant_client.options import DecodingFields, GenerateOptions, OutputFields, Sampling, check_names
 from attendant_client.v1 import seq2seq_pb2 as pb
+
+
+def set_fields(message: Message) -> dict[str, Any]:
+    """The fields of a message that are set, by their names: tokens as a sequence, a message as a dict in turn."""
+    return {field.name: _plain_value(value) for field, value in message.ListFields()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, pb.Tokens):
+        return value.tokens
+    return set_fields(value) if isinstance(value, Message) else value
+
 
 _Filled = TypeVar("_Filled", bound=Message)
 _Plain = TypeVar("_Plain")

@@ -7,7 +7,7 @@ from weakref import ref
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.requests import Violation, Violations, drawn, read_decoding
 from attendant.server.catalogue.models import ServedModel
-from attendant_client.fields import set_fields
+from attendant_client.messages import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 MAX_OPTIONS_KEPT: Final = 1024

@@ -17,7 +17,7 @@ from attendant.server.errors import AttendantError, InvalidArgument
 from attendant.server.grpc.decoding import read_options
 from attendant.server.grpc.request_context import MAX_ID_CHARACTERS
 from attendant.server.tracing import TRACE
-from attendant_client.fields import set_fields
+from attendant_client.messages import set_fields
 from attendant_client.v1 import seq2seq_pb2 as messages
 
 Request = messages.GenerateRequest | messages.ScoreRequest

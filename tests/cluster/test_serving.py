@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, InvalidArgument, NotFound, Unauthenticated
-from attendant_client.channel import SERVICE_CONFIG
+from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.cluster.conftest import Nodes, command

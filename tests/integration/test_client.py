@@ -10,7 +10,7 @@ import pytest
 
 import attendant
 from attendant_client import AttendantClient, GenerateOptions, HealthStatus, InvalidArgument, NotFound
-from attendant_client.command.ending import concerns_every_line
+from attendant_client.command.rendering import concerns_every_line
 
 COMMAND = [sys.executable, "-c", "import sys; from attendant_client.command import main; sys.exit(main())"]
 WORDS = ["badge", "face", "a", "jig", "abcdefghij", "hid", "deaf"]

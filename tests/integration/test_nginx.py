@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from attendant_client import AttendantClient, AttendantError, Generation
-from attendant_client.channel import SERVICE_CONFIG
+from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.certificates import Authority, new_authority

@@ -41,7 +41,7 @@ ALLOWED = {
         "attendant.server",
         "attendant.runtime",
         "attendant_client.v1",
-        "attendant_client.fields",
+        "attendant_client.messages",
         "attendant_client.version",
     },
     "attendant.library": {"attendant.library", "attendant.server.engine", "attendant.runtime", "attendant_client"},

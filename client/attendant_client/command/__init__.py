@@ -46,13 +46,12 @@ def _run(arguments: Sequence[str]) -> int:
     # Imported here because gRPC takes a while to import, and Ctrl-C must end that with one line too.
     import asyncio  # noqa: PLC0415
 
-    from attendant_client.command.ending import explain, status_of  # noqa: PLC0415
-    from attendant_client.command.further import FURTHER, run  # noqa: PLC0415
-    from attendant_client.command.parser import parse  # noqa: PLC0415
+    from attendant_client.command.parser import FURTHER, parse, run_further  # noqa: PLC0415
+    from attendant_client.command.rendering import explain, status_of  # noqa: PLC0415
     from attendant_client.errors import AttendantError  # noqa: PLC0415
 
     if arguments and arguments[0] in FURTHER:
-        return run(arguments[0], arguments[1:])
+        return run_further(arguments[0], arguments[1:])
     options = parse(arguments)
     try:
         status: int = asyncio.run(options.run(options))

@@ -1,4 +1,7 @@
-"""What the command takes. A decoding option that is left out is not sent: the server has its default."""
+"""The options of the command. A decoding option that is left out is not sent: the server has its default.
+
+The distribution attendant-seq2seq has further commands, which may not be installed; here are only their names.
+"""
 
 import argparse
 import os
@@ -6,17 +9,102 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import shtab
+
 from attendant_client.client import DEFAULT_CONCURRENCY, DEFAULT_TARGET, DEFAULT_TIMEOUT_SECONDS
-from attendant_client.command import generate, questions
-from attendant_client.command.completion import SHELLS, script
-from attendant_client.command.further import FURTHER, parsers
+from attendant_client.command.asking import generate, health, models, remedy, score
 from attendant_client.options import DecodingFields, Option, OutputFields, RequestOptions, Sampling, options_of
 from attendant_client.target import with_port
 from attendant_client.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """A command that may not be installed.
+
+    Attributes:
+        summary: for --help.
+        module: whose `command(name)` gives a `parser`, and a `main(program, arguments)` that ends the process.
+        extras: of the distribution attendant-seq2seq, with which the command runs.
+    """
+
+    summary: str
+    module: str
+    extras: str
+
+
+_TRAINING, _EXPORT = "attendant.training.__main__", "attendant.export.__main__"
+
+FURTHER = {
+    "train": Further("train a model by a recipe, or from a file of pairs", _TRAINING, "cpu,training"),
+    "check": Further("show what is in a training's data", _TRAINING, "cpu,training"),
+    "evaluate": Further("measure runs and bundles on held-out data", _TRAINING, "cpu,training"),
+    "report": Further("show what came of trainings, as a page", _TRAINING, "cpu,training"),
+    "fetch": Further("build the data that a recipe names", _TRAINING, "cpu,training"),
+    "average": Further("average a run's last checkpoints", _TRAINING, "cpu,training"),
+    "label": Further("decode sources into pairs to train on", _TRAINING, "cpu,training"),
+    "export": Further("turn a run into a verified bundle", _EXPORT, "cpu,export"),
+    "import": Further("turn a model of another toolkit into a bundle", _EXPORT, "cpu,export"),
+    "verify": Further("check a bundle on this host", _EXPORT, "cpu"),
+    "inspect": Further("show a bundle's contents", _EXPORT, "cpu"),
+    "sign": Further("sign a bundle", _EXPORT, "cpu,signing"),
+    "reference": Further("add reference statistics for drift detection to a bundle", _EXPORT, "cpu,export"),
+    "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
+    "bench": Further("measure how fast a bundle is served on this host", "attendant.server.bench.command", "cpu"),
+}
+
+
+def load(name: str) -> Any:
+    """The command; raises ModuleNotFoundError where it, or what it needs, is not installed."""
+    return import_module(FURTHER[name].module).command(name)
+
+
+def run_further(name: str, arguments: Sequence[str]) -> int:
+    """Runs the command, to the end of the process; returns 2 where it can't be."""
+    try:
+        load(name).main(f"attendant {name}", arguments)
+    except ModuleNotFoundError as missing:
+        print(f"attendant {name}: {remedy(missing, FURTHER[name].extras)}", file=sys.stderr)
+    return 2
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Of those commands that are installed."""
+    found = {}
+    for name in FURTHER:
+        try:
+            found[name] = load(name).parser
+        except ModuleNotFoundError:
+            continue
+    return found
+
+
+SHELLS = ("bash", "zsh", "fish")
+PATHS = ("FILE", "BUNDLE", "RUN", "RECIPE", "PEM", "DIRECTORY")
+"""How the metavariables of options begin that take a path."""
+
+
+def script(parser: argparse.ArgumentParser, further: Mapping[str, argparse.ArgumentParser], shell: str) -> str:
+    """The script for a shell.
+
+    Args:
+        parser: of the whole command.
+        further: of those subcommands that are only named in it.
+    """
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    commands.choices.update(further)
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.type is Path or str(action.metavar).startswith(PATHS):
+                action.complete = shtab.FILE
+    return shtab.complete(parser, shell)
+
 
 EPILOG = """\
 environment:
@@ -331,10 +419,10 @@ async def complete(options: argparse.Namespace) -> int:
 
 
 OWN: Final[Mapping[str, tuple[Callable[..., Any], Callable[[argparse.ArgumentParser], None], str]]] = {
-    "generate": (generate.run, _generate, "answer texts, or each line of standard input"),
-    "score": (questions.score, _score, "how probable the model finds a given target"),
-    "models": (questions.models, _models, "the models that are served, their limits and measured quality"),
-    "health": (questions.health, _health, "whether the server is serving; exit status 0 if so, else 1"),
+    "generate": (generate, _generate, "answer texts, or each line of standard input"),
+    "score": (score, _score, "how probable the model finds a given target"),
+    "models": (models, _models, "the models that are served, their limits and measured quality"),
+    "health": (health, _health, "whether the server is serving; exit status 0 if so, else 1"),
     "completion": (complete, _completion, "print what a shell needs to complete this command"),
 }
 """This distribution's own subcommands: what runs each, what gives it options, and a summary."""

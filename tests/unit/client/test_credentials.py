@@ -119,7 +119,7 @@ async def test_it_is_encrypted_unless_the_server_is_on_this_machine(
     async with AttendantClient(server.target) as client:
         await client.generate("a")
     # The same server, as if it were elsewhere: nothing is sent to it in the clear.
-    monkeypatch.setattr("attendant_client.channel.is_this_machine", lambda target: False)
+    monkeypatch.setattr("attendant_client.client.is_this_machine", lambda target: False)
     async with AttendantClient(server.target, token="secret") as client:
         with pytest.raises(TlsFailed, match=r"^the server does not speak TLS$"):
             await client.generate("b")

@@ -5,7 +5,7 @@ import json
 import re
 
 from attendant_client import errors
-from attendant_client.channel import SERVICE_CONFIG
+from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as pb
 from tests.paths import ROOT
 

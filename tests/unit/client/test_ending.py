@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import grpc
 
-from attendant_client.command.ending import explain
+from attendant_client.command.rendering import explain
 from attendant_client.errors import AttendantError
 
 

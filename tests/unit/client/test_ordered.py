@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from attendant_client.ordered import WINDOW, in_order
+from attendant_client.bulk import WINDOW, in_order
 
 
 async def test_results_come_in_the_order_of_the_items() -> None:

@@ -90,7 +90,7 @@ async def test_servers_of_one_name_take_turns() -> None:
 
 async def test_a_server_that_has_vanished_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has greeted, and says nothing any more. Its host still tells ours that all has arrived, pings too."""
-    monkeypatch.setattr("attendant_client.channel.KEEPALIVE_MS", 500)
+    monkeypatch.setattr("attendant_client.client.KEEPALIVE_MS", 500)
 
     loop = asyncio.get_running_loop()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from attendant_client.command import main
-from attendant_client.command.further import FURTHER
-from attendant_client.command.parser import OWN
+from attendant_client.command.parser import FURTHER, OWN
 from attendant_client.version import VERSION
 from tests.paths import ROOT
 from tests.unit.client.fake_server import Served

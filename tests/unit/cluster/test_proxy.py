@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from attendant.cluster.proxy import add_seq2seq
-from attendant_client.channel import SERVICE_CONFIG
+from attendant_client.client import SERVICE_CONFIG
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 

@@ -1,0 +1,387 @@
+"""Runs `attendant generate`, `score`, `models` and `health`: asks a server, or a bundle in this process."""
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self, cast
+
+import grpc
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from attendant_client.answers import Generation, HealthStatus, Score, Source
+from attendant_client.bulk import Bulk, in_order
+from attendant_client.client import AttendantClient
+from attendant_client.command.rendering import (
+    as_one_line,
+    concerns_every_line,
+    explain,
+    generation_as_json,
+    generation_as_text,
+    model_as_json,
+    model_as_text,
+    score_as_json,
+    score_as_text,
+    status_of,
+)
+from attendant_client.errors import AttendantError, InvalidArgument
+from attendant_client.options import RequestOptions, Sampling
+from attendant_client.version import VERSION
+
+# Lines that may be read ahead.
+READ_AHEAD = 256
+
+
+async def read_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
+    """Yields the lines of a file, pipe or terminal, each as soon as it is there, with its line end.
+
+    A thread reads, for a read can't be cancelled: it is a daemon, so that Ctrl-C at a terminal need not wait for the
+    next line, and it has a file object of its own, whose lock nobody else wants while the interpreter ends.
+    """
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(READ_AHEAD)
+    stopped = threading.Event()
+
+    def read() -> None:
+        try:
+            with open(descriptor, "rb", closefd=False) as stream:
+                while not stopped.is_set():
+                    line = stream.readline()
+                    loop.call_soon_threadsafe(lines.put_nowait, line)
+                    if not line:
+                        return
+                    room.acquire()
+        except OSError as error:
+            loop.call_soon_threadsafe(lines.put_nowait, error)
+        except RuntimeError:
+            return  # the loop has been closed: nobody waits for lines any more
+
+    threading.Thread(target=read, name="standard-input", daemon=True).start()
+    try:
+        while line := await lines.get():
+            if isinstance(line, OSError):
+                raise line
+            yield line
+            room.release()
+    finally:
+        stopped.set()
+        room.release()
+
+
+@contextmanager
+def progress(*, enabled: bool, descriptor: int = 0) -> Iterator[Callable[[int], None]]:
+    """Shows a bar while the block runs; gives a function to call with the size in bytes of each line that is done.
+
+    Only where a bar helps and harms nothing: standard error is a terminal, and neither the lines nor the answers go
+    through it too.
+    """
+    if not enabled or not sys.stderr.isatty() or sys.stdout.isatty() or os.isatty(descriptor):
+        yield lambda num_bytes: None
+        return
+    bar = Progress(
+        TextColumn("{task.fields[num_lines]} lines"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[speed]:.0f} lines/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+    )
+    with bar:
+        task = bar.add_task("", total=_remaining_bytes(descriptor), num_lines=0, speed=0.0)
+        num_lines = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal num_lines
+            num_lines += 1
+            elapsed = bar.tasks[0].elapsed or 0.0
+            bar.update(task, advance=num_bytes, num_lines=num_lines, speed=num_lines / elapsed if elapsed else 0.0)
+
+        yield advance
+
+
+def _remaining_bytes(descriptor: int) -> int | None:
+    """None where only the end will tell: a pipe."""
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    return facts.st_size - os.lseek(descriptor, 0, os.SEEK_CUR)
+
+
+class LocalModel:
+    """The part of a client's face that the command needs, over `attendant.load`.
+
+    Whatever is asked while an answer is computed is decoded together afterwards.
+    """
+
+    def __init__(self, path: Path, precision: str | None = None) -> None:
+        """Opens the bundle. If `precision` is None, the bundle's own choice answers.
+
+        Raises:
+            InvalidArgument: the bundle can't be asked.
+        """
+        try:
+            library = import_module("attendant.library")
+        except ModuleNotFoundError as missing:
+            raise _refusal(remedy(missing, "cpu")) from None
+        try:
+            self._model = library.load(path, precision=precision)
+        except library.UserError as error:
+            raise _refusal(str(error)) from None
+        self._waiting: list[tuple[Source, asyncio.Future[Generation]]] = []
+        self._decoding: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._decoding is not None:
+            self._decoding.cancel()
+
+    def bulk(self) -> Self:
+        """All that is asked is decoded together anyway."""
+        return self
+
+    async def generate(self, source: Source, *, model: str, version: str, **options: Any) -> Generation:
+        """As a client's; all calls have the same options, and there is one model."""
+        answered: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._waiting.append((source, answered))
+        if self._decoding is None or self._decoding.done():
+            self._decoding = asyncio.create_task(self._decode(options))
+        return await answered
+
+    async def score(
+        self, source: Source, target: Source, *, model: str, version: str, request_id: str, **how: Any
+    ) -> Score:
+        """As a client's; there is no log that would need the id."""
+        (score,) = await asyncio.to_thread(self._model.score, [source], [target], **how)
+        found: Score = score
+        return found
+
+    async def _decode(self, options: dict[str, Any]) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            sources = [source for source, _ in asked]
+            try:
+                found = await asyncio.to_thread(self._model.generate, sources, return_errors=True, **options)
+            except Exception as error:
+                found = [error] * len(asked)
+            for (_, answered), one in zip(asked, found, strict=True):
+                if isinstance(one, Exception):
+                    answered.set_exception(one)
+                else:
+                    answered.set_result(one)
+
+
+def remedy(missing: ModuleNotFoundError, extras: str) -> str:
+    """Returns which package is missing and what to install.
+
+    An installed distribution's further extras come from the index alone; the distribution itself is on none.
+    """
+    if (missing.name or "").partition(".")[0] == "attendant":
+        wheel = f"./attendant_seq2seq-{VERSION}-py3-none-any.whl"
+        return (
+            f"the distribution attendant-seq2seq is not installed: pip install '{wheel}[{extras}]' (made by `make "
+            f"dist`), or in a checkout '.[{extras}]'"
+        )
+    return f"{missing.name} is not installed: pip install 'attendant-seq2seq[{extras}]'"
+
+
+def _refusal(why: str) -> InvalidArgument:
+    return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, f"--bundle: {why}")
+
+
+def connect(options: Namespace) -> AttendantClient | LocalModel:
+    """Whoever the command's options ask: a server, or a bundle in its place. Raises InvalidArgument."""
+    return _client(options) if options.bundle is None else LocalModel(options.bundle, options.precision)
+
+
+def _client(options: Namespace) -> AttendantClient:
+    return AttendantClient(
+        options.target,
+        timeout=options.timeout,
+        tls=options.tls,
+        root_certificates=options.root_certificates,
+        client_certificate=options.client_certificate,
+        client_key=options.client_key,
+        server_name=options.server_name,
+        token=options.token,
+    )
+
+
+async def score(options: Namespace) -> int:
+    """How probable the model finds a given target."""
+    source, target = options.source, options.target_text
+    async with connect(options) as client:
+        found = await client.score(
+            source.split() if options.tokens else source,
+            target.split() if options.tokens else target,
+            include_eos=not options.no_eos,
+            attention=options.attention,
+            model=options.model,
+            version=options.version,
+            request_id=options.request_id,
+        )
+    print(score_as_json(found) if options.json else score_as_text(found, options))
+    for warning in found.warnings:
+        print(f"attendant: {warning}", file=sys.stderr)
+    return 0
+
+
+async def models(options: Namespace) -> int:
+    """What is served."""
+    async with _client(options) as client:
+        found = await client.models() if options.name is None else (await client.model(options.name),)
+    for model in found:
+        print(model_as_json(model) if options.json else model_as_text(model))
+    return 0
+
+
+async def health(options: Namespace) -> int:
+    """Whether the server is serving: 0 where it is, else 1."""
+    async with _client(options) as client:
+        status = await client.health(options.service)
+    print(status)
+    return 0 if status is HealthStatus.SERVING else 1
+
+
+# To a blank line: None.
+Answer = Generation | AttendantError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One source: a text of the command line or a line of standard input.
+
+    Attributes:
+        number: from 1.
+        name: what a message calls it; empty where it is the only one.
+        source: None where it is not UTF-8.
+        is_blank: a blank line, which gets a blank answer.
+        num_bytes: its length in the file.
+    """
+
+    number: int
+    name: str = ""
+    source: str | None
+    is_blank: bool = False
+    num_bytes: int = 0
+
+
+async def generate(options: Namespace) -> int:
+    """The exit status: 0, or once all is done 2 where sources were wrong, 1 where the server failed at some."""
+    bulk = options.texts == ["-"]
+    items = _lines(options.skip) if bulk else _texts(options.texts)
+    concurrency = 1 if options.stream else options.concurrency
+    statuses = {0}
+    async with connect(options) as client, client.bulk() if bulk else nullcontext(client) as asked:
+
+        async def answer(item: Item) -> tuple[Item, Answer]:
+            return item, await _answer(asked, item, options)
+
+        with progress(enabled=bulk) as advance:
+            async with aclosing(in_order(answer, items, concurrency=concurrency)) as outcomes:
+                async for item, answered in outcomes:
+                    ends = isinstance(answered, AttendantError) and concerns_every_line(answered)
+                    if isinstance(answered, AttendantError):
+                        statuses.add(status_of(answered))
+                        print(f"attendant: {item.name}{explain(answered, options)}", file=sys.stderr)
+                    if options.json:
+                        print(generation_as_json(item.number, item.source, answered), flush=True)
+                    # A blank line stands for an answer that is not there, so that the others keep their places.
+                    elif isinstance(answered, Generation) or (item.name and not ends):
+                        _print(item, answered, options)
+                    for warning in answered.warnings if isinstance(answered, Generation) else ():
+                        print(f"attendant: {item.name}{warning}", file=sys.stderr)
+                    if ends:
+                        break
+                    advance(item.num_bytes)
+    # A failed server weighs more than a wrong line.
+    return 1 if 1 in statuses else max(statuses)
+
+
+async def _answer(asked: AttendantClient | Bulk | LocalModel, item: Item, options: Namespace) -> Answer:
+    if item.is_blank:
+        return None
+    if item.source is None:
+        return InvalidArgument(grpc.StatusCode.INVALID_ARGUMENT, "is not UTF-8")
+    source, given = _source(item.source, options), _asked(options)
+    try:
+        if options.stream:
+            return await _streamed(cast(AttendantClient, asked), source, given, options)
+        if isinstance(asked, AttendantClient):
+            return await asked.generate(source, request_id=options.request_id, **given)
+        return await asked.generate(source, **given)
+    except AttendantError as error:
+        return error
+
+
+async def _streamed(client: AttendantClient, source: Source, given: RequestOptions, options: Namespace) -> Generation:
+    """The answer, whose best text has been printed as it came."""
+    stream, written = client.stream(source, request_id=options.request_id, **given), False
+    try:
+        async for delta in stream:
+            print(as_one_line(delta.text), end="", flush=True)
+            written = True
+    finally:
+        if written:
+            print(flush=True)
+    return stream.generation
+
+
+def _print(item: Item, answer: Answer, options: Namespace) -> None:
+    several = isinstance(answer, Generation) and len(answer.hypotheses) > 1
+    # What has been streamed stands there already, but for the other hypotheses and the attention.
+    if not options.stream or several or options.attention or options.links or not isinstance(answer, Generation):
+        source = item.source if item.name and several else None
+        print(generation_as_text(answer, options, source), flush=True)
+
+
+def _source(text: str, options: Namespace) -> Source:
+    return tuple(text.split()) if options.tokens else text
+
+
+def _asked(options: Namespace) -> RequestOptions:
+    """The options that were given; the others are the server's to choose."""
+    values = vars(options)
+    given = {name: values[name] for name in RequestOptions.__annotations__ if values.get(name) is not None}
+    drawn = {name: values[name] for name in Sampling.__annotations__ if values[name] is not None}
+    if drawn or options.sample:
+        given["sampling"] = Sampling(**drawn)
+    given |= {"attention": True} if options.links else {}
+    return cast(RequestOptions, {**given, "token_log_probs": options.json})
+
+
+async def _texts(texts: list[str]) -> AsyncIterator[Item]:
+    for number, text in enumerate(texts, start=1):
+        yield Item(number=number, name=f"text {number}: " if len(texts) > 1 else "", source=text)
+
+
+async def _lines(num_skipped: int) -> AsyncIterator[Item]:
+    number = 0
+    async for line in read_lines():
+        number += 1
+        if number <= num_skipped:
+            continue
+        try:
+            # Some editors write a byte order mark first.
+            source = line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            source = None
+        yield Item(
+            number=number,
+            name=f"line {number}: ",
+            source=source,
+            is_blank=source is not None and not source.strip(),
+            num_bytes=len(line),
+        )
