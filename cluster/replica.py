@@ -23,11 +23,11 @@ from attendant.server.auth import CLIENT, open_access
 from attendant.server.catalogue.models import Catalogue, Routes
 from attendant.server.catalogue.reconciler import Retirement
 from attendant.server.config import ServerConfig
+from attendant.server.engine.loading import in_daemon_thread, open_within_limits
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.errors import InvalidArgument, Unauthenticated
 from attendant.server.grpc.request_context import refuse
 from attendant.server.grpc.service import Seq2SeqServicer
-from attendant.server.loading import in_daemon_thread, open_within_limits
 from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
 

@@ -1,41 +1,55 @@
-"""python -m server BUNDLE... : see --help."""
+"""The command `attendant serve`, or python -m attendant.server BUNDLE... : see --help."""
+
+# ruff: noqa: PLC0415  # Importing the server's modules takes a while, during which Ctrl-C must end it with one line.
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn
 
-from attendant.runtime.command import Command, exit_command, require
-
-if TYPE_CHECKING:
-    from attendant.server.engine.scheduler import Scheduler
-
-# The server's modules are imported within these functions: that takes a while, and Ctrl-C must end it with one line.
+from attendant.runtime.command import Command, exit_command, require, run_command
+from attendant.server.config import config_of, config_parser
 
 
-def main(scheduler: "type[Scheduler] | None" = None) -> int:
-    """Serves until it is told to end; returns the exit status. See ServerConfig for `scheduler`."""
-    from attendant.server.config import config_parser  # noqa: PLC0415
+def command(name: str) -> Command:
+    """Returns the command, as `attendant` runs it."""
+    return _Serve(config_parser(), _check)
 
+
+class _Serve(Command):
+    """Checks the options, and replaces the process by `python -m attendant.server`.
+
+    gRPC reads how much it prints when it is imported, and the client, which runs this, has imported it.
+    """
+
+    def main(self, program: str, arguments: Sequence[str]) -> NoReturn:
+        self.parser.prog = program
+        if status := run_command(program, lambda: self(arguments)):
+            sys.exit(status)
+        os.execv(sys.executable, [sys.executable, "-m", "attendant.server", *arguments])
+
+
+def _check(parsed: argparse.Namespace) -> None:
+    require("onnxruntime")
+    config_of(parsed, os.environ)
+
+
+def main(scheduler: type[Any] | None = None) -> int:
+    """Serves until SIGTERM or SIGINT; returns the exit status. See ServerConfig for `scheduler`."""
     return Command(config_parser(), partial(_serve, scheduler=scheduler))(sys.argv[1:]) or 0
 
 
-def _serve(parsed: argparse.Namespace, scheduler: "type[Scheduler] | None") -> int:
+def _serve(parsed: argparse.Namespace, scheduler: type[Any] | None) -> int:
     # Only the workers import it, in processes of their own.
     require("onnxruntime")
-    import uvloop  # noqa: PLC0415
+    import uvloop
 
-    from attendant.server.app import serve  # noqa: PLC0415
-    from attendant.server.config import config_of  # noqa: PLC0415
-    from attendant.server.grpc.request_context import log_requests  # noqa: PLC0415
-    from attendant.server.logs import (  # noqa: PLC0415
-        configure_audit,
-        configure_logging,
-        log_texts,
-        log_what_python_prints,
-    )
+    from attendant.server.app import serve
+    from attendant.server.grpc.request_context import log_requests
+    from attendant.server.logs import configure_audit, configure_logging, log_texts, log_what_python_prints
 
     config = config_of(parsed, os.environ)
     if scheduler is not None:

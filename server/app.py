@@ -29,6 +29,7 @@ from attendant.server.catalogue.reconciler import Reconciler
 from attendant.server.config import ServerConfig
 from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
+from attendant.server.engine.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.shares import AnswerBudget
 from attendant.server.grpc.connections import HEADROOM, Connections, num_connections
@@ -45,7 +46,6 @@ from attendant.server.http.probes import http_app
 from attendant.server.inference.servicer import InferenceServicer
 from attendant.server.inference.v2 import open_inference_pb2_grpc
 from attendant.server.lifecycle import Health, Lifecycle
-from attendant.server.loading import in_daemon_thread, open_bundles, open_within_limits
 from attendant.server.metrics import Metrics
 from attendant.server.process.spawning import WorkerProcesses
 from attendant.server.tracing import tracing
@@ -104,7 +104,7 @@ async def serve(config: ServerConfig) -> int:
         metrics_port = await until_the_end.enter_async_context(http_server(app, config.host, config.metrics_port, tls))
         until_the_end.enter_context(processes)
         until_the_end.enter_context(access.following_files())
-        lifecycle.heed_signals(partial(_reload, access, reconciler, catalogue))
+        lifecycle.install_signal_handlers(partial(_reload, access, reconciler, catalogue))
         await lifecycle.set_open(False)
         await port.start()
         until_the_end.enter_context(connections.bounded(port.port))

@@ -19,8 +19,6 @@ from typing import Any, Literal, get_args
 from attendant.runtime.bundle.manifest import Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
-from attendant.server.engine.admission import LIGHT_ROWS
-from attendant.server.engine.scheduler import Scheduler
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -28,6 +26,11 @@ AuditLevel = Literal["info", "warning", "off"]
 Switch = Literal["on", "off"]
 Openness = Literal["open", "closed"]
 OpennessOrOff = Literal["open", "closed", "off"]
+
+LIGHT_ROWS = 16
+"""Rows that a client may have in flight before its requests count as heavy: a step with this many more rows takes
+little longer for the requests of others beside them. A heavy client becomes light again at half of that; otherwise its
+requests would be stepped as two batches that take turns."""
 
 PREFIX = "ATTENDANT_"
 BUNDLES_VARIABLE = PREFIX + "BUNDLES"
@@ -94,7 +97,7 @@ class ServerConfig:
     """What `attendant serve` was asked for.
 
     Attributes:
-        scheduler: makes each engine's admission policy. No option: measurements put another one in its place.
+        scheduler: replaces each engine's Scheduler, for measurements; it is no option.
     """
 
     bundles: tuple[Path, ...]
@@ -315,7 +318,7 @@ class ServerConfig:
         "whether requests are traced; the traces are sent by OTLP over gRPC, as OpenTelemetry's variables OTEL_* say; "
         "needs the extra `otel`",
     )
-    scheduler: type[Scheduler] = Scheduler
+    scheduler: type[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

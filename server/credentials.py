@@ -32,30 +32,40 @@ from attendant.server.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
 
+CERTIFICATE, KEY, CLIENT_CA = "--tls-certificate", "--tls-key", "--tls-client-ca"
+TOKENS, ADMIN_TOKENS = "--tokens", "--admin-tokens"
+
+DIGEST_PREFIX = "sha256:"
+MIN_TOKEN_CHARACTERS = 16
+CLIENT_NAME = re.compile(r"[A-Za-z0-9._@/-]{1,64}")
+DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+TOKEN = re.compile(r"[!-~]+")
+
 Limits = tuple[float | None, float | None]
-"""Requests and bytes per second; None: no limit."""
+"""Requests and bytes per second. If one is None, there is no limit."""
+
+State = tuple[tuple[int, ...], ...]
+"""The state of some files: it changes when any of them does."""
 
 T = TypeVar("T")
 
-State = tuple[tuple[int, ...], ...]
-
 
 class Reloaded(Generic[T]):
-    """What some files hold together, read anew when they change.
+    """The value of some files, which are read again when they change.
 
-    A change counts once two looks have found the files in the same state, so that a file that is still being written,
-    or a key whose certificate is yet to come, is left alone. What can't be read changes nothing: the former value
-    stays, and the log gets one line.
+    A change counts when two looks in a row have found the files in the same state, so that a file that is still being
+    written, or a key whose certificate is yet to come, is left alone. If the files can't be read, the former value
+    stays, and a warning is logged.
 
     Attributes:
-        value: what the files held when they were last whole; any thread may read it.
+        value: the content of the files when they were last valid; any thread may read it.
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
         """Reads the files.
 
         Args:
-            read: raises UserError where they can't be used. Its message goes to the log, so it quotes no contents.
+            read: raises UserError if they can't be used. Its message is logged, so it must not quote the content.
 
         Raises:
             UserError: from `read`.
@@ -66,7 +76,7 @@ class Reloaded(Generic[T]):
         self.value = read()
 
     def look(self) -> None:
-        """Looks at the files, and reads them where they have changed and are at rest."""
+        """Reads the files if they have changed, and have been the same in two looks."""
         state, before = self._state(), self._last_seen
         self._last_seen = state
         if state != self._taken and state == before:
@@ -82,7 +92,7 @@ class Reloaded(Generic[T]):
             self._taken = state
             log.warning("not reloaded", extra={"files": names, "reason": str(error)})
             return
-        # Changed while it was read: the parts may not belong together.
+        # If they changed while they were read, the parts may not belong together.
         if self._state() == state:
             self._taken, self.value = state, value
             log.info("reloaded", extra={"files": names})
@@ -92,16 +102,16 @@ class Reloaded(Generic[T]):
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; empty where there is none."""
+    """Returns numbers that change when the file does; none if there is no file."""
     try:
-        found = path.stat()
+        facts = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def read_bytes(option: str, path: Path) -> bytes:
-    """A file that an option names.
+    """Reads the file that an option names.
 
     Raises:
         UserError: it can't be read.
@@ -112,15 +122,9 @@ def read_bytes(option: str, path: Path) -> bytes:
         raise UserError(f"{option}: {path} can't be read: {error.strerror or error}") from None
 
 
-CERTIFICATE, KEY, CLIENT_CA = "--tls-certificate", "--tls-key", "--tls-client-ca"
-
-PEER_CERTIFICATE = "peer_certificate"
-"""Where the HTTP port puts a client's certificate: a key of what a request knows of its connection."""
-
-
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The same files, as gRPC's port and as the HTTP port take them."""
+    """The same certificates in the forms that gRPC's port and the HTTP port need."""
 
     for_grpc: grpc.ServerCertificateConfiguration
     for_http: ssl.SSLContext
@@ -128,11 +132,11 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFiles:
-    """All PEM.
+    """Files of PEM.
 
     Attributes:
-        certificate: the server's own, then those between it and its authority.
-        client_ca: None: clients need no certificate.
+        certificate: the server's own, followed by those between it and its authority.
+        client_ca: if None, clients need no certificate.
     """
 
     certificate: Path
@@ -146,7 +150,7 @@ class CertificateFiles:
     def read(self) -> Certificates:
         """Reads the files, and checks that they can be used and belong together.
 
-        gRPC itself finds out at a connection, and tells nobody but its own log.
+        gRPC itself would only find out at the first connection, and report it in its own log.
 
         Raises:
             UserError: they can't be read or used.
@@ -156,7 +160,7 @@ class CertificateFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            # Without a password of ours OpenSSL would ask the terminal for one.
+            # Without a password OpenSSL would ask the terminal for one.
             context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ValueError) as error:
             raise UserError(
@@ -169,74 +173,25 @@ class CertificateFiles:
             except (OSError, ValueError) as error:
                 raise UserError(f"{CLIENT_CA}: {self.client_ca} can't be used: {_reason(error)}; must be PEM") from None
             context.verify_mode = ssl.CERT_REQUIRED
-            # A session that is resumed is not verified again: with a ticket, that would be for hours.
+            # A resumed session is not verified again, and a ticket would allow that for hours.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         return Certificates(grpc.ssl_server_certificate_configuration([(key, certificate)], roots), context)
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """In OpenSSL's words, where it has any."""
+    """Returns OpenSSL's reason if it has one."""
     reason: str | None = getattr(error, "reason", None)
     return reason.lower().replace("_", " ") if reason else "no PEM that can be read"
 
 
-def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: bool) -> grpc.ServerCredentials:
-    """Credentials that take what the files hold at each new connection.
-
-    Args:
-        ask_clients: whether a client without a certificate of the authorities is refused, at its connection.
-    """
-    initial = handed = certificates.value.for_grpc
-
-    def changed() -> Any:
-        """What gRPC asks for at each connection, on a thread of its own; None: as before."""
-        nonlocal handed
-        latest = certificates.value.for_grpc
-        # gRPC keeps sessions with what it is handed: a client with a certificate must not resume one, unverified.
-        if latest is handed and not ask_clients:
-            return None
-        handed = latest
-        return latest
-
-    return grpc.dynamic_ssl_server_credentials(initial, changed, ask_clients)
-
-
-def name_in_peer_certificate(certificate: dict[str, Any]) -> str:
-    """The common name of a client's certificate, or its first alternative name; see `clients.name_in_certificate`.
-
-    Args:
-        certificate: what ssl's `getpeercert` returns.
-    """
-    names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
-    names += [value for _, value in certificate.get("subjectAltName", ())]
-    return next(filter(None, names), "")
-
-
-def has_expired(certificate: dict[str, Any]) -> bool:
-    """Returns whether a client's certificate, as ssl's `getpeercert` returns it, is no longer valid."""
-    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()
-
-
-TOKENS, ADMIN_TOKENS = "--tokens", "--admin-tokens"
-DIGEST_PREFIX = "sha256:"
-MIN_TOKEN_CHARACTERS = 16
-CLIENT_NAME = re.compile(r"[A-Za-z0-9._@/-]{1,64}")
-DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-TOKEN = re.compile(r"[!-~]+")
-
-# A digest's first bytes say where to look. They tell nothing of the token: whoever wants a digest that begins in a
-# certain way has to search for it, and learns a few bits of a digest.
-_INDEXED_BYTES = 4
-
-
 class Token(NamedTuple):
-    """A line of the file.
+    """A line of a file of tokens.
 
     Attributes:
-        name: of the client.
+        name: the client's.
         expires_at: in seconds since 1970.
-        limits: requests and bytes per second; None where the options decide.
+        limits: the client's own requests and bytes per second; if None, the options decide.
     """
 
     name: str
@@ -246,37 +201,41 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens that are let in, by their digests; compared in constant time."""
+    """The known tokens, by their digests, which are compared in constant time."""
+
+    _INDEXED_BYTES = 4
+    """The first bytes of a digest select the candidates. They reveal nothing of the token: to find a token with a
+    given beginning of its digest one has to search, and learns a few bits of the digest."""
 
     def __init__(self, tokens: Iterable[Token]) -> None:
-        self._found: dict[bytes, list[Token]] = {}
+        self._candidates: dict[bytes, list[Token]] = {}
         self._limits: dict[str, Limits] = {}
         for token in tokens:
-            self._found.setdefault(token.digest[:_INDEXED_BYTES], []).append(token)
+            self._candidates.setdefault(token.digest[: self._INDEXED_BYTES], []).append(token)
             self._limits.setdefault(token.name, token.limits)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._candidates)
 
     def limits_of(self, client: str) -> Limits:
-        """The limits in the first line of a client."""
+        """Returns the limits in the client's first line."""
         return self._limits.get(client, (None, None))
 
     def name_of(self, authorization: str) -> str:
-        """The client whose token stands in an `authorization` header; empty: there is no header.
+        """Returns the client whose token is in an `authorization` header, which is empty if there is no header.
 
         Raises:
-            Unauthenticated: no bearer token, or one that is not known.
+            Unauthenticated: it has no bearer token, or an unknown or expired one.
         """
-        scheme, _, token = authorization.partition(" ")
+        scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated("this server asks for a token; send it as `authorization: Bearer TOKEN`")
-        presented = digest_of(token.strip())
-        for one in self._found.get(presented[:_INDEXED_BYTES], ()):
-            if compare_digest(one.digest, presented):
-                if one.expires_at <= time.time():
+        digest = digest_of(text.strip())
+        for token in self._candidates.get(digest[: self._INDEXED_BYTES], ()):
+            if compare_digest(token.digest, digest):
+                if token.expires_at <= time.time():
                     raise Unauthenticated("the token has expired")
-                return one.name
+                return token.name
         raise Unauthenticated("the token is not known here; it may have been replaced")
 
 
@@ -288,9 +247,9 @@ def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
     """Reads a file of tokens, which an option names.
 
     Raises:
-        UserError: it can't be read, or has a line that is none; by the line's number, never its words.
+        UserError: it can't be read, or has an invalid line, which is named by its number and never quoted.
     """
-    found: dict[bytes, Token] = {}
+    tokens: dict[bytes, Token] = {}
     try:
         lines = read_bytes(option, path).decode().splitlines()
     except UnicodeDecodeError:
@@ -300,44 +259,83 @@ def read_tokens(path: Path, option: str = TOKENS) -> Tokens:
             continue
         try:
             token = _read_line(line)
-            if found.setdefault(token.digest, token).name != token.name:
+            if tokens.setdefault(token.digest, token).name != token.name:
                 raise ValueError("has the token of another client")
         except ValueError as error:
             raise UserError(f"{option}: {path}, line {number} {error}") from None
-    return Tokens(found.values())
+    return Tokens(tokens.values())
 
 
 def _read_line(line: str) -> Token:
     fields = line.split()
     if len(fields) < 2:
         raise ValueError(f"must be NAME {DIGEST_PREFIX}DIGEST or NAME TOKEN")
-    name, token, *facts = fields
+    name, text, *facts = fields
     if not CLIENT_NAME.fullmatch(name):
         raise ValueError("begins with a name that is not 1 to 64 letters, digits or any of . _ @ / -")
-    if token.startswith(DIGEST_PREFIX):
-        digest = token.removeprefix(DIGEST_PREFIX)
-        if not DIGEST.fullmatch(digest):
+    if text.startswith(DIGEST_PREFIX):
+        digits = text.removeprefix(DIGEST_PREFIX)
+        if not DIGEST.fullmatch(digits):
             raise ValueError(f"has no 64 hexadecimal digits after {DIGEST_PREFIX}")
-        return _with_facts(Token(name, bytes.fromhex(digest)), facts)
-    if len(token) < MIN_TOKEN_CHARACTERS or not TOKEN.fullmatch(token):
+        digest = bytes.fromhex(digits)
+    elif len(text) >= MIN_TOKEN_CHARACTERS and TOKEN.fullmatch(text):
+        digest = digest_of(text)
+    else:
         raise ValueError(f"has a token that is not {MIN_TOKEN_CHARACTERS} or more printable ASCII characters")
-    return _with_facts(Token(name, digest_of(token)), facts)
-
-
-def _with_facts(token: Token, facts: Sequence[str]) -> Token:
-    """The token with what follows it in its line."""
-    numbers: dict[str, float | None] = {"requests_per_second": None, "bytes_per_second": None}
+    expires_at, rates = math.inf, dict.fromkeys(("requests_per_second", "bytes_per_second"), 0.0)
     for fact in facts:
         key, _, value = fact.partition("=")
         try:
             if key == "expires":
                 moment = datetime.fromisoformat(value)
-                token = token._replace(expires_at=moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+                expires_at = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
                 continue
-            if key in numbers and 0 < (number := float(value)) < math.inf:
-                numbers[key] = number
+            if key in rates and 0 < (rate := float(value)) < math.inf:
+                rates[key] = rate
                 continue
         except ValueError:
             pass
-        raise ValueError(f"must have, after its token, only expires=DATE and {'=NUMBER, '.join(numbers)}=NUMBER")
-    return token._replace(limits=(numbers["requests_per_second"], numbers["bytes_per_second"]))
+        raise ValueError(f"must have, after its token, only expires=DATE and {'=NUMBER, '.join(rates)}=NUMBER")
+    requests, num_bytes = rates.values()
+    return Token(name, digest, expires_at, (requests or None, num_bytes or None))
+
+
+PEER_CERTIFICATE = "peer_certificate"
+"""Key of a client's certificate in the state of an HTTP request's connection."""
+
+
+def server_credentials(certificates: Reloaded[Certificates], *, ask_clients: bool) -> grpc.ServerCredentials:
+    """Returns credentials that use the files' current content for each new connection.
+
+    Args:
+        ask_clients: a client without a certificate of the authorities is refused at its connection.
+    """
+    initial = latest = certificates.value.for_grpc
+
+    def changed() -> Any:
+        """Returns the configuration of a new connection, or None if it is the same; gRPC calls it on a thread."""
+        nonlocal latest
+        # gRPC keeps TLS sessions with each configuration. If clients need certificates, every connection gets a new
+        # one, so that a client can't resume a session without being verified.
+        if certificates.value.for_grpc is latest and not ask_clients:
+            return None
+        latest = certificates.value.for_grpc
+        return latest
+
+    return grpc.dynamic_ssl_server_credentials(initial, changed, ask_clients)
+
+
+def name_in_peer_certificate(certificate: dict[str, Any]) -> str:
+    """Returns the common name of a client's certificate, or its first alternative name if it has no common name.
+
+    Args:
+        certificate: as ssl's `getpeercert` returns it.
+    """
+    names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return next(filter(None, names), "")
+
+
+def has_expired(certificate: dict[str, Any]) -> bool:
+    """Returns whether a client's certificate, as ssl's `getpeercert` returns it, is no longer valid."""
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) < time.time()

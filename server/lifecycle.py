@@ -19,28 +19,26 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 DRAINED, ENGINE_DIED = 0, 1
 
 STARTUP, LIVENESS = "startup", "liveness"
-"""What a supervisor asks for beside readiness, which is the empty name's: whether all has been loaded and checked once,
-and whether the event loop turns."""
+"""Health services for a supervisor: everything has been loaded and checked once; the event loop turns. Readiness is the
+empty name's."""
 
 WATCHED = frozenset({"", SERVICE_NAME, STARTUP, LIVENESS})
-ANY_UNKNOWN = "unknown"
 
 
 class Health(health.aio.HealthServicer):
-    """The library's, which keeps every name that was ever watched: those of services that are not here are one."""
+    """The library's servicer, which keeps every name that was ever watched: unknown services share a name here."""
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
         if request.service not in WATCHED:
-            request = health_pb2.HealthCheckRequest(service=ANY_UNKNOWN)
+            request = health_pb2.HealthCheckRequest(service="unknown")
         await super().Watch(request, context)
 
 
 class Lifecycle:
-    """Health, the reasons to end, and the exit status that they mean.
+    """Health, the reasons to end, and the exit status.
 
     Attributes:
-        health: the servicer of grpc.health.v1: whether the server is ready, under the empty name and our service's; and
-            STARTUP and LIVENESS.
+        health: the servicer of grpc.health.v1. The empty name and our service's are SERVING when the server is ready.
         is_open: every model has been loaded, and the server is not about to end.
     """
 
@@ -51,11 +49,11 @@ class Lifecycle:
         self._has_been_open = False
         self._unavailable: set[str] = set()
         self._dead: set[str] = set()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         self._hurrying = asyncio.Event()
 
-    def heed_signals(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def install_signal_handlers(self, reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """SIGTERM and SIGINT end the server in order; a second one ends the waiting. SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._begin, reload)
@@ -63,25 +61,25 @@ class Lifecycle:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     async def set_open(self, is_open: bool) -> None:
-        """Sets `is_open`, and what health says."""
+        """Sets `is_open`, and health accordingly."""
         self.is_open = is_open
         self._has_been_open |= is_open
         await self._publish()
 
     @property
     def is_serving(self) -> bool:
-        """What health says: the server is open, and each of its models has an engine, except those that have failed."""
+        """Readiness: the server is open, and each of its models has an engine, except those that have failed."""
         return self.is_open and not self._unavailable - self._dead
 
     def engine_available(self, model: str, available: bool) -> None:
-        """A model has lost its last engine for the time being, or has one again."""
+        """Notes that a model has lost its last engine for the time being, or has one again."""
         (self._unavailable.discard if available else self._unavailable.add)(model)
         if available:
             self._dead.discard(model)
         self._begin(self._publish)
 
     def engine_died(self, model: str, served: Collection[str]) -> None:
-        """The engines of a model have failed for good. Its calls are refused; without another model, the server ends.
+        """Notes that a model's engines have failed for good: if all models have, the server ends.
 
         Args:
             served: the names of all models.
@@ -95,31 +93,30 @@ class Lifecycle:
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(work())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def ending(self) -> None:
         """Waits for a reason to end."""
         await self._ending.wait()
 
-    async def drain(self, runners: Sequence[EngineClient], seconds: float) -> None:
-        """Refuses newcomers, lets what is in finish for so long, and fails the rest."""
-        for runner in runners:
-            runner.drain()
+    async def drain(self, engines: Sequence[EngineClient], seconds: float) -> None:
+        """Refuses new requests, lets accepted ones finish within `seconds`, and fails the rest."""
+        for engine in engines:
+            engine.drain()
         log.info("draining", extra={"drain_seconds": seconds})
-        finished: asyncio.Future[Any] = asyncio.gather(*(runner.finished() for runner in runners))
+        finished: asyncio.Future[Any] = asyncio.gather(*(engine.finished() for engine in engines))
         hurrying: asyncio.Future[Any] = asyncio.create_task(self._hurrying.wait())
         await asyncio.wait({finished, hurrying}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finished.cancel()
         hurrying.cancel()
         await asyncio.gather(finished, hurrying, return_exceptions=True)
-        for runner in runners:
-            runner.stop()
+        for engine in engines:
+            engine.stop()
 
     async def _publish(self) -> None:
-        """Sets what health says, of everything that is asked for."""
-        said = {"": self.is_serving, SERVICE_NAME: self.is_serving, STARTUP: self._has_been_open, LIVENESS: True}
-        for service, holds in said.items():
+        states = {"": self.is_serving, SERVICE_NAME: self.is_serving, STARTUP: self._has_been_open, LIVENESS: True}
+        for service, holds in states.items():
             await self.health.set(service, SERVING if holds else NOT_SERVING)
 
     def _on_signal(self, name: str) -> None:

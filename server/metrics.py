@@ -4,21 +4,17 @@
 request.
 """
 
-import asyncio
 import math
 import time
-import zlib
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -32,137 +28,6 @@ from attendant.server.engine.client import EngineClient
 from attendant.server.engine.request import RequestStats, StepStats
 from attendant.server.engine.shares import AnswerBudget
 
-Bucket = tuple[str, float] | tuple[str, float, Exemplar]
-"""Its bound, how many values are no larger, and an example of its own."""
-
-Child = TypeVar("Child")
-
-
-class Count:
-    """What a counter has counted under one set of labels."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def inc(self, amount: float = 1.0) -> None:
-        self.value += amount
-
-
-class Distribution:
-    """The values that a histogram was told of under one set of labels.
-
-    Attributes:
-        sum: of the values.
-    """
-
-    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the largest value of each bucket, but of the last one, which takes whatever is larger."""
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._exemplars: dict[int, Exemplar] = {}
-        self.sum = 0.0
-
-    def observe(self, value: float, exemplar: dict[str, str] | None = None) -> None:
-        """`exemplar`: labels of an example of the value's bucket, which replaces the one before."""
-        place = bisect_left(self._bounds, value)
-        self._counts[place] += 1
-        self.sum += value
-        if exemplar is not None:
-            self._exemplars[place] = Exemplar(exemplar, value, time.time())
-
-    def buckets(self) -> list[Bucket]:
-        """As prometheus-client takes them."""
-        found: list[Bucket] = []
-        total = 0.0
-        for place, bound in enumerate((*self._bounds, math.inf)):
-            total += self._counts[place]
-            name: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
-            found.append((name, total, self._exemplars[place]) if place in self._exemplars else (name, total))
-        return found
-
-
-class _Labelled(Collector, Generic[Child]):
-    """A metric with labels; named, documented and registered as prometheus-client's are."""
-
-    def __init__(
-        self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
-    ) -> None:
-        self._name, self._documentation, self._labelnames = f"{namespace}_{name}", documentation, tuple(labelnames)
-        self._children: dict[tuple[str, ...], Child] = {}
-        registry.register(self)
-
-    def labels(self, *values: str) -> Child:
-        """The child under these values, one for each label."""
-        if len(values) != len(self._labelnames):
-            raise ValueError(f"{values} are not the values of {self._labelnames}")
-        if values not in self._children:
-            self._children[values] = self._new()
-        return self._children[values]
-
-    def describe(self) -> list[Metric]:
-        """Its name, by which the registry sees that no other has it."""
-        return [self._family()]
-
-    def collect(self) -> list[Metric]:
-        """What is scraped."""
-        family = self._family()
-        for values, child in self._children.items():
-            self._add(family, values, child)
-        return [family]
-
-    @abstractmethod
-    def _new(self) -> Child: ...
-
-    @abstractmethod
-    def _family(self) -> Any: ...
-
-    @abstractmethod
-    def _add(self, family: Any, values: tuple[str, ...], child: Child) -> None: ...
-
-
-class Counter(_Labelled[Count]):
-    """Counts by the values of their labels."""
-
-    def _new(self) -> Count:
-        return Count()
-
-    def _family(self) -> CounterMetricFamily:
-        return CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-
-    def _add(self, family: CounterMetricFamily, values: tuple[str, ...], child: Count) -> None:
-        family.add_metric(values, child.value)
-
-
-class Histogram(_Labelled[Distribution]):
-    """Distributions by the values of their labels."""
-
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        labelnames: Iterable[str],
-        *,
-        namespace: str,
-        registry: CollectorRegistry,
-        buckets: Iterable[float],
-    ) -> None:
-        self._bounds = tuple(map(float, buckets))
-        super().__init__(name, documentation, labelnames, namespace=namespace, registry=registry)
-
-    def _new(self) -> Distribution:
-        return Distribution(self._bounds)
-
-    def _family(self) -> HistogramMetricFamily:
-        return HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
-
-    def _add(self, family: HistogramMetricFamily, values: tuple[str, ...], child: Distribution) -> None:
-        family.add_metric(values, child.buckets(), child.sum)
-
-
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STEP_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -171,7 +36,6 @@ PREDICTION_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.5, 2.0, 4.0, 10.0)
 LENGTH_RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
 
 PHASES = ("admit", "encode", "step", "search", "select")
-
 
 OF_MODEL = ("model",)
 
@@ -232,6 +96,129 @@ SERVER_GAUGES = {
     "grpc_connections": "Connections to the gRPC port.",
     "http_connections": "Connections to the HTTP port.",
 }
+
+
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+"""Its bound, the number of values that are no larger, and an exemplar."""
+
+
+class Count:
+    """A counter's value for one set of labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+
+class Distribution:
+    """A histogram's values for one set of labels.
+
+    Attributes:
+        sum: of the values.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the largest value of each bucket except the last, which takes all larger values."""
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._exemplars: dict[int, Exemplar] = {}
+        self.sum = 0.0
+
+    def observe(self, value: float, exemplar: dict[str, str] | None = None) -> None:
+        """Adds a value. `exemplar`: labels of an example for the value's bucket, which replaces the former one."""
+        place = bisect_left(self._bounds, value)
+        self._counts[place] += 1
+        self.sum += value
+        if exemplar is not None:
+            self._exemplars[place] = Exemplar(exemplar, value, time.time())
+
+    def buckets(self) -> list[Bucket]:
+        """Returns the buckets in the form of prometheus-client."""
+        buckets: list[Bucket] = []
+        total = 0.0
+        for place, bound in enumerate((*self._bounds, math.inf)):
+            total += self._counts[place]
+            name: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+            buckets.append((name, total, self._exemplars[place]) if place in self._exemplars else (name, total))
+        return buckets
+
+
+Child = TypeVar("Child", Count, Distribution)
+
+
+class _Labelled(Collector, Generic[Child]):
+    """A metric with labels, which counts and observes in plain Python.
+
+    About twenty values are recorded for every request, and more for every step. prometheus-client's own metrics take a
+    lock for each value, and search the buckets one after the other: with them a call took a sixth more instructions in
+    the server's process. So values are gathered here, and become the library's metrics when they are scraped. No lock
+    is needed: CPython switches threads at calls and loops, and there is neither between reading a value and writing it.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, labelnames: Iterable[str], *, namespace: str, registry: CollectorRegistry
+    ) -> None:
+        self._name, self._documentation, self._labelnames = f"{namespace}_{name}", documentation, tuple(labelnames)
+        self._children: dict[tuple[str, ...], Child] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Child:
+        """Returns the child with these values, one for each label."""
+        if len(values) != len(self._labelnames):
+            raise ValueError(f"{values} are not the values of {self._labelnames}")
+        if values not in self._children:
+            self._children[values] = self._new()
+        return self._children[values]
+
+    def describe(self) -> list[Metric]:
+        """Returns the metric without values; the registry checks that its name is free."""
+        return [self._family({})]
+
+    def collect(self) -> list[Metric]:
+        return [self._family(self._children)]
+
+    @abstractmethod
+    def _new(self) -> Child: ...
+
+    @abstractmethod
+    def _family(self, children: Mapping[tuple[str, ...], Child]) -> Metric: ...
+
+
+class Counter(_Labelled[Count]):
+    """Counts by the values of their labels."""
+
+    def _new(self) -> Count:
+        return Count()
+
+    def _family(self, children: Mapping[tuple[str, ...], Count]) -> Metric:
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for values, child in children.items():
+            family.add_metric(values, child.value)
+        return family
+
+
+class Histogram(_Labelled[Distribution]):
+    """Distributions by the values of their labels."""
+
+    def __init__(self, *args: Any, buckets: Iterable[float], **options: Any) -> None:
+        """`buckets`: their largest values; the others as for a counter."""
+        self._bounds = tuple(map(float, buckets))
+        super().__init__(*args, **options)
+
+    def _new(self) -> Distribution:
+        return Distribution(self._bounds)
+
+    def _family(self, children: Mapping[tuple[str, ...], Distribution]) -> Metric:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for values, child in children.items():
+            family.add_metric(values, child.buckets(), child.sum)
+        return family
 
 
 class Metrics:
@@ -309,7 +296,7 @@ class Metrics:
     def ended(
         self, *, model: str, method: str, code: str, seconds: float, exemplar: dict[str, str] | None = None
     ) -> None:
-        """A request has ended, somehow; `exemplar`: names its trace."""
+        """Counts a request that has ended; `exemplar`: its trace's id."""
         self._requests_of(model, method, code).inc()
         self._seconds_of(model, method).observe(seconds, exemplar)
 
@@ -317,19 +304,19 @@ class Metrics:
         self.gauges["ready"].labels(model).set(int(ready))
 
     def watch_streams(self, budget: AnswerBudget) -> None:
-        """Sets what to ask at each scrape about bulk streams."""
+        """Reads the gauges of bulk streams at each scrape."""
         self._server_gauges["bulk_streams"].set_function(lambda: budget.num_streams)
         self._server_gauges["bulk_streams_stalled"].set_function(lambda: budget.num_stalled)
         self._server_gauges["bulk_answers_bytes"].set_function(lambda: budget.held_bytes)
         self._server_gauges["bulk_answers_limit_bytes"].set(budget.max_bytes)
 
     def watch_connections(self, num_grpc: Callable[[], int], num_http: Callable[[], int]) -> None:
-        """Sets what to ask at each scrape about connections."""
+        """Reads the gauges of connections at each scrape."""
         self._server_gauges["grpc_connections"].set_function(num_grpc)
         self._server_gauges["http_connections"].set_function(num_http)
 
     def of_model(self, model: str) -> "ModelMetrics":
-        """A version's own, which count what all versions of the model do."""
+        """Returns the metrics of one version; all versions of a model are counted together."""
         return ModelMetrics(self, model, self._watched.setdefault(model, []))
 
 
@@ -354,29 +341,29 @@ class ModelMetrics:
         self._info: tuple[str, ...] = ()
 
     def watch(self, runner: EngineClient, *, rows_limit: int, version: str, precision: str, provider: str) -> None:
-        """Sets what never changes, and what to ask the engines for at each scrape, so that it can't go stale."""
+        """Sets the constant values, and reads the gauges of all engines at each scrape, so that they can't go stale."""
         watched = self._watched
         watched.append(runner)
         self._info = self._model, version, precision, provider
         self._metrics.bundle_info.labels(*self._info).set(1)
-        asked: dict[str, Callable[[], float]] = {
-            "requests_waiting": lambda: sum(one.num_waiting for one in watched),
-            "requests_running": lambda: sum(one.num_running for one in watched),
-            "rows_running": lambda: sum(one.num_rows for one in watched),
+        gauges: dict[str, Callable[[], float]] = {
+            "requests_waiting": lambda: sum(each.num_waiting for each in watched),
+            "requests_running": lambda: sum(each.num_running for each in watched),
+            "rows_running": lambda: sum(each.num_rows for each in watched),
             "rows_limit": lambda: rows_limit if watched else 0,
-            "bulk_requests": lambda: sum(one.bulk_permits.num_held for one in watched),
-            "bulk_requests_limit": lambda: sum(one.bulk_permits.num_permits for one in watched),
+            "bulk_requests": lambda: sum(each.bulk_permits.num_held for each in watched),
+            "bulk_requests_limit": lambda: sum(each.bulk_permits.num_permits for each in watched),
         }
-        for name, ask in asked.items():
-            self._gauges[name].set_function(ask)
+        for name, read in gauges.items():
+            self._gauges[name].set_function(read)
 
     def unwatch(self, runner: EngineClient) -> None:
-        """The version has ended."""
+        """Removes a version that has ended."""
         self._watched.remove(runner)
         self._metrics.bundle_info.remove(*self._info)
 
     def watch_drift(self, reference: Reference | None) -> None:
-        """Compares the answers from now on with a bundle's reference distributions; None: it has none."""
+        """Compares answers from now on with a bundle's reference distributions, if it has any."""
         self._drift = None if reference is None else DriftWatch(reference)
         for signal in SIGNALS:
             if self._drift is None:
@@ -385,19 +372,19 @@ class ModelMetrics:
                 self._metrics.drift.labels(self._model, signal).set_function(partial(self._drift.index, signal))
 
     def routed(self, role: str) -> None:
-        """A request that names no version has got the stable one, or the canary."""
+        """Counts a request that names no version by the version it got: stable or canary."""
         self._count_routed[role]()
 
     def shadowed(self, outcome: str) -> None:
-        """A shadow has answered like the stable version, or otherwise, or not at all."""
+        """Counts a shadow's answer: same, different or failed."""
         self._count_shadowed[outcome]()
 
     def restarted(self) -> None:
-        """An engine whose process died is started again."""
+        """Counts an engine that is started again because its process died."""
         self._count["engine_restarts"](1)
 
     def stepped(self, stats: StepStats) -> None:
-        """A round of an engine."""
+        """Records a round of an engine."""
         for phase, seconds in stats.phase_seconds.items():
             self._observe_phase[phase](seconds)
         if stats.cancelled_rows:
@@ -408,7 +395,7 @@ class ModelMetrics:
             self._observe["batch_efficiency_ratio"](stats.useful_cells / stats.computed_cells)
 
     def predicted(self, prediction: Prediction) -> None:
-        """An interactive request has ended, and what was expected of it can be looked at."""
+        """Compares an interactive request that has ended with its prediction."""
         if prediction.late:
             self._count_mispredicted["time"]()
             return
@@ -424,11 +411,11 @@ class ModelMetrics:
         stats: RequestStats,
         exemplar: dict[str, str] | None = None,
     ) -> None:
-        """A request was answered.
+        """Records an answered request.
 
         Args:
-            source_ids: as the encoder took them; their end symbol does not count as a token.
-            exemplar: names its trace.
+            source_ids: the encoder's input; its end symbol does not count as a token.
+            exemplar: the trace's id.
         """
         self._observe["queue_seconds"](stats.queue, exemplar)
         self._observe["encode_seconds"](stats.encode, exemplar)
@@ -444,17 +431,17 @@ class ModelMetrics:
     def generated(
         self, source_ids: Sequence[int], num_source_tokens: int, hypotheses: Sequence[Hypothesis], *, by_default: bool
     ) -> None:
-        """What the model made of a source, best first: the quality signals.
+        """Records the quality signals of an answer's hypotheses, best first.
 
         Args:
-            by_default: decoded by the bundle's defaults, as its reference distributions were.
+            by_default: the bundle's decoding defaults were used, as for its reference distributions.
         """
         best = hypotheses[0]
         if by_default and self._drift is not None:
             self._drift.add(signals_of(source_ids, num_source_tokens, best))
         self._observe["request_target_tokens"](len(best.token_ids))
         self._observe["length_ratio"](len(best.token_ids) / num_source_tokens)
-        self._count["target_tokens"](sum(len(one.token_ids) for one in hypotheses))
+        self._count["target_tokens"](sum(len(hypothesis.token_ids) for hypothesis in hypotheses))
         if best.finish_reason is FinishReason.LENGTH:
             self._count["hit_max_length"](1)
         if best.attention is not None:
@@ -464,7 +451,7 @@ class ModelMetrics:
 
 
 def attention_entropy(attention: Floats) -> float:
-    """The mean entropy of the rows over log S: 0 if each looks at one position, 1 if each looks at all equally.
+    """Returns the rows' mean entropy over log S: 0 if each looks at one position, 1 if each looks at all equally.
 
     Args:
         attention: float32 [rows, S], S at least 2; each row sums to 1.
@@ -474,94 +461,9 @@ def attention_entropy(attention: Floats) -> float:
 
 
 def coverage_deficit(attention: Floats) -> float:
-    """Mean over source positions of max(0, 1 - sum of the weights they got), as in Wu et al. 2016, eq. 14.
+    """Returns the mean over source positions of max(0, 1 - sum of their weights), as in Wu et al. 2016, eq. 14.
 
     Args:
         attention: float32 [rows, S].
     """
     return float(np.maximum(0.0, 1.0 - attention.sum(axis=0)).mean())
-
-
-RENDERED_SHARE = 0.1
-"""Of the time, at most: however many ask, and however often, nine tenths are left to calls."""
-
-GZIP = 31
-"""zlib's number for gzip's format with the largest window."""
-
-OPEN_METRICS = "application/openmetrics-text"
-OPEN_METRICS_END = b"# EOF\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a page is written: as Prometheus' text or as OpenMetrics, compressed or not."""
-
-    content_type: str
-    gzip: bool
-    encode: Callable[[Sequence[Metric]], bytes] = field(compare=False, repr=False)
-
-    @classmethod
-    def asked_for(cls, accept: str, accept_encoding: str) -> "Form":
-        """By a request's headers, of which nothing is repeated."""
-        encode, content_type = choose_encoder(f"{OPEN_METRICS};version=1.0.0" if OPEN_METRICS in accept else "")
-        encodings = {one.split(";")[0].strip().lower() for one in accept_encoding.split(",")}
-        return cls(content_type, "gzip" in encodings, lambda families: encode(_Families(families)))
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Content-Type": self.content_type} | ({"Content-Encoding": "gzip"} if self.gzip else {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Families:
-    """Some families of a registry, as the library's encoders take them."""
-
-    families: Sequence[Metric]
-
-    def collect(self) -> Sequence[Metric]:
-        return self.families
-
-
-class Pages:
-    """Renders the registry: one page at a time, family by family, so that calls are answered in between.
-
-    All who wait for a form get the same page. It is never older than their questions.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._awaited: dict[Form, asyncio.Task[bytes]] = {}
-        self._turn = asyncio.Lock()
-        self._not_before = 0.0
-
-    async def page(self, form: Form) -> bytes:
-        if form not in self._awaited:
-            self._awaited[form] = asyncio.create_task(self._in_turn(form))
-        # Shielded: one who goes away does not take the others' page along.
-        return await asyncio.shield(self._awaited[form])
-
-    async def _in_turn(self, form: Form) -> bytes:
-        async with self._turn:
-            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
-            del self._awaited[form]
-            parts, seconds = [], 0.0
-            pieces = self._pieces(form)
-            while True:
-                began = time.monotonic()
-                piece = next(pieces, None)
-                seconds += time.monotonic() - began
-                if piece is None:
-                    break
-                parts.append(piece)
-                await asyncio.sleep(0)
-            self._not_before = time.monotonic() + seconds * (1 / RENDERED_SHARE - 1)
-            return b"".join(parts)
-
-    def _pieces(self, form: Form) -> Iterator[bytes]:
-        """The page, in pieces of a family each."""
-        compressor = zlib.compressobj(wbits=GZIP) if form.gzip else None
-        for family in self._registry.collect():
-            piece = form.encode([family]).removesuffix(OPEN_METRICS_END)
-            yield compressor.compress(piece) if compressor else piece
-        end = OPEN_METRICS_END if form.content_type.startswith(OPEN_METRICS) else b""
-        yield compressor.compress(end) + compressor.flush() if compressor else end

@@ -21,8 +21,8 @@ from attendant.server.catalogue.folders import POLICY_NAME, ModelFolder, Policy,
 from attendant.server.catalogue.models import Catalogue, Routes, ServedModel, Shadow
 from attendant.server.credentials import State
 from attendant.server.engine.client import EngineClient
+from attendant.server.engine.loading import in_daemon_thread
 from attendant.server.errors import Draining, LoadRefused, UnknownModel
-from attendant.server.loading import in_daemon_thread
 from attendant.server.metrics import Metrics
 
 HELD_SECONDS: Final = 30.0

@@ -12,15 +12,11 @@ from typing import NamedTuple, Protocol
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server import deadlines
+from attendant.server.config import LIGHT_ROWS
 from attendant.server.engine.estimates import Lengths, ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
 from attendant.server.errors import ClientLimit, DeadlineExceeded, DeadlineTooShort, OutOfTime, QueueFull, WaitTooLong
-
-LIGHT_ROWS = 16
-"""Rows that a client may have in flight before its requests count as heavy: a step with so many more rows takes little
-longer for the requests of others beside them. A heavy client becomes light again at half of that: else its requests
-would be stepped as two batches that take turns."""
 
 FILL = 0.5
 """A request may be expected to wait for this part of the time that its deadline leaves beside the decoding: waits vary,

@@ -16,9 +16,9 @@ from pathlib import Path
 from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
+from attendant.server.engine.loading import load_engine, open_within_limits
 from attendant.server.engine.protocol import FlightRecord, framed, receive_one
 from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
-from attendant.server.loading import load_engine, open_within_limits
 from attendant.server.logs import configure_logging, log_what_python_prints
 from attendant.server.process.forking import FIRST_TO_GO, forked, receive_place, set_oom_score
 

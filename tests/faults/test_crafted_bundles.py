@@ -19,7 +19,7 @@ from attendant.export.__main__ import command as command_of_export
 from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import Refusal
 from attendant.runtime.process import LOAD_MIB, LOAD_SECONDS
-from attendant.server.loading import load_engine, open_within_limits
+from attendant.server.engine.loading import load_engine, open_within_limits
 from tests.configuration import parse_config
 from tests.faults.conftest import Figure
 from tests.faults.crafting import (

@@ -30,8 +30,10 @@ ALLOWED = {
     "attendant.server.errors": {"attendant.runtime"},
     "attendant.server.deadlines": {"attendant.runtime"},
     "attendant.server.polling": {"attendant.runtime"},
+    "attendant.server.config": {"attendant.runtime"},
     "attendant.server.engine": {
         "attendant.server.engine",
+        "attendant.server.config",
         "attendant.server.errors",
         "attendant.server.deadlines",
         "attendant.server.polling",

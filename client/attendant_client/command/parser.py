@@ -55,7 +55,7 @@ FURTHER = {
     "inspect": Further("show a bundle's contents", _EXPORT, "cpu"),
     "sign": Further("sign a bundle", _EXPORT, "cpu,signing"),
     "reference": Further("add reference statistics for drift detection to a bundle", _EXPORT, "cpu,export"),
-    "serve": Further("serve bundles over gRPC", "attendant.server.command", "cpu"),
+    "serve": Further("serve bundles over gRPC", "attendant.server.__main__", "cpu"),
     "bench": Further("measure how fast a bundle is served on this host", "attendant.server.bench.command", "cpu"),
 }
 

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from attendant.server.http.probes import http_app
-from attendant.server.metrics import Form, Pages
+from attendant.server.http.probes import Form, MetricsPages, http_app
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
@@ -108,26 +107,26 @@ class Slow:
 
 
 @pytest.fixture
-def slow() -> tuple[Slow, Pages]:
+def slow() -> tuple[Slow, MetricsPages]:
     registry, collector = CollectorRegistry(), Slow()
     registry.register(collector)  # type: ignore[arg-type]
-    return collector, Pages(registry)
+    return collector, MetricsPages(registry)
 
 
-async def test_all_who_wait_get_the_same_page(slow: tuple[Slow, Pages]) -> None:
+async def test_all_who_wait_get_the_same_page(slow: tuple[Slow, MetricsPages]) -> None:
     collector, pages = slow
-    form = Form.asked_for("", "")
+    form = Form.of("", "")
     asked = [asyncio.create_task(pages.page(form)) for _ in range(100)]
     asked[0].cancel()
     found = await asyncio.gather(*asked[1:])
-    assert collector.num_pages == 1 and len(set(found)) == 1
-    assert b" 2.0" in await pages.page(form), "never older than the question"
+    assert collector.num_pages == 1 and len({response.body for response in found}) == 1
+    assert b" 2.0" in (await pages.page(form)).body, "never older than the question"
 
 
-async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, Pages]) -> None:
+async def test_calls_are_answered_between_families_and_pages(slow: tuple[Slow, MetricsPages]) -> None:
     """Others ask in a loop; the event loop turns between families, and rests after each page."""
     collector, pages = slow
-    forms = [Form.asked_for(accept, encoding) for accept in ("", PROMETHEUS) for encoding in ("", "gzip")]
+    forms = [Form.of(accept, encoding) for accept in ("", PROMETHEUS) for encoding in ("", "gzip")]
 
     async def scrape(form: Form) -> None:
         while True:

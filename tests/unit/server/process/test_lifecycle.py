@@ -55,7 +55,7 @@ async def test_a_hangup_reloads_and_ends_nothing() -> None:
     async def reload() -> None:
         reloaded.set()
 
-    lifecycle.heed_signals(reload)
+    lifecycle.install_signal_handlers(reload)
     os.kill(os.getpid(), signal.SIGHUP)
     await asyncio.wait_for(reloaded.wait(), PATIENCE_SECONDS)
     with suppress(TimeoutError):

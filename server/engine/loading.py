@@ -25,7 +25,7 @@ from attendant.runtime.stepper import Stepper, padded_width
 from attendant.server.config import ServerConfig
 from attendant.server.engine.engine import Engine
 from attendant.server.engine.protocol import Ready
-from attendant.server.engine.scheduler import Budget
+from attendant.server.engine.scheduler import Budget, Scheduler
 
 T = TypeVar("T")
 
@@ -141,7 +141,9 @@ def _load_engine(bundle: Bundle, config: ServerConfig) -> tuple[Engine, Ready]:
         or max(MIN_BULK_SECONDS, BULK_PART * _request_seconds(bundle, stepper, precision, config.provider)),
     )
     text_of = bundle.target_tokenizer.decode
-    engine = Engine(stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler, text_of=text_of)
+    engine = Engine(
+        stepper, budget, bundle.manifest.special_ids, scheduler=config.scheduler or Scheduler, text_of=text_of
+    )
     return engine, Ready(bundle.manifest.version, precision, warm_up_size, warm_up_seconds)
 
 

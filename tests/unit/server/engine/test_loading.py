@@ -12,10 +12,10 @@ from attendant.runtime.decoding.batch import BatchRequest
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.server import loading
+from attendant.server.engine import loading
+from attendant.server.engine.loading import open_within_limits
 from attendant.server.engine.request import Priority
 from attendant.server.engine.scheduler import Budget, Scheduler
-from attendant.server.loading import open_within_limits
 from tests.configuration import parse_config
 from tests.paths import ROOT
 
@@ -30,7 +30,7 @@ def test_a_request_is_timed_by_what_it_computes_where_others_may_hold_it_up(
 ) -> None:
     """On a busy host the time on the wall is that of the neighbours, and bulk work would be let take as long."""
     readings = itertools.count()
-    monkeypatch.setattr(f"attendant.server.loading.time.{clock}", lambda: 0.5 * next(readings))
+    monkeypatch.setattr(f"attendant.server.engine.loading.time.{clock}", lambda: 0.5 * next(readings))
     assert loading._request_seconds(open_bundle(tiny_bundle_path), tiny_stepper, "fp32", provider) == 0.5
 
 
