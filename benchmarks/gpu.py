@@ -28,7 +28,7 @@ from attendant.runtime.onnx.session import BoundSession
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from benchmarks.command import Context
 from benchmarks.harness.measurement import System, Visit, Visits, curves, measure, part_of, say
 from benchmarks.harness.results import Part, Picture

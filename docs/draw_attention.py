@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from attendant.runtime.command import exit_command
-from attendant.training.report.pictures.attention_map import attention_map
-from attendant.training.report.pictures.colors import on_paper
+from attendant.training.report.pictures import attention_map, on_paper
 from attendant_client import AttendantClient
 from attendant_client.answers import EOS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from attendant.training.recipe.recipe import Recipe
+from attendant.training.recipe import Recipe
 
 PAGE = Path(__file__).parent / "recipes.md"
 INTRODUCTION = """# Recipes

@@ -7,12 +7,10 @@ from typing import Any, get_args
 import numpy as np
 
 from attendant.runtime.errors import UserError
-from attendant.training.evaluation.lengths import LengthBin
-from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.perplexity import perplexity
-from attendant.training.report.findings.curves import read_curves
-from attendant.training.report.pictures.charts import METRIC_LABELS
-from attendant.training.report.pictures.colors import FAINT, series_color
+from attendant.training.evaluation.bootstrap import LengthBin
+from attendant.training.evaluation.metrics import TextMetricName, perplexity
+from attendant.training.report.measuring import read_curves
+from attendant.training.report.pictures import FAINT, METRIC_LABELS, series_color
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from experiments.alignment.error_rate import error_rate_of

@@ -20,13 +20,12 @@ from attendant.runtime.files import write_json
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.corpus import Corpus
-from attendant.training.kernels.precision import choose_precision
+from attendant.training.kernels.hardware import choose_precision
 from attendant.training.loop.experiment import prepare
-from attendant.training.loop.processes import Processes
-from attendant.training.loop.update import Updater
+from attendant.training.loop.update import Processes, Updater
 from attendant.training.model import Seq2Seq
-from attendant.training.optimization.optimizer import make_optimizer
-from attendant.training.recipe.recipe import Recipe
+from attendant.training.optimization import make_optimizer
+from attendant.training.recipe import Recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import LoadedRun, load_run
 from experiments.plan import RUNS, load_plan, read_results, run_of

@@ -9,7 +9,7 @@ import torch
 from attendant.training.data.batches import BatchPlan
 from attendant.training.data.fetch import fetch
 from attendant.training.loop.experiment import prepare
-from attendant.training.recipe.recipe import Recipe
+from attendant.training.recipe import Recipe
 from attendant.training.run.directory import Run
 from experiments.cost import training_of
 from experiments.pages import write_table

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from attendant.runtime.files import write_text
-from attendant.training.report.pictures.charts import styled_figure, svg_of
-from attendant.training.report.pictures.colors import line_style, marker, on_paper, series_color
+from attendant.training.report.pictures import line_style, marker, on_paper, series_color, styled_figure, svg_of
 
 PAGES: Final = Path(__file__).parents[1] / "docs" / "experiments"
 

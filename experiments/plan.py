@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from attendant.runtime.errors import UserError
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.recipe import Recipe, load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.table import Count, Table, problems_of, requirement
 

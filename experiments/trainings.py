@@ -6,7 +6,7 @@ import sys
 import time
 
 from attendant.runtime.errors import UserError
-from attendant.training.loop.interruption import Interruption
+from attendant.training.loop.trainer import Interruption
 from experiments.plan import Plan, load_plan, run_of
 
 POLL_SECONDS = 0.1

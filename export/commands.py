@@ -34,8 +34,8 @@ from attendant.runtime.bundle.manifest import (
 )
 from attendant.runtime.bundle_stepper import open_stepper
 from attendant.runtime.errors import UserError
-from attendant.training.assessment.session import read_data
 from attendant.training.data.config import CorpusFiles
+from attendant.training.evaluation.session import read_data
 from attendant.training.run.loading import load_run
 
 

@@ -13,7 +13,7 @@ from attendant.runtime.bundle.manifest import Certificate, Precision
 from attendant.runtime.bundle_stepper import BundleStepper
 from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.stepper import OnnxStepper
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 
 

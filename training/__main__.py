@@ -14,13 +14,21 @@ if "OMP_WAIT_POLICY" not in os.environ:
 from attendant.runtime.command import Command, exit_command, suggestion
 from attendant.runtime.errors import UserError
 
-SUBCOMMANDS = ("average", "check", "evaluate", "fetch", "label", "report")
+SUBCOMMANDS = {
+    "average": "runs",
+    "check": "train",
+    "evaluate": "evaluate",
+    "fetch": "fetch",
+    "label": "runs",
+    "report": "runs",
+}
+"""The file of training/commands that has each subcommand."""
 
 
 def command(name: str) -> Command:
     """A subcommand, or `train`. Its modules are imported here: torch takes seconds."""
-    module = import_module(f"attendant.training.commands.{name}")
-    return Command(module.parser(), module.run)
+    module = import_module(f"attendant.training.commands.{SUBCOMMANDS.get(name, name)}")
+    return Command(getattr(module, f"{name}_parser")(), getattr(module, f"run_{name}"))
 
 
 def main(arguments: Sequence[str]) -> None:

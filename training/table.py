@@ -33,7 +33,7 @@ LIMITS: Final = {
 
 
 class Table(BaseModel):
-    """A table of a recipe, beside the component that it configures; training/recipe/recipe.py composes the tables.
+    """A table of a recipe, beside the component that it configures; training/recipe.py composes the tables.
 
     A recipe is validated strictly: "160" is not taken for 160, nor 1 for true.
     """

@@ -5,7 +5,7 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from benchmarks.job import Job, answer_jobs
 from benchmarks.pronunciation.words import BUNDLE, RUN, words

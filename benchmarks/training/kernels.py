@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState
-from attendant.training.kernels.loss import smoothed_cross_entropy
-from attendant.training.kernels.output_loss import output_loss
-from attendant.training.kernels.products import fast_products
-from attendant.training.model.decoder_layers import CellLoop, DecoderCell
-from attendant.training.model.dropout import Dropout
+from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, Dropout
+from attendant.training.kernels.hardware import fast_products
+from attendant.training.kernels.loss import output_loss, smoothed_cross_entropy
+from attendant.training.model.decoder import CellLoop, DecoderCell
 from benchmarks.command import Context
 from benchmarks.harness.measurement import Columns, Visit, measure, part_of, running_system
 from benchmarks.harness.results import Part

@@ -11,11 +11,11 @@ from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import scoring_options
 from attendant.runtime.errors import UserError
 from attendant.runtime.stepper import Floats
-from attendant.training.assessment.models import is_bundle, open_bundle_model
-from attendant.training.assessment.runs import open_run
 from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES, Interval, percentiles, resampled_totals
-from attendant.training.evaluation.decoding import TextModel
+from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.metrics import Floats64
+from attendant.training.evaluation.session import is_bundle, open_bundle_model
+from attendant.training.run.loading import open_run
 from attendant_client.alignment import Link, hard_links
 from experiments.alignment.hand import AlignedWord, read_words
 

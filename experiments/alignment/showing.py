@@ -5,8 +5,7 @@ from pathlib import Path
 
 from attendant.runtime.files import write_text
 from attendant.training.evaluation.bootstrap import interval_text
-from attendant.training.report.pictures.attention_map import attention_map
-from attendant.training.report.pictures.colors import on_paper
+from attendant.training.report.pictures import attention_map, on_paper
 from attendant_client.alignment import Link
 from experiments.alignment.error_rate import Agreement, agreement, attended, diagonal_links, links_of, open_model
 from experiments.alignment.hand import AlignedWord, read_words

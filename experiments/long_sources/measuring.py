@@ -19,7 +19,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.runtime.stepper import Floats
 from attendant.training.data.pairs import read_pairs
-from attendant.training.evaluation.decoding import TextModel
+from attendant.training.evaluation.evaluating import TextModel
 from attendant.training.evaluation.metrics import take_statistics
 from experiments.alignment.error_rate import attended, open_model
 from experiments.long_sources.texts import LongSource, run_together

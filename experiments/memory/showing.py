@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
-from attendant.training.report.pictures.colors import FAINT, line_style, series_color
+from attendant.training.report.pictures import FAINT, line_style, series_color
 from experiments.memory.learning import results_path
 from experiments.memory.networks import KINDS
 from experiments.memory.tasks import Task

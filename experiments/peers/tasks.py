@@ -18,7 +18,7 @@ from attendant.training.data.config import Split
 from attendant.training.data.fetch import fetch
 from attendant.training.data.pairs import Example, Pair, group_references, read_pairs, sample_evenly
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.recipe import Recipe, load_recipe
 from attendant.training.table import Count, Table
 from benchmarks import ROOT
 from benchmarks.harness.environment import ENVIRONMENTS

@@ -31,7 +31,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.onnx.session import RUNTIME_VERSION
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import LoadedRun
 
 MAX_BEAM_SIZE = 32

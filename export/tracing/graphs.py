@@ -28,7 +28,7 @@ from attendant.runtime.errors import UserError
 from attendant.runtime.process import interruptible
 from attendant.runtime.stepper import MIN_QUERIES_PER_SOURCE
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.candidates import candidates
+from attendant.training.model.stepper import candidates
 
 EXAMPLE_SOURCES, EXAMPLE_ROWS, EXAMPLE_WIDTH, EXAMPLE_BANS = 3, 5, 8, 3
 

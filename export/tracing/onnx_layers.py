@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.training.model import Seq2Seq
-from attendant.training.model.recurrent import RecurrentLayer
+from attendant.training.model.encoder import RecurrentLayer
 
 NODE_VERSION: Final = 14
 """Of the ONNX operators LSTM, GRU and RNN."""

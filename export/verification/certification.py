@@ -21,7 +21,7 @@ from attendant.export.verification.plan import (
 from attendant.export.verification.probes import Trace
 from attendant.runtime.bundle.manifest import Certificate
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 
 NOT_RUN: Final = (
     "not run on CUDA when it was exported: what is certified is the graph on the CPU, where onnxruntime computes in "

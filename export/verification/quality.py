@@ -14,14 +14,18 @@ from attendant.export.status import Say, say_nothing
 from attendant.runtime.bundle.bundle import Bundle
 from attendant.runtime.bundle.manifest import Certificate, DecodingDefaults, Evaluation, Precision, search_of
 from attendant.runtime.stepper import Stepper
-from attendant.training.assessment.models import open_bundle_model
-from attendant.training.assessment.runs import read_held_out, text_model
-from attendant.training.assessment.session import EvaluationData, read_data
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation.decoding import TextModel, decode_examples
-from attendant.training.evaluation.evaluating import EvaluationConfig, describe_search, evaluate, search_options
+from attendant.training.evaluation.evaluating import (
+    EvaluationConfig,
+    TextModel,
+    decode_examples,
+    describe_search,
+    evaluate,
+    search_options,
+)
 from attendant.training.evaluation.metrics import LOWER_IS_BETTER, PerplexityName, is_better
-from attendant.training.run.loading import LoadedRun
+from attendant.training.evaluation.session import EvaluationData, open_bundle_model, read_data
+from attendant.training.run.loading import LoadedRun, read_held_out, text_model
 
 MAX_LOSS: Final = {"bleu": 0.15, "chrf": 0.15, "rouge_1": 0.2, "rouge_2": 0.2, "rouge_l": 0.2}
 """Points that int8 may lose against fp32 to be served by default."""

@@ -26,15 +26,20 @@ from attendant.runtime.bundle.manifest import MANIFEST_NAME
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import new_file, write_json
 from attendant.training.data.config import DataConfig
-from attendant.training.data.corpus import PairEncoder
+from attendant.training.data.corpus import PairEncoder, open_stored, store
 from attendant.training.data.fetch.published import publish
 from attendant.training.data.fetch.toys import build_copy
 from attendant.training.data.pairs import Pair
-from attendant.training.data.store import open_stored, store
 from attendant.training.loop.journal import Journal
-from attendant.training.run.checkpoint import Learner, checkpoint_path, load_state, load_weights, save_checkpoint
+from attendant.training.run.checkpoint import (
+    Learner,
+    TrainingState,
+    checkpoint_path,
+    load_state,
+    load_weights,
+    save_checkpoint,
+)
 from attendant.training.run.directory import Run
-from attendant.training.run.state import TrainingState
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
 from tests.paths import ROOT

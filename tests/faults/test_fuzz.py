@@ -26,7 +26,7 @@ from attendant.runtime.errors import UserError
 from attendant.server.inference.v2 import open_inference_pb2 as inference
 from attendant.training.data.config import CorpusFiles
 from attendant.training.data.pairs import read_pairs
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.recipe import load_recipe
 from attendant_client.v1 import seq2seq_pb2 as messages
 from tests.faults.conftest import Figure, Start
 from tests.faults.crafting import seal

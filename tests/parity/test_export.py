@@ -20,7 +20,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.kernels.cells import CellKind
 from attendant.training.model.config import QueryOrder, ScoreKind
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from tests.architectures import covering
 from tests.bundles import tiny_config, tiny_exportable, tiny_model
 

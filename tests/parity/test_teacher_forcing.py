@@ -12,7 +12,7 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.runtime.stepper import attention_layout, pad_sources
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.reference import reference_logits
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from tests.architectures import architectures
 
 VOCABULARY = 13

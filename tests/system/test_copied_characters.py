@@ -11,9 +11,9 @@ from attendant.runtime.bundle.tokenizer import UNK_ID
 from attendant.runtime.command import run_command
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.__main__ import main
-from attendant.training.assessment.runs import open_run
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.decoding import decode_examples
+from attendant.training.evaluation.evaluating import decode_examples
+from attendant.training.run.loading import open_run
 
 pytestmark = pytest.mark.slow
 

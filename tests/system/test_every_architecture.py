@@ -19,7 +19,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.training.__main__ import main
 from attendant.training.model import ModelConfig
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from attendant_client import AttendantClient
 from tests.architectures import architectures, covering

@@ -11,7 +11,7 @@ from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.data.fetch.numbers import cardinal
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 

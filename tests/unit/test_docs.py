@@ -15,8 +15,8 @@ from attendant.server import errors
 from attendant.server.grpc.service import METHODS, Seq2SeqServicer
 from attendant.server.metrics import Metrics
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.attention import scores
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model import attention as scores
+from attendant.training.model.stepper import TorchStepper
 from tests.bundles import TINY_SIZES
 from tests.paths import ROOT
 

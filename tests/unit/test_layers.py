@@ -21,7 +21,6 @@ ALLOWED = {
         "attendant.training.model",
         "attendant.training.run.loading",
         "attendant.training.evaluation",
-        "attendant.training.assessment",
         "attendant.training.data.config",
         "attendant.training.data.tokenization",
         "attendant.runtime",

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import normalizers
 
 from attendant.runtime.bundle.tokenizer import SPECIAL_TOKENS
-from attendant.training.data.normalization import WORD_START, normalization_steps
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.data.tokenization import WORD_START, normalization_steps
+from attendant.training.recipe import Recipe, load_recipe
 from attendant.training.run.directory import FORMER_KEYS
 from tests.paths import ROOT
 

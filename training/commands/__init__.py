@@ -1,1 +1,1 @@
-"""What `python -m training` does: one file per subcommand, each with its parser and its `run`."""
+"""The commands of training: each has `NAME_parser`, its options, and `run_NAME`, which runs it. Begin with train.py."""

@@ -1,6 +1,6 @@
 """attendant evaluate PATH...: measures runs and bundles with the decoder that serves.
 
-What runs need is imported within these functions: PyTorch, which a server's environment, where bundles are, is without.
+PyTorch is imported inside functions and for runs only: a server's environment, where bundles are, does not have it.
 """
 
 import argparse
@@ -14,22 +14,118 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
 
 from attendant.runtime.bundle.manifest import SEARCH_OPTIONS, Precision, Provider
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import READ_ONLY, CantWrite, write_json
-from attendant.training.assessment.models import OpenedModel, is_bundle, open_bundle_model
-from attendant.training.assessment.results import Result, document, outputs_file
-from attendant.training.assessment.session import EvaluationData, Session, read_data
-from attendant.training.assessment.tables import show
-from attendant.training.commands.options import add_data_options, check_folder
 from attendant.training.data.config import CorpusFiles
-from attendant.training.evaluation.bootstrap import DEFAULT_RESAMPLES
-from attendant.training.evaluation.evaluating import EvaluationConfig
-from attendant.training.evaluation.lengths import DEFAULT_EDGES, LengthUnit
+from attendant.training.evaluation.bootstrap import DEFAULT_EDGES, DEFAULT_RESAMPLES, LengthUnit, interval_text
+from attendant.training.evaluation.evaluating import Evaluation, EvaluationConfig, describe_search
 from attendant.training.evaluation.metrics import BleuTokenizer, MetricName
+from attendant.training.evaluation.session import (
+    EvaluationData,
+    OpenedModel,
+    Result,
+    Session,
+    document,
+    is_bundle,
+    open_bundle_model,
+    outputs_file,
+    read_data,
+)
+from attendant.training.progress import progress_bar
 from attendant.training.table import problems_of, requirement
-from attendant.training.terminal import progress_bar
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """--split or --data, for `read_chosen` (training/evaluation/session.py)."""
+    data = parser.add_mutually_exclusive_group()
+    data.add_argument("--split", choices=("test", "validation"), default="test", help="which split (default: test)")
+    data.add_argument(
+        "--data",
+        metavar="FILE.tsv|SOURCE,TARGET",
+        help="other data: a file of pairs, also FILE[COLUMN,COLUMN]; or two files whose lines correspond "
+        "(docs/data.md)",
+    )
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raises UserError where a file could not be written for want of its directory; said before anything is decoded."""
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no directory {path.parent}: make it first")
+
+
+PIPE_WIDTH = 200
+"""Columns where standard output is no terminal: nothing is folded."""
+
+
+def show(results: Sequence[Result], data_name: str) -> None:
+    """Prints every measurement, the differences to the first model, and the bins of lengths."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    first = results[0].evaluation
+    resamples = first.measurements[0].num_resamples
+    intervals = f"; 95 % intervals from {resamples:,} resamples of them" if resamples else ""
+    console.print(f"{first.num_examples:,} examples: {data_name}{intervals}")
+    console.print(_measurements(results))
+    if any(result.differences for result in results):
+        models = {result.model for result in results}
+        baseline = results[0].model if len(models) > 1 else describe_search(first.options)
+        console.print(f"\nagainst {baseline}, on the same resamples (p: the paired bootstrap's, two-sided)")
+        console.print(_differences(results))
+    for result in results:
+        if result.evaluation.measurements[0].length_unit is not None:
+            console.print(f"\nby length: {result.model}, {describe_search(result.evaluation.options)}")
+            console.print(_lengths(result.evaluation))
+    console.print()
+    for statistics in first.statistics:
+        console.print(f"{statistics.metric}: {statistics.rule}")
+
+
+def _measurements(results: Sequence[Result]) -> Table:
+    table = _plain_table("model", "search", "metric", "value >", "95 % interval >", "examples/s >")
+    for result in results:
+        names = (result.model, describe_search(result.evaluation.options))
+        rate = f"{result.examples_per_second:,.0f}" if result.examples_per_second >= 10 else ""
+        rate = rate or f"{result.examples_per_second:.1f}"
+        for measurement in result.evaluation.measurements:
+            value, interval = f"{measurement.value:.2f}", interval_text(measurement.interval)
+            table.add_row(*names, measurement.metric, value, interval, rate)
+            names, rate = ("", ""), ""
+    return table
+
+
+def _differences(results: Sequence[Result]) -> Table:
+    table = _plain_table("model", "search", "metric", "difference >", "95 % interval >", "p >")
+    for result in results:
+        names = (result.model, describe_search(result.evaluation.options))
+        for one in result.differences:
+            p_value = "" if one.p_value is None else f"{one.p_value:.3f}"
+            table.add_row(*names, one.metric, f"{one.value:+.2f}", interval_text(one.interval), p_value)
+            names = ("", "")
+    return table
+
+
+def _lengths(evaluation: Evaluation) -> Table:
+    measurements = evaluation.measurements
+    headings = [heading for one in measurements for heading in (f"{one.metric} >", "95 % interval >")]
+    table = _plain_table(f"source {measurements[0].length_unit} >", "examples >", *headings)
+    for bins in zip(*(one.by_length for one in measurements), strict=True):
+        cells = [cell for one in bins for cell in (f"{one.value:.2f}", interval_text(one.interval))]
+        table.add_row(bins[0].name, f"{bins[0].num_examples:,}", *cells)
+    return table
+
+
+def _plain_table(*headings: str) -> Table:
+    """A plain table; a heading that ends in ">" is of numbers, which stand to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading.rstrip(" >"), justify="right" if heading.endswith(">") else "left")
+    return table
+
 
 DESCRIPTION = """Decodes a test set and measures the outputs, each value with its 95 % interval by bootstrap resampling.
 A run's values are recorded in its evaluation.json too. Several models are measured on the same data and compared with
@@ -38,7 +134,7 @@ the first, several searches of one model (beam sizes, length penalties, patience
 EDGES = ",".join(map(str, DEFAULT_EDGES))
 
 
-def parser() -> argparse.ArgumentParser:
+def evaluate_parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="attendant evaluate", description=DESCRIPTION)
     found.add_argument("paths", type=Path, nargs="+", metavar="RUN|BUNDLE", help="a directory of training or export")
     add_data_options(found)
@@ -104,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run_evaluate(arguments: argparse.Namespace) -> None:
     bundles = {path for path in arguments.paths if is_bundle(path)}
     precisions = arguments.precision.split(",") if arguments.precision else [None]
     _check(arguments, bundles, precisions)
@@ -178,7 +274,7 @@ def _record(run: Path, result: Result) -> CantWrite | None:
 
 def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None, *, is_run: bool) -> OpenedModel:
     if is_run:
-        from attendant.training.assessment.runs import open_runs  # noqa: PLC0415
+        from attendant.training.run.loading import open_runs  # noqa: PLC0415
 
         return open_runs(
             arguments.paths if arguments.ensemble else [path], "--ensemble", arguments.checkpoint or "best"
@@ -189,7 +285,7 @@ def _open(arguments: argparse.Namespace, path: Path, precision: Precision | None
 def _rescorer(arguments: argparse.Namespace) -> OpenedModel | None:
     if arguments.rescore is None:
         return None
-    from attendant.training.assessment.runs import open_runs  # noqa: PLC0415
+    from attendant.training.run.loading import open_runs  # noqa: PLC0415
 
     return open_runs(arguments.rescore, "--rescore")
 
@@ -274,6 +370,6 @@ def _data(arguments: argparse.Namespace, bundles: set[Path]) -> EvaluationData:
         raise UserError(f"the bundle {arguments.paths[0]} knows of no {arguments.split} split: give --data FILE.tsv")
     if arguments.data is not None:
         return read_data(CorpusFiles.named(arguments.data))
-    from attendant.training.assessment.runs import read_held_out  # noqa: PLC0415
+    from attendant.training.run.loading import read_held_out  # noqa: PLC0415
 
     return read_held_out(runs, arguments.split)

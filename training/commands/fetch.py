@@ -5,11 +5,11 @@ from pathlib import Path
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.fetch import FETCHERS, SOURCES, fetch, fetch_sources
-from attendant.training.recipe.recipe import load_recipe
-from attendant.training.terminal import say
+from attendant.training.progress import say
+from attendant.training.recipe import load_recipe
 
 
-def parser() -> argparse.ArgumentParser:
+def fetch_parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="attendant fetch",
         description="Builds the data that a recipe names by its fetcher, or sources without targets, for `attendant "
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run_fetch(arguments: argparse.Namespace) -> None:
     if arguments.recipe in SOURCES:
         if arguments.overrides:
             raise UserError(f"--set {arguments.overrides[0]}: is for recipes, and {arguments.recipe} is none")

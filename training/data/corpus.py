@@ -1,22 +1,136 @@
-"""Tokenized pairs, as flat arrays: two per side, whatever the number of pairs."""
+"""Tokenized pairs as flat arrays, in memory or memory-mapped from disk, with the soft targets of teachers.
 
+    <folder>/<key>/source_ids.bin, target_ids.bin            int32, sequences end to end
+                   source_offsets.bin, target_offsets.bin    int64, where each begins, and the end
+                   corpus.json                               counts, and the survey of the files
+    <folder>/<key>/symbols.bin                               int32 [P, K]: the teachers' most probable symbols
+                   probabilities.bin                         float16 [P, K], each row's sum 1
+
+A key is the digest of all that decides the content. A directory appears whole or not at all.
+
+Shapes: P target positions of a corpus, EOS included; N of some pairs of it; K symbols of each.
+"""
+
+import json
 import math
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, TypeVar
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer
 from attendant.runtime.decoding.options import LENGTH_MARGIN
 from attendant.runtime.errors import UserError
+from attendant.runtime.files import new_folder, unless_there, write_json
 from attendant.training.data.config import DataConfig
-from attendant.training.data.distillation import CorpusSoftTargets
-from attendant.training.data.pairs import Pair, num_words
+from attendant.training.data.pairs import Pair, num_words, num_words_and_end
 from attendant.training.data.tokenization import encode_source
-from attendant.training.perplexity import num_words_and_end
+from attendant.training.kernels.loss import SoftTargets
+from attendant.training.table import Count, Table
+
+SYMBOLS_FILE, PROBABILITIES_FILE = "symbols.bin", "probabilities.bin"
+
+
+class DistillationConfig(Table):
+    """`[distillation]`: learning from the distributions of other runs, symbol by symbol (Hinton et al. 2015; Kim and
+    Rush 2016). Learning from their outputs needs no table: `attendant label` writes them as pairs.
+
+    Attributes:
+        teachers: run directories, whose best weights predict the distributions; several: the mean of their
+            probabilities. Their tokenizers are used, so `[source]` and `[target]` must be equal. They are evaluated
+            once, before the training; --resume no longer needs them.
+        weight: share of the teachers' distribution in the target of the loss; the true symbols have the rest.
+        top_k: how many of a teacher's symbols are kept for each position, 6 bytes each; the others count as impossible.
+    """
+
+    teachers: tuple[str, ...] = ()
+    weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    top_k: Count = 8
+
+    @model_validator(mode="after")
+    def nothing_without_teachers(self) -> Self:
+        for name in ("weight", "top_k"):
+            value = getattr(self, name)
+            if not self.teachers and value != type(self).model_fields[name].default:
+                raise ValueError(f"distillation.{name} = {value} means nothing without distillation.teachers")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSoftTargets:
+    """The teachers' distributions at every target position of a corpus.
+
+    Attributes:
+        symbols: [P, K] int32; probabilities: [P, K] float16.
+        offsets: where each pair's targets begin among all, without EOS.
+        weight: see DistillationConfig.
+    """
+
+    symbols: NDArray[np.int32]
+    probabilities: NDArray[np.float16]
+    offsets: NDArray[np.int64]
+    weight: float
+
+    def of(self, indices: NDArray[np.int64] | Sequence[int]) -> SoftTargets:
+        """Those at the N positions of these pairs, pair after pair, times the weight."""
+        places = positions_of(self.offsets, indices)
+        probabilities = torch.from_numpy(self.probabilities[places].astype(np.float32))
+        return SoftTargets(torch.from_numpy(self.symbols[places].astype(np.int64)), probabilities * self.weight)
+
+
+def positions_of(offsets: NDArray[np.int64], indices: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
+    """The places [N] int64 of pairs' positions among the P of their corpus, whose targets begin at `offsets`."""
+    # Each pair before has one more position than symbols.
+    return np.concatenate([np.arange(offsets[index], offsets[index + 1] + 1) + index for index in indices])
+
+
+def open_soft_targets(folder: Path, offsets: NDArray[np.int64], config: DistillationConfig) -> CorpusSoftTargets | None:
+    """The soft targets in a folder; None: there is no such folder. Raises UserError: its files are not of this corpus.
+
+    Args:
+        offsets: [number of pairs + 1] int64, where each pair's targets begin, without EOS.
+    """
+    if not folder.exists():
+        return None
+    num_positions = int(offsets[-1]) + len(offsets) - 1
+    shape = (num_positions, -1)
+    try:
+        symbols = np.asarray(np.memmap(folder / SYMBOLS_FILE, np.int32, "r")).reshape(shape)
+        probabilities = np.asarray(np.memmap(folder / PROBABILITIES_FILE, np.float16, "r")).reshape(symbols.shape)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is damaged ({error}): remove it, and the teachers will be asked again") from None
+    return CorpusSoftTargets(symbols, probabilities, offsets, config.weight)
+
+
+def store_soft_targets(
+    folder: Path,
+    num_positions: int,
+    num_symbols: int,
+    said: Iterable[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]],
+) -> None:
+    """Writes a folder, whole or not at all.
+
+    Args:
+        num_positions: P; num_symbols: K.
+        said: parts that together have every position once: positions [n], their symbols [n, K] and probabilities
+            [n, K].
+    """
+    shape = (num_positions, num_symbols)
+    with new_folder(folder, put=unless_there) as fresh:
+        symbols = np.memmap(fresh / SYMBOLS_FILE, np.int32, "w+", shape=shape)
+        probabilities = np.memmap(fresh / PROBABILITIES_FILE, np.float16, "w+", shape=shape)
+        for places, ids, values in said:
+            symbols[places], probabilities[places] = ids, values
+        symbols.flush()
+        probabilities.flush()
+
 
 Item = TypeVar("Item")
 
@@ -192,3 +306,66 @@ def max_length_ratio(corpus: Corpus, *, append_eos: bool) -> float:
     covering = float(np.quantile(ratios, COVERED_SHARE, method="inverted_cdf"))
     mean = int(targets.sum()) / int(sources.sum())
     return math.ceil(100 * max(covering, mean)) / 100
+
+
+SIDES = ("source", "target")
+RECORD_NAME = "corpus.json"
+
+
+def open_stored(directory: Path) -> tuple[Corpus, dict[str, Any]] | None:
+    """The corpus of a directory and what was recorded with it; None where there is no such directory. Raises UserError:
+    files are missing or not of the size they should have.
+    """
+    if not directory.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads((directory / RECORD_NAME).read_text(encoding="utf-8"))
+        sources, targets = (_mapped(directory, side, record["num_pairs"], record["num_tokens"][side]) for side in SIDES)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{directory} is damaged ({error}): remove it, and it will be made again") from None
+    return Corpus(sources, targets, record["num_too_long"], record["num_unequal"]), record["said"]
+
+
+def store(directory: Path, pairs: Iterable[Pair], encoder: PairEncoder, said: dict[str, Any]) -> None:
+    """Tokenizes pairs into a directory, which stands afterwards whole or not at all.
+
+    Args:
+        said: values of JSON, which `open_stored` gives back.
+
+    Raises:
+        UserError: nothing is left of the pairs; the disk is full.
+    """
+    with new_folder(directory, put=unless_there) as folder:
+        lengths = _write_ids(folder, encoder.encode(pairs))
+        for side in SIDES:
+            offsets = np.concatenate([[0], np.cumsum(np.frombuffer(lengths[side], np.int32), dtype=np.int64)])
+            (folder / f"{side}_offsets.bin").write_bytes(offsets.astype(np.int64).data)
+        record = {
+            "num_pairs": len(lengths["source"]),
+            "num_tokens": {side: int(np.frombuffer(lengths[side], np.int32).sum(dtype=np.int64)) for side in SIDES},
+            "num_too_long": encoder.num_too_long,
+            "num_unequal": encoder.num_unequal,
+            "said": said,
+        }
+        write_json(folder / RECORD_NAME, record)
+
+
+def _write_ids(folder: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> dict[str, "array[int]"]:
+    """Returns the lengths by side, in int32."""
+    lengths = {side: array("i") for side in SIDES}
+    with (folder / "source_ids.bin").open("wb") as sources, (folder / "target_ids.bin").open("wb") as targets:
+        for chunk in in_chunks(pairs):
+            for place, (side, file) in enumerate(zip(SIDES, (sources, targets), strict=True)):
+                sequences: Sequence[list[int]] = [pair[place] for pair in chunk]
+                file.write(np.fromiter(chain.from_iterable(sequences), np.int32).data)
+                lengths[side].extend(map(len, sequences))
+    return lengths
+
+
+def _mapped(directory: Path, side: str, num_pairs: int, num_tokens: int) -> TokenSequences:
+    ids, offsets = directory / f"{side}_ids.bin", directory / f"{side}_offsets.bin"
+    for path, size in ((ids, 4 * num_tokens), (offsets, 8 * (num_pairs + 1))):
+        if path.stat().st_size != size:
+            raise ValueError(f"{path.name} has {path.stat().st_size} bytes, expected {size}")
+    # As plain arrays over the mapping: np.memmap's own slices cost several times as much.
+    return TokenSequences(np.asarray(np.memmap(ids, np.int32, "r")), np.asarray(np.memmap(offsets, np.int64, "r")))

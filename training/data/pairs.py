@@ -1,17 +1,363 @@
-"""Reading pairs of texts. A bad row is the user's to mend: the message says file, line and what is wrong."""
+"""Reads pairs of texts from TSV, CSV, JSONL or parallel files, plain or compressed.
 
+All bad lines are reported together, with file, line and reason.
+"""
+
+import bz2
+import csv
+import gzip
 import hashlib
+import json
+import lzma
 import re
 import unicodedata
+import zlib
+from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
-from attendant.runtime.errors import UserError
-from attendant.training.data.config import CorpusFiles, Split, SplitFiles, SplitShares
-from attendant.training.data.lines import Problems, numbered_lines, readable_lines
-from attendant.training.data.rows import Row, rows_of
+from attendant.runtime.errors import UserError, one_line
+from attendant.training.data.config import Columns, CorpusFiles, Split, SplitFiles, SplitShares
+
+NUM_SHOWN: Final = 10
+"""Bad lines that are named; the others are counted."""
+
+OPENERS: Final[dict[bytes, Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
+BZIP2_BLOCK: Final = b"1AY&SY"
+"""Follows "BZh" and a digit; a text may begin with "BZh" alone."""
+
+NO_TEXT: Final = {
+    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as TSV or CSV",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it (unzstd), or take gzip or xz",
+    b"PAR1": "is a Parquet file: write it as TSV, CSV or JSONL",
+    b"\xff\xfe": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16: convert it, e.g. with iconv -f UTF-16 -t UTF-8",
+}
+TAR_MAGIC, TAR_PLACE = b"ustar", 257
+
+OF_MORE: Final = (
+    'of more columns name two: data.columns = [1, 2], or ["en", "fr"] where a header row has names (in an option: '
+    "FILE[1,2] or FILE[en,fr])"
+)
+REMEDIES: Final = {
+    "columns": f"a pair has two columns: source, one tab, target; {OF_MORE}",
+    "csv": f"a pair has two columns, separated by a comma, and a field with commas or quotes is in quotes; {OF_MORE}",
+    "empty": "fill it in, drop the pair, or set data.drop_empty = true",
+    "encoding": "convert the file to UTF-8, e.g. with iconv",
+    "json": 'each line must be an object, e.g. {"en": "...", "fr": "..."}, with data.columns = ["en", "fr"]',
+    "vector": "finite numbers make a vector: mend the line or remove it",
+    "nul": "it is no text there: remove the character",
+}
+"""What to do about a bad line, by its kind."""
+
+
+class Problems:
+    """The bad lines of some files: all are counted, and the first NUM_SHOWN are named."""
+
+    def __init__(self) -> None:
+        self._first: list[tuple[int, int, str]] = []
+        self._counts: Counter[str] = Counter()
+        self._files: dict[Path, int] = {}
+
+    def add(self, kind: str, path: Path, number: int, text: str) -> None:
+        """Counts a bad line.
+
+        Args:
+            kind: a key of REMEDIES.
+            number: of the line, from 1; a reader that looks ahead may add a later line first.
+            text: what is wrong with it.
+        """
+        self._counts[kind] += 1
+        place = self._files.setdefault(path, len(self._files))
+        insort(self._first, (place, number, f"{path}:{number}: {one_line(text)}"))
+        del self._first[NUM_SHOWN:]
+
+    def raise_if_any(self) -> None:
+        """Raises UserError: there are bad lines. A single one is one line."""
+        count = self._counts.total()
+        if not count:
+            return
+        remedies = "; ".join(REMEDIES[kind] for kind in sorted(self._counts))
+        shown = [line for _, _, line in self._first]
+        if count == 1:
+            raise UserError(f"{shown[0]}: {remedies}")
+        more = [f"and {count - len(shown):,} more"] if count > len(shown) else []
+        raise UserError(f"{count:,} bad lines: {remedies}", [*shown, *more])
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a file in UTF-8, counted from 1, without their ends.
+
+    Raises:
+        UserError: there is no such file, it can't be read, it is no text; at the end: lines were not UTF-8.
+    """
+    problems = Problems()
+    for number, line in readable_lines(path, problems):
+        if line is not None:
+            yield number, line
+    problems.raise_if_any()
+
+
+def readable_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
+    """Yields the lines as `numbered_lines` does, and None for a line that is not UTF-8 or has a NUL: a bad line.
+
+    Cut at line feeds only: str.splitlines also cuts at characters that texts contain.
+
+    Raises:
+        UserError: there is no such file, it can't be read, or it is no text.
+    """
+    try:
+        with _opened(path) as file:
+            for number, raw in enumerate(file, 1):
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    text = None
+                    problem = f"byte {error.start + 1} of the line is not UTF-8 ({error.reason})"
+                    problems.add("encoding", path, number, problem)
+                if text is not None and "\0" in text:
+                    problems.add("nul", path, number, f"character {text.index(chr(0)) + 1} is a NUL")
+                    text = None
+                yield number, None if text is None else text.rstrip("\r\n")
+    except FileNotFoundError:
+        where = "" if path.is_absolute() else f" in {Path.cwd()}, where relative paths start"
+        raise UserError(f"{path}: there is no such file{where}") from None
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path}: can't be read: {reason}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file for its content. Raises UserError: it is no text."""
+    with path.open("rb") as raw:
+        head = raw.peek(16)
+        for magic, opener in OPENERS.items():
+            if head.startswith(magic) and (magic != b"BZh" or head[4:10] == BZIP2_BLOCK):
+                with opener(raw) as file:
+                    yield _checked(path, file)
+                return
+        yield _checked(path, raw)
+
+
+def _checked(path: Path, file: Any) -> IO[bytes]:
+    head = file.peek(512)
+    for magic, reason in NO_TEXT.items():
+        if head.startswith(magic):
+            raise UserError(f"{path} {reason}")
+    if head[TAR_PLACE:].startswith(TAR_MAGIC):
+        raise UserError(f"{path} is a tar archive: unpack it")
+    opened: IO[bytes] = file
+    return opened
+
+
+COMPRESSIONS: Final = (".gz", ".xz", ".bz2")
+NUM_LOOKED_AT: Final = 100
+"""Rows at the beginning of a file by which its delimiter and its quotes are judged."""
+
+DELIMITERS: Final = (",", ";", "\t")
+LONGEST_FIELD: Final = 2**31 - 1
+
+NAMES = """
+    source target src tgt trg src_text tgt_text source_text target_text input output inputs outputs text texts label
+    labels translation translated reference original summary document question answer sentence sentence1 sentence2
+    word words phonemes phones pronunciation ipa transcription spelling key value
+    english french german spanish italian portuguese dutch polish russian ukrainian chinese japanese korean arabic
+    en fr de es it pt nl pl cs ru uk zh ja ko ar tr sv da fi no nb hu ro el he hi vi th id bg hr sr sk sl lt lv et fa ca
+    eng fra fre deu ger spa ita por nld pol ces rus ukr zho jpn kor ara
+"""
+COLUMN_NAMES: Final = frozenset(NAMES.split())
+"""Cells, in lower case, that head a column more often than they are a text of a pair."""
+
+Row = tuple[int, Sequence[str]]
+"""The number of a row's last line, and its source and target."""
+
+
+def rows_of(path: Path, columns: Columns | None, problems: Problems, notes: list[str]) -> Iterator[Row]:
+    """Yields the pairs of a file, as they stand in it; bad rows are added to `problems`.
+
+    The name says the format, also before .gz and the like: .csv; .jsonl, .ndjson or .json; anything else is a TSV.
+
+    Args:
+        columns: the two names of a header row, the keys of JSONL, or numbers from 1; None: there are two columns.
+        notes: takes a line for each thing that was read otherwise than it stands.
+
+    Raises:
+        UserError: the file can't be read, or lacks a column; the first row looks like a header.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix in (".jsonl", ".ndjson", ".json"):
+        return _objects(path, columns, problems)
+    if suffix == ".csv":
+        return _chosen(path, _csv_rows(path, problems), columns, problems, "csv")
+    return _chosen(path, _tsv_rows(path, problems, notes), columns, problems, "columns")
+
+
+def _chosen(path: Path, rows: Iterator[Row], columns: Columns | None, problems: Problems, kind: str) -> Iterator[Row]:
+    """Yields the two columns of each row."""
+    first = next(rows, None)
+    if first is None:
+        return
+    width = 2
+    places: tuple[int, ...] = (0, 1)
+    if columns is None:
+        _refuse_header(path, first[1])
+        rows = chain([first], rows)
+    elif isinstance(columns[0], str):
+        names = [cell.strip() for cell in first[1]]
+        width = len(names)
+        places = tuple(_place_of(path, str(name), names) for name in columns)
+    else:
+        places = tuple(int(number) - 1 for number in columns)
+        width = max(places) + 1
+        rows = chain([first], rows)
+    for number, cells in rows:
+        if not any(map(str.strip, cells)):
+            yield number, ("", "")
+        elif len(cells) != width if columns is None else len(cells) < width:
+            count = f"{len(cells)} column{'s' if len(cells) != 1 else ''}"
+            needed = "" if columns is None else f", and {width} are needed"
+            problems.add(kind, path, number, f"{count}{needed}{_hint(cells)}")
+        else:
+            yield number, (cells[places[0]], cells[places[1]])
+
+
+def _place_of(path: Path, name: str, names: Sequence[str]) -> int:
+    if names.count(name) != 1:
+        there = "names it twice" if name in names else f"has {', '.join(map(repr, names[:20]))}"
+        raise UserError(f"{path}: data.columns names {name!r}, and the header row {there}: name two of its columns")
+    return names.index(name)
+
+
+def _refuse_header(path: Path, cells: Sequence[str]) -> None:
+    names = [cell.strip().strip('"') for cell in cells]
+    if len(names) >= 2 and all(name.casefold() in COLUMN_NAMES for name in names[:2]) and len(set(names)) == len(names):
+        raise UserError(
+            f"{path}:1: {' and '.join(map(repr, names[:2]))} look like the names of columns: set data.columns = "
+            f"{json.dumps(names[:2], ensure_ascii=False)} (in an option: '{path.name}[{names[0]},{names[1]}]'); if they"
+            " are a pair, move it away from the first line"
+        )
+
+
+def _hint(cells: Sequence[str]) -> str:
+    """Returns why a row may have a wrong number of columns."""
+    if any("\r" in cell for cell in cells):
+        return "; its lines end in carriage returns alone: convert them to line feeds"
+    if len(cells) != 1:
+        return ""
+    text = cells[0].strip()
+    if text.startswith("{") and text.endswith("}"):
+        return "; JSON is read from files named .jsonl"
+    if "," in text or ";" in text:
+        return "; commas separate columns in files named .csv"
+    return ""
+
+
+def _tsv_rows(path: Path, problems: Problems, notes: list[str]) -> Iterator[Row]:
+    rows = ((number, line.split("\t")) for number, line in readable_lines(path, problems) if line is not None)
+    head = list(islice(rows, NUM_LOOKED_AT))
+    cells = [cell.strip() for _, row in head for cell in row if cell.strip()]
+    if cells and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
+        notes.append(f"{path}: every field is in quotes, which are taken off")
+        return ((number, [_unquoted(cell) for cell in row]) for number, row in chain(head, rows))
+    return chain(head, rows)
+
+
+def _unquoted(cell: str) -> str:
+    text = cell.strip()
+    is_quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    return text[1:-1].replace('""', '"') if is_quoted else cell
+
+
+def _csv_rows(path: Path, problems: Problems) -> Iterator[Row]:
+    lines = (f"{line}\n" for _, line in readable_lines(path, problems) if line is not None)
+    head = list(islice(lines, NUM_LOOKED_AT))
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader(chain(head, lines), delimiter=_delimiter(head), strict=True)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problems.add("csv", path, reader.line_num, str(error))
+        else:
+            yield reader.line_num, row
+
+
+def _delimiter(head: Sequence[str]) -> str:
+    """Returns the delimiter by which most of the first lines have several columns."""
+
+    def num_rows(delimiter: str) -> int:
+        return sum(len(row) > 1 for row in csv.reader(head, delimiter=delimiter))
+
+    return max(DELIMITERS, key=num_rows)
+
+
+def _objects(path: Path, columns: Columns | None, problems: Problems) -> Iterator[Row]:
+    if columns is not None and not isinstance(columns[0], str):
+        raise UserError(f'{path}: data.columns = {list(columns)}: JSONL has names: take e.g. ["en", "fr"]')
+    names: Sequence[str] = ("source", "target") if columns is None else tuple(map(str, columns))
+    for number, line in readable_lines(path, problems):
+        if line is None:
+            continue
+        if not line.strip():
+            yield number, ("", "")
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == 1 and line.lstrip().startswith("["):
+                raise UserError(f"{path} is a JSON array: write an object a line, e.g. with jq -c '.[]'") from None
+            problems.add("json", path, number, f"not JSON: {error}")
+            continue
+        if not isinstance(record, dict):
+            problems.add("json", path, number, "not a JSON object")
+            continue
+        values = [_value(record, name) for name in names]
+        wrong = next(
+            (problem for name, value in zip(names, values, strict=True) if (problem := _wrong(name, value, record))), ""
+        )
+        if wrong:
+            problems.add("json", path, number, wrong)
+        else:
+            yield number, [value or "" for value in values]
+
+
+def _value(record: dict[str, Any], name: str) -> Any:
+    """Returns the value of a key, or of keys in objects within: "translation.en". Ellipsis stands for no such key."""
+    if name in record:
+        return record[name]
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part, ...) if isinstance(value, dict) else ...
+    return value
+
+
+def _wrong(name: str, value: Any, record: dict[str, Any]) -> str:
+    """Returns what is wrong with a value; null is an empty text."""
+    if value is ...:
+        return f"there is no {name!r} among {', '.join(map(repr, list(record)[:20])) or 'no keys'}"
+    if value is not None and not isinstance(value, str):
+        return f"{name!r} is not a text"
+    if value is not None and not _is_utf8(value):
+        return f"{name!r} has half a surrogate pair or a NUL"
+    return ""
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
 
 MOST_CHARACTERS: Final = 20_000
 """Characters of a text up to which it is decoded and measured; a line of megabytes would take minutes and memory."""
@@ -133,6 +479,11 @@ def sample_evenly(examples: Sequence[Example], count: int | None) -> list[Exampl
 def num_words(text: str) -> int:
     """How many words and punctuation marks a text has: `don't` is one, `x.y` three."""
     return len(WORD_OR_MARK.findall(text))
+
+
+def num_words_and_end(target: str) -> int:
+    """Returns the number of words of a target, and one more for its end."""
+    return len(target.split()) + 1
 
 
 def _parallel_rows(source_path: Path, target_path: Path, problems: Problems) -> Iterator[Row]:

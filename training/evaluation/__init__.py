@@ -3,5 +3,5 @@
 `decode_examples` gives outputs with their scores, `evaluate` every measurement of them. Its parts stand alone, for a
 report or a notebook: `training.evaluation.metrics.take_statistics` takes a metric of outputs apart, and of that
 `confidence_interval` gives its interval, `by_length` the metric per bin of source lengths, `compare` the difference of
-two systems. What opens a run or a bundle is training/assessment/models.py.
+two systems. session.py opens bundles, training/run/loading.py runs.
 """

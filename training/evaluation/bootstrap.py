@@ -1,15 +1,18 @@
-"""Confidence intervals of metrics, and of the difference of two systems, by bootstrap resampling of the test set
-(Koehn 2004).
+"""Confidence intervals of metrics, by source length too, and of the difference of two systems, by bootstrap resampling
+of the test set (Koehn 2004).
 
 A test set is a sample. Drawn again from itself with replacement, R times, it gives R values of the metric, and the
 middle 95 % of them are the interval. A resample is a number of times that each example counts. So with the metric's
 sufficient statistics (training/evaluation/metrics.py) R values cost one product of matrices, [R, N] x [N, F].
 
-The draws depend on N and the seed alone: two systems on the same examples meet the same resamples, which is what makes
-their comparison a paired one (section 4).
+The draws depend on N and the seed alone. Two systems on the same examples get the same resamples, so their comparison
+is a paired one (section 4).
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -95,3 +98,58 @@ def compare(system: Statistics, baseline: Statistics, num_resamples: int = DEFAU
         as_far = np.abs(differences - differences.mean()) >= abs(value)
         interval, p_value = percentiles(differences), round((int(as_far.sum()) + 1) / (num_resamples + 1), 4)
     return Difference(metric=system.metric, value=round(value, 4), interval=interval, p_value=p_value)
+
+
+LengthUnit = Literal["words", "tokens"]
+"""What a source's length is counted in: words and punctuation marks, which are the same for every model, or the tokens
+of the model's own tokenizer, EOS not among them."""
+
+DEFAULT_EDGES = (10, 20, 30, 40, 50, 60, 80)
+"""The longest length of each bin but the last, which has no end: 1-10, 11-20, ..., 61-80, 81 and more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthBin:
+    """A metric of the examples whose source is `low` to `high` long, both included; `high` None: and more."""
+
+    low: int
+    high: int | None
+    num_examples: int
+    value: float
+    interval: Interval | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.low}-{self.high}" if self.high is not None else f"{self.low}+"
+
+
+def by_length(
+    statistics: Statistics,
+    lengths: Sequence[int],
+    edges: Sequence[int] = DEFAULT_EDGES,
+    *,
+    num_resamples: int = DEFAULT_RESAMPLES,
+) -> tuple[LengthBin, ...]:
+    """The metric in each bin of lengths. A bin without examples is left out.
+
+    Args:
+        lengths: one per example of `statistics`.
+        edges: rising; the last length of each bin but the last.
+    """
+    places = np.array([bisect_left(edges, length) for length in lengths])
+    bins = []
+    for place in range(len(edges) + 1):
+        inside = np.flatnonzero(places == place)
+        if not len(inside):
+            continue
+        part = statistics.take(inside)
+        bins.append(
+            LengthBin(
+                low=edges[place - 1] + 1 if place else 1,
+                high=edges[place] if place < len(edges) else None,
+                num_examples=len(inside),
+                value=round(part.value, 4),
+                interval=confidence_interval(part, num_resamples),
+            )
+        )
+    return tuple(bins)

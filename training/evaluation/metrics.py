@@ -7,6 +7,7 @@ have several references; how each metric treats them is said in its rule, which 
 N examples, F numbers per example.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,13 +24,16 @@ TextMetricName = Literal["wer", "per", "cer", "ter", "exact_match", "bleu", "chr
 BleuTokenizer = Literal["13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
 """What cuts texts into BLEU's words, by sacrebleu's names."""
 PerplexityName = Literal["perplexity", "word_perplexity"]
-"""Of the references' probabilities, not of outputs: see training/evaluation/perplexity.py."""
+"""Of the references' probabilities, not of outputs: see training/evaluation/evaluating.py."""
 
 MetricName = Literal[TextMetricName, PerplexityName]
 References = Sequence[Sequence[str]]
 Floats64 = NDArray[np.float64]
 
 LOWER_IS_BETTER = frozenset(("loss", "wer", "per", "cer", "ter", "perplexity", "word_perplexity"))
+LARGEST_EXPONENT: Final = 700.0
+"""exp(x) of a larger x is beyond the range of a float."""
+
 ROUGE_WORD: Final = re.compile(r"[^\W_]+")
 DEFAULT_BLEU_TOKENIZER: Final[BleuTokenizer] = "13a"
 NEEDED_BY_TOKENIZERS: Final[dict[BleuTokenizer, str]] = {
@@ -128,6 +132,17 @@ def refuse_missing(metrics: Iterable[str], bleu_tokenizer: BleuTokenizer = DEFAU
             raise UserError(f"metric {metric}: {library[1]} is not installed: {remedy}")
         if metric == "bleu":
             bleu_with(bleu_tokenizer)
+
+
+def perplexity(log_prob: float, count: float) -> float:
+    """Returns exp(-log_prob / count): among how many equally likely symbols a model hesitates, on average.
+
+    Args:
+        log_prob: the sum of the true symbols' log-probabilities under teacher forcing, EOS included, not smoothed.
+        count: of tokens or of words, ends included. Per word, models of unlike tokenizers can be compared. If 0, the
+            perplexity is 1.
+    """
+    return math.exp(min(-log_prob / count, LARGEST_EXPONENT)) if count else 1.0
 
 
 def is_better(

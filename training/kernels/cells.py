@@ -1,19 +1,22 @@
-"""The recurrent cells: functions from a step's products and the old state to the new state.
+"""The recurrent cells, products inside a loop over time, and dropout.
 
-They are made of ordinary operations: a decoder runs them step by step, an export traces them, and autograd finds their
-gradients, of which derivatives by hand were measured to be no faster.
+The cells are functions from a step's products and the old state to the new state. They are made of ordinary operations:
+a decoder runs them step by step, an export traces them, and autograd finds their gradients, of which derivatives by
+hand were measured to be no faster.
 
-Shapes: R rows, T steps, I inputs, H hidden size, G = 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
+Shapes: R rows, T steps, I inputs, H hidden size, G outputs of a product: 4 H (LSTM), 3 H (GRU) or H (tanh RNN).
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attendant.training.kernels.precision import runnable_lstm
+from attendant.training.kernels.hardware import product_dtype, runnable_lstm, usual_products, without_autocast
 
 CellKind = Literal["lstm", "gru", "rnn"]
 
@@ -150,3 +153,167 @@ def unroll_unequal(rnn: nn.RNNBase, inputs: Tensor, lengths: Tensor) -> tuple[Te
         outputs, states = rnn(packed)
     padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
     return padded, tuple(state.squeeze(0) for state in states)
+
+
+class LoopedProduct:
+    """y_t = x_t W' + a_t for t = 0, 1, ... T - 1; or the sum of several products, x_t W' + z_t U' + a_t.
+
+    Left alone, autograd computes a gradient of W's size at every step and adds them up: most of the time that a loop
+    takes to train. Here each step only gives x_t its gradient; W's is one product over all steps, sum_t y_t' x_t.
+
+    Args:
+        addends: a, [T, B, G]; what does not depend on the loop. The products are in its type.
+        weights: W, U, ..., all of them [G, I] for all rows, or all [B, G, I].
+    """
+
+    def __init__(self, addends: Tensor, *weights: Tensor) -> None:
+        self._steps = _Steps(addends.detach(), [weight.detach().to(addends.dtype) for weight in weights])
+        self._end: Tensor = _AllSteps.apply(self._steps, addends, *weights)  # type: ignore[no-untyped-call]
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The next step's y [B, G] of x [B, I], z, ..., one for each matrix."""
+        product: Tensor = _OneStep.apply(self._steps, self._end, *inputs)  # type: ignore[no-untyped-call]
+        return product
+
+
+def looped_linear(layer: nn.Linear, num_rows: int, num_steps: int) -> LoopedProduct:
+    """The layer as a looped product."""
+    bias = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+    return LoopedProduct(at_every_step(bias, num_rows, num_steps), layer.weight)
+
+
+def at_every_step(bias: Tensor, num_rows: int, num_steps: int) -> Tensor:
+    """A bias [G] as addends [T, B, G], in the type of products."""
+    return bias.to(product_dtype(bias)).expand(num_steps, num_rows, -1)
+
+
+class _Steps:
+    """What the steps of one looped product share: their inputs and, in the backward pass, the gradients of their y.
+
+    Several matrices are joined along I, and so are their inputs: one product is faster than several.
+    """
+
+    def __init__(self, addends: Tensor, weights: list[Tensor]) -> None:
+        num_steps, num_rows, _ = addends.shape
+        self.addends = addends
+        self.sizes = [weight.shape[-1] for weight in weights]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights, -1)
+        self.inputs = self.weight.new_empty(num_steps, num_rows, sum(self.sizes))
+        self.gradients = addends.new_empty(0)
+        self.num_taken = 0
+        self.steps_with_gradient: list[int] = []
+
+    def product(self, step: int, inputs: Sequence[Tensor]) -> Tensor:
+        """y_t of x_t, z_t, ...; keeps these."""
+        kept = self.inputs[step]
+        for place, each in zip(torch.split(kept, self.sizes, 1), inputs, strict=True):
+            place.copy_(each)
+        if self.weight.dim() == 2:
+            return torch.addmm(self.addends[step], kept, self.weight.T)
+        with usual_products():
+            found = torch.baddbmm(self.addends[step].unsqueeze(1), kept.unsqueeze(1), self.weight.transpose(1, 2))
+        return found.squeeze(1)
+
+    def input_gradients(self, step: int, gradient: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of a step's inputs from that of y_t."""
+        if not self.steps_with_gradient or step >= self.steps_with_gradient[-1]:  # a backward pass begins
+            self.gradients, self.steps_with_gradient = self.addends.new_empty(self.addends.shape), []
+        self.steps_with_gradient.append(step)
+        self.gradients[step] = gradient
+        if self.weight.dim() == 2:
+            return torch.split(torch.mm(gradient, self.weight), self.sizes, 1)
+        with usual_products():
+            return torch.split(torch.bmm(gradient.unsqueeze(1), self.weight).squeeze(1), self.sizes, 1)
+
+    def weight_gradients(self) -> tuple[Tensor, ...]:
+        """The gradients of W, U, ..., from those of all y that the loss depends on."""
+        for step in set(range(len(self.addends))).difference(self.steps_with_gradient):
+            self.gradients[step] = 0
+        if self.weight.dim() == 2:
+            found = torch.mm(self.gradients.flatten(0, 1).T, self.inputs.flatten(0, 1))
+        else:
+            found = torch.bmm(self.gradients.permute(1, 2, 0), self.inputs.transpose(0, 1))
+        return torch.split(found, self.sizes, -1)
+
+
+class _OneStep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, steps: _Steps, end: Tensor, *inputs: Tensor) -> Tensor:
+        del end  # an input for autograd alone: so `_AllSteps` goes back after every step has
+        ctx.steps, ctx.step, ctx.dtypes = steps, steps.num_taken, [each.dtype for each in inputs]
+        steps.num_taken += 1
+        with without_autocast(inputs[0].device):
+            return steps.product(ctx.step, inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.steps.input_gradients(ctx.step, gradient)
+        return None, None, *(each.to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True))
+
+
+class _AllSteps(torch.autograd.Function):
+    """Takes no part in the forward pass. Its backward pass, after that of all steps, gives the weights' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, steps: _Steps, addends: Tensor, *weights: Tensor) -> Tensor:
+        ctx.steps, ctx.dtypes = steps, [weight.dtype for weight in weights]
+        return addends.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        del gradient  # of nothing
+        found = zip(ctx.steps.weight_gradients(), ctx.dtypes, strict=True)
+        return None, ctx.steps.gradients, *(each.to(dtype) for each, dtype in found)
+
+
+RANGE: Final = 2**16
+"""How many values 16 random bits have."""
+
+
+class Dropout(nn.Module):
+    """In training an element is zero with probability p, else divided by 1 - p (Srivastava et al. 2014).
+
+    On a CPU, where torch draws one random number after another, each of 64 bits serves four elements: p is rounded to a
+    multiple of 2^-16.
+
+    Args:
+        probability: p, in [0, 1).
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.num_dropped = min(round(probability * RANGE), RANGE - 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs [...] of floats with some elements dropped; the same tensor in evaluation mode."""
+        if not self._drops:
+            return inputs
+        if inputs.device.type != "cpu":
+            return F.dropout(inputs, self.num_dropped / RANGE)
+        return self._drop(inputs, _kept(inputs.shape, self.num_dropped).to(inputs.dtype))
+
+    def looped(self, like: Tensor, num_steps: int) -> Callable[[Tensor], Tensor]:
+        """`forward` for the steps of a loop, whose inputs [...] have the shape and type of `like`.
+
+        Their random numbers are drawn at once.
+        """
+        if not self._drops or like.device.type != "cpu":
+            return self.forward
+        kept = iter(_kept((num_steps, *like.shape), self.num_dropped).to(like.dtype).unbind())
+        return lambda inputs: self._drop(inputs, next(kept))
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.num_dropped > 0
+
+    def _drop(self, inputs: Tensor, kept: Tensor) -> Tensor:
+        return (inputs * kept).mul_(RANGE / (RANGE - self.num_dropped))
+
+
+def _kept(shape: tuple[int, ...], num_dropped: int) -> Tensor:
+    """Which elements are kept, [*shape] bool on the CPU, drawn from torch's global generator."""
+    num_elements = torch.Size(shape).numel()
+    words = torch.empty(-(-num_elements // 4), dtype=torch.int64).random_(-(2**63), None)
+    return (words.view(torch.int16)[:num_elements] >= num_dropped - RANGE // 2).view(shape)

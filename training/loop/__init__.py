@@ -1,1 +1,1 @@
-"""The training loop, and what it is made of."""
+"""The training loop: `experiment` prepares a run, `trainer` trains it. Begin with `Trainer.train`."""

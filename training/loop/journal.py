@@ -9,11 +9,11 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from attendant.runtime.files import told_of, write_text
-from attendant.training.loop.progress import StepProgress, TrainingProgress
+from attendant.training.evaluation.metrics import perplexity
 from attendant.training.loop.update import Gradient
-from attendant.training.perplexity import perplexity
+from attendant.training.progress import StepProgress, TrainingProgress
+from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
-from attendant.training.run.state import TrainingState
 
 
 class Journal:

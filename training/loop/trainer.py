@@ -1,32 +1,106 @@
 """The training loop: update, validate, save, until a limit is reached. Its state is a value, `TrainingState`."""
 
+import math
+import signal
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import torch
 
+from attendant.runtime.errors import UserError
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.evaluation.metrics import is_better
-from attendant.training.kernels.precision import choose_precision
+from attendant.training.kernels.hardware import choose_precision
 from attendant.training.loop.experiment import Experiment
-from attendant.training.loop.guard import Guard
-from attendant.training.loop.interruption import Interruption
 from attendant.training.loop.journal import Journal, StepLog
-from attendant.training.loop.processes import Processes
-from attendant.training.loop.progress import TrainingProgress
-from attendant.training.loop.update import Updater
-from attendant.training.optimization.moving_average import MovingAverage
-from attendant.training.optimization.optimizer import make_optimizer
-from attendant.training.optimization.schedule import Schedule
+from attendant.training.loop.update import Gradient, Processes, Updater
+from attendant.training.optimization import MovingAverage, Schedule, make_optimizer
+from attendant.training.progress import TrainingProgress
+from attendant.training.recipe import TrainerConfig
 from attendant.training.run.checkpoint import (
     LAST,
     Learner,
+    TrainingState,
     checkpoint_path,
+    random_state,
     remove_strays,
     resume_checkpoint,
     save_checkpoint,
 )
-from attendant.training.run.state import TrainingState, random_state
+
+SMOOTHING = 0.95
+"""Of the loss that is compared with its own past: about the last twenty updates."""
+
+
+class Guard:
+    """Watches losses and gradients. What it remembers stands in the training's state, so it survives a resumption."""
+
+    def __init__(self, config: TrainerConfig, state: TrainingState) -> None:
+        self._config = config
+        self._state = state
+
+    def check(self, gradient: Gradient, learning_rate: float, place: str) -> None:
+        """Looks at an update before the weights move.
+
+        Args:
+            place: step, epoch and batch, in words.
+
+        Raises:
+            UserError: the loss or the gradient is no number, or the loss has been far above its lowest for long.
+        """
+        if not math.isfinite(gradient.loss) or not (math.isfinite(gradient.norm) or gradient.overflowed):
+            raise UserError(
+                f"{place}: the loss is {gradient.loss:g} and the gradient's norm {gradient.norm:g}. "
+                + self._remedy(learning_rate)
+            )
+        if self._diverges(gradient.loss):
+            state = self._state
+            raise UserError(
+                f"{place}: the loss, {state.smoothed_loss:.3g}, has been {self._config.divergence_margin:g} nats or "
+                f"more above its lowest, {state.lowest_loss:.3g}, for {state.num_high_losses} updates: the training "
+                f"diverges. {self._remedy(learning_rate)}; training.divergence_updates = 0 lets it go on"
+            )
+
+    def _diverges(self, loss: float) -> bool:
+        state = self._state
+        before = loss if state.smoothed_loss is None else state.smoothed_loss
+        state.smoothed_loss = smoothed = SMOOTHING * before + (1 - SMOOTHING) * loss
+        state.lowest_loss = lowest = smoothed if state.lowest_loss is None else min(state.lowest_loss, smoothed)
+        is_high = smoothed >= lowest + self._config.divergence_margin
+        state.num_high_losses = state.num_high_losses + 1 if is_high else 0
+        return 0 < self._config.divergence_updates <= state.num_high_losses
+
+    def _remedy(self, learning_rate: float) -> str:
+        return (
+            f"Lower optimizer.learning_rate (this step's: {learning_rate:.3g}), lengthen schedule.warmup_steps or "
+            "lower training.clip_norm; --resume goes on from the last checkpoint"
+        )
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Within this context `requested` says whether a signal has come."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
 
 
 class Trainer:

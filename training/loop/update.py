@@ -1,22 +1,148 @@
-"""One update of the weights: the gradient of some batches' loss, and the step along it."""
+"""One update of the weights, in one process or several: the gradient of some batches' loss, and the step along it.
+
+Shapes: B pairs, T target positions.
+"""
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import torch
+import torch.distributed as dist
+
+# Imported before there is a group: its functions take the group of that moment as their default argument, and keep it.
+import torch.distributed.nn.functional
 from torch import Tensor, nn
 
+from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.batches import Batch
-from attendant.training.kernels.loss import repeated_attention
-from attendant.training.kernels.output_loss import output_loss
-from attendant.training.kernels.precision import PrecisionName, make_autocast, make_scaler
-from attendant.training.kernels.products import fast_products
-from attendant.training.loop.processes import Processes
-from attendant.training.loop.scheduled_sampling import sampled_inputs
+from attendant.training.kernels.hardware import PrecisionName, fast_products, make_autocast, make_scaler
+from attendant.training.kernels.loss import output_loss, repeated_attention
 from attendant.training.model import Seq2Seq
-from attendant.training.recipe.recipe import TrainerConfig
+from attendant.training.recipe import TrainerConfig
+
+LONGEST_WAIT = timedelta(hours=12)
+"""How long the others wait while the first one prepares data or validates. torchrun notices a dead process at once."""
+
+
+class Processes:
+    """The group of processes that train together, and this one's place in it.
+
+    Attributes:
+        rank: 0 is the first one.
+        size: how many there are, on all machines together.
+        local_rank: the place on this machine, which is its GPU's number.
+    """
+
+    def __init__(self) -> None:
+        """Reads what torchrun says by its environment variables. Some clusters set the same ones for others."""
+        said = os.environ if dist.is_torchelastic_launched() else {}
+        self.rank = int(said.get("RANK", "0"))
+        self.size = int(said.get("WORLD_SIZE", "1"))
+        self.local_rank = int(said.get("LOCAL_RANK", "0"))
+        self._device = torch.device("cpu")
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_many(self) -> bool:
+        return self.size > 1
+
+    def join(self, device: torch.device) -> None:
+        """Meets the others: by nccl where each has a GPU, by gloo on CPUs."""
+        self._device = device
+        if self.is_many and not dist.is_initialized():
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+
+    def leave(self) -> None:
+        """Destroys the group and its threads.
+
+        Nobody else may keep a reference to the group: whoever drops the last one does so while it holds Python's global
+        lock. A thread of gloo that waits for this lock would then never end, and never be joined.
+        """
+        if self.is_many and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def broadcast(self, model: nn.Module) -> None:
+        """Gives all processes the first one's weights: their machines may have drawn others from the same seed."""
+        if self.is_many:
+            for weight in model.state_dict().values():
+                dist.broadcast(weight, src=0)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leaves in each parameter its gradient summed over the processes; one exchange for all of them.
+
+        `DistributedDataParallel` would exchange some while others are computed. But it keeps a reference to the group,
+        which a training that fails would drop only after `leave`.
+        """
+        if not self.is_many:
+            return
+        gradients = []
+        for weight in parameters:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            gradients.append(weight.grad)
+        whole = nn.utils.parameters_to_vector(gradients)
+        dist.all_reduce(whole)
+        nn.utils.vector_to_parameters(whole, gradients)
+
+    def wait(self) -> None:
+        """Waits until all processes are here. Ends this one where the first has ended, which has then said why."""
+        try:
+            self.sums([0.0])
+        except RuntimeError:
+            if self.is_first:
+                raise
+            raise SystemExit(1) from None
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over the processes."""
+        if not self.is_many:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(tensor)
+        found: list[float] = tensor.tolist()
+        return found
+
+    def of_first(self, values: Sequence[float]) -> list[float]:
+        """The first process's values. The others give as many."""
+        return self.sums([value if self.is_first else 0.0 for value in values])
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        return self.sums([float(flag)])[0] > 0
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every process's tensor, by rank; [...] of one shape and type in all."""
+        if not self.is_many:
+            return [tensor]
+        found = [torch.empty_like(tensor, device=self._device) for _ in range(self.size)]
+        dist.all_gather(found, tensor.to(self._device))
+        return [each.to(tensor.device) for each in found]
+
+
+@torch.no_grad()
+def sampled_inputs(model: Seq2Seq, batch: Batch, probability: float) -> Tensor:
+    """The decoder's inputs [B, T], each but the first the model's own with this probability (Bengio et al. 2015, 2.4).
+
+    y'_t ~ P(y_t | y_1, ..., y_{t-1}, x) is drawn given the true symbols before it, for all t at once, in place of one
+    pass for each t (Duckworth et al. 2019). Where EOS is drawn the true symbol stays: nothing ever follows EOS.
+    """
+    places = batch.positions[batch.positions % batch.previous_ids.shape[1] > 0]
+    chosen = places[torch.rand(places.shape, device=places.device) < probability]
+    inputs = batch.previous_ids.flatten().clone()
+    if len(chosen):
+        logits = model(batch.source_ids, batch.source_lengths, batch.previous_ids, chosen - 1)
+        drawn = torch.multinomial(torch.softmax(logits.float(), -1), 1).squeeze(1)
+        inputs[chosen] = torch.where(drawn == EOS_ID, inputs[chosen], drawn)
+    return inputs.view_as(batch.previous_ids)
 
 
 @dataclass(frozen=True, slots=True)

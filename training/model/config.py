@@ -48,7 +48,7 @@ class AttentionConfig(Table):
     """`[model.attention]`.
 
     Attributes:
-        score: how well a source position matches a query, see training/model/attention/scores.py; "none": no attention,
+        score: how well a source position matches a query, see training/model/attention.py; "none": no attention,
             the decoder knows the source by one vector (Cho et al. 2014; Sutskever et al. 2014).
         query: the decoder state that is compared with the source. "current": the state after the cell; the attentional
             vector made from it gives the prediction (Luong et al. 2015). "previous": the state before the cell; the
@@ -85,7 +85,7 @@ class DecoderConfig(Table):
         start_symbol: the input of the first step.
         tied_embeddings: the output layer's weights are the target embeddings (Press and Wolf 2017).
         copying: the next symbol may be copied from the source, chosen by attention (See et al. 2017), see
-            training/model/attention/copying.py.
+            training/model/attention.py.
     """
 
     num_layers: NumLayers = 1
@@ -112,7 +112,7 @@ class ModelConfig(Table):
     Attributes:
         residual: from the third layer on, a layer's input is added to its output (Wu et al. 2016, 3.1); false: at no
             layer (Sutskever et al. 2014).
-        initialization: how the initial weights are drawn, see training/model/initialization.py.
+        initialization: how the initial weights are drawn, see training/model/seq2seq.py.
         cell: of encoder and decoder: long short-term memory (Hochreiter and Schmidhuber 1997), gated recurrent unit
             (Cho et al. 2014), or tanh (Elman 1990).
         embedding_size: E, width of the embeddings of both sides.

@@ -16,9 +16,8 @@ from attendant.runtime.bundle.tokenizer import PAD_ID
 from attendant.runtime.stepper import attention_layout
 from attendant.training.kernels.cells import STATE_NAMES, CellKind, CellState, step
 from attendant.training.kernels.loss import NEVER_GENERATED
-from attendant.training.model.attention.copying import SYMBOLS
-from attendant.training.model.encoder import Encoder
-from attendant.training.model.recurrent import RecurrentLayer
+from attendant.training.model.attention import SYMBOLS
+from attendant.training.model.encoder import Encoder, RecurrentLayer
 from attendant.training.model.seq2seq import Seq2Seq
 
 

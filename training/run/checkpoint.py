@@ -2,13 +2,13 @@
 
     checkpoints/step-00001200/model.safetensors        the weights
                               optimizer.safetensors    what only training needs: the optimizer's tensors, torch's
-                                                       random states, and, where the weights above are a moving
-                                                       average, those that are trained
-                              state.json               where the training stood, and the sha256 of the two files
+                                                       random states, and, if the weights above are a moving average,
+                                                       those that are trained
+                              state.json               the training's state, and the sha256 of the two files
     checkpoints/best, last                             links to the directories that count
 
-A checkpoint is written under a hidden name, flushed to the disk and renamed; then the links are replaced, each in one
-step; then what no link names is removed, but for the last validated ones where the recipe keeps some. Whatever moment
+A checkpoint is written under a hidden name, flushed to the disk and renamed. Then the links are replaced, each in one
+step. Then the directories without a link are removed, except the last validated ones if the recipe keeps some. Whenever
 the power fails, `last` names a whole checkpoint.
 """
 
@@ -29,7 +29,57 @@ from torch import Tensor, nn
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import flush_to_disk, new_folder, sha256_of, told_of, unused_name, write_json
 from attendant.training.run.directory import Run, read_json
-from attendant.training.run.state import TrainingState, random_state, restore_random_state
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """Where a training stands, between two steps.
+
+    Attributes:
+        step: updates done.
+        epoch: epochs finished.
+        batch: batches of the running epoch that are done.
+        seconds: spent in training and validation so far, over all resumptions.
+        validated_step: the step of the last validation; None: there was none.
+        best_step, best_value, best_loss: the best validation so far; among equal values the lower loss is better.
+        num_validations_without_best: in a row.
+        plateau_factor: the schedule's (training/optimization.py).
+        smoothed_loss, lowest_loss, num_high_losses: the guard's (training/loop/trainer.py).
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    validated_step: int | None = None
+    best_step: int | None = None
+    best_value: float | None = None
+    best_loss: float | None = None
+    num_validations_without_best: int = 0
+    plateau_factor: float = 1.0
+    smoothed_loss: float | None = None
+    lowest_loss: float | None = None
+    num_high_losses: int = 0
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state [n] uint8 for `restore_random_state`: the CPU's generator, then the GPU's where training is on one."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def restore_random_state(state: Tensor, device: torch.device) -> None:
+    """Sets torch's random state from [n] uint8.
+
+    A GPU's state is ignored on a CPU. Where none was saved, the GPU keeps its own.
+    """
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    if device.type == "cuda" and len(state) > size:
+        torch.cuda.set_rng_state(state[size:], device)
+
 
 BEST, LAST = "best", "last"
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -73,7 +123,7 @@ def save_checkpoint(
     """Publishes the training's present state as `last`, and as `best` too where it is.
 
     Args:
-        random_states: torch's, of each process (training/run/state.py); None: this one's, on a CPU.
+        random_states: torch's, of each process (training/run/checkpoint.py); None: this one's, on a CPU.
         num_kept: so many of the last validated checkpoints stay.
     """
     published = learner.model if learner.averaged is None else learner.averaged

@@ -10,8 +10,8 @@ left_out.json                sources that validation and test lost to data.share
 start.json                   what it began with, where the recipe says so: {run, checkpoint, step} of another's weights,
                              {source_vectors: {file, sha256, num_symbols}, ...} of word vectors
 teachers.json                the same of those whose distributions it learns from, where there are any: {runs: [...]}
-corpus/                      the tokenized training split (training/data/store.py), and what its teachers say of it
-                             (training/data/distillation.py); may be removed, and is made again
+corpus/                      the tokenized training split (training/data/corpus.py), and what its teachers say of it
+                             (training/data/corpus.py); may be removed, and is made again
 source_tokenizer.json, target_tokenizer.json
 metrics.jsonl                a JSON object per line: {"event": "train" | "validation", "step", "epoch", ...}
 tensorboard/                 the same, for TensorBoard
@@ -37,8 +37,8 @@ from attendant.runtime.commit import commit
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from attendant.runtime.process import processor
-from attendant.training.kernels.products import onednn_is_exact
-from attendant.training.recipe.recipe import Recipe, load_recipe
+from attendant.training.kernels.hardware import onednn_is_exact
+from attendant.training.recipe import Recipe, load_recipe
 from attendant_client.version import VERSION
 
 Content = TypeVar("Content", dict[str, Any], list[Any])

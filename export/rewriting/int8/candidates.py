@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from attendant.export.rewriting.graph import GraphEditor, constant, operand, size_of
-from attendant.training.model.output import IMPOSSIBLE
+from attendant.training.model.readout import IMPOSSIBLE
 
 BLOCK: Final = 64
 """W."""

@@ -15,11 +15,10 @@ from attendant.export.verification.quality import (
     with_measured,
 )
 from attendant.runtime.bundle.manifest import Certificate, Evaluation, Precision, TokenAgreement
-from attendant.training.assessment.session import EvaluationData
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation.decoding import TextModel, decode_examples
-from attendant.training.evaluation.evaluating import EvaluationConfig, search_options
+from attendant.training.evaluation.evaluating import EvaluationConfig, TextModel, decode_examples, search_options
+from attendant.training.evaluation.session import EvaluationData
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 

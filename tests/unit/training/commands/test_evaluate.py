@@ -15,9 +15,9 @@ from attendant.runtime.decoding.batch import decode_all, score_all
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.files import CantWrite
-from attendant.training.assessment.runs import open_run
-from attendant.training.evaluation import decoding
+from attendant.training.evaluation import evaluating
 from attendant.training.run.directory import Run
+from attendant.training.run.loading import open_run
 from tests.paths import ROOT
 
 Command = Callable[..., tuple[int, str, str]]
@@ -159,9 +159,9 @@ def test_a_bundle_is_decoded_by_its_own_graphs(
     tiny_bundle_path: Path, letters: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steppers = []
-    decode_all = decoding.decode_all
+    decode_all = evaluating.decode_all
     monkeypatch.setattr(
-        decoding,
+        evaluating,
         "decode_all",
         lambda stepper, *rest, **more: steppers.append(stepper) or decode_all(stepper, *rest, **more),
     )
@@ -217,7 +217,7 @@ def test_an_interruption_leaves_what_was_measured(
     finished_run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = entries(finished_run)
-    decode_all = decoding.decode_all
+    decode_all = evaluating.decode_all
     calls = []
 
     def interrupted(*arguments, **options):
@@ -226,7 +226,7 @@ def test_an_interruption_leaves_what_was_measured(
             raise KeyboardInterrupt
         return decode_all(*arguments, **options)
 
-    monkeypatch.setattr(decoding, "decode_all", interrupted)
+    monkeypatch.setattr(evaluating, "decode_all", interrupted)
     status, _, _ = command(
         "evaluate", finished_run, "--beam-sizes", "2,3", "--metrics", "per", "--outputs", tmp_path / "outputs.tsv"
     )
@@ -255,7 +255,7 @@ def test_an_interruption_leaves_what_was_measured(
 def test_options_are_checked_before_anything_is_decoded(
     finished_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], said: str
 ) -> None:
-    monkeypatch.delattr(decoding, "decode_all")
+    monkeypatch.delattr(evaluating, "decode_all")
     status, _, errors = command("evaluate", finished_run, *options)
     assert status == 2 and said in errors and len(errors.splitlines()) == 1, errors
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attendant.training.commands import label
+from attendant.training.commands import runs
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -36,7 +36,7 @@ def test_each_source_once_with_its_output(tmp_path: Path, finished_run: Path, so
 def test_it_goes_on_where_it_was_interrupted(
     tmp_path: Path, finished_run: Path, sources: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label, "CHUNK", 1)
+    monkeypatch.setattr(runs, "CHUNK", 1)
     whole, cut = tmp_path / "whole.tsv", tmp_path / "cut.tsv"
     assert command("label", finished_run, "--sources", sources, "--output", whole)[0] == 0
     content = whole.read_text()

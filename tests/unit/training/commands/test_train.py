@@ -192,7 +192,7 @@ def test_the_threads_are_those_that_the_container_grants(
 ) -> None:
     torch.set_num_threads(2)
     tiny_recipe.write_text(tiny_recipe.read_text().replace("num_threads = 1", ""))
-    monkeypatch.setattr("attendant.training.kernels.device.available_cpus", lambda: 1)
+    monkeypatch.setattr("attendant.training.kernels.hardware.available_cpus", lambda: 1)
     assert command(tiny_recipe, "--output", tmp_path / "run", "--set", "training.max_steps=1")[0] == 0
     assert torch.get_num_threads() == 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from attendant.training.data.config import DataConfig
 from attendant.training.data.pairs import Pair
-from attendant.training.data.training_split import survey
+from attendant.training.run.corpora import survey
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from attendant.training.data.inspection import (
+from attendant.training.data.pairs import Pair
+from attendant.training.recipe_choice import (
     NUM_SAMPLED,
     EvenSample,
     are_symbols,
@@ -13,7 +14,6 @@ from attendant.training.data.inspection import (
     shortened,
     suspicions,
 )
-from attendant.training.data.pairs import Pair
 
 
 @pytest.mark.parametrize("count", [3, NUM_SAMPLED, NUM_SAMPLED + 1, 5 * NUM_SAMPLED])

@@ -4,8 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from attendant.runtime.bundle.tokenizer import UNK_ID, Tokenizer, check_content
-from attendant.training.data.normalization import ORDER
-from attendant.training.data.tokenization import SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
+from attendant.training.data.tokenization import ORDER, SourceConfig, TokenizerConfig, TokenizerKind, train_tokenizer
 
 KINDS: tuple[TokenizerKind, ...] = ("character", "word", "bpe")
 

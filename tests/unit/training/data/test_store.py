@@ -10,11 +10,10 @@ from attendant.runtime.errors import UserError
 from attendant.training.data import corpus as module
 from attendant.training.data.batches import BatchPlan, collate
 from attendant.training.data.config import BatchConfig, CorpusFiles, DataConfig
-from attendant.training.data.corpus import PairEncoder, encode_pairs
+from attendant.training.data.corpus import PairEncoder, encode_pairs, open_stored, store
 from attendant.training.data.pairs import Pair
-from attendant.training.data.store import open_stored, store
 from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig, train_tokenizer
-from attendant.training.data.training_split import prepare_training_split
+from attendant.training.run.corpora import prepare_training_split
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])
 CONFIG = DataConfig.model_validate({"train": "t.tsv", "validation": "v.tsv", "max_source_tokens": 5})

@@ -6,11 +6,17 @@ from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.decoding.options import DecodingOptions
-from attendant.training.assessment.results import COLUMNS, outputs_file
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation.decoding import TextModel, decode_examples
-from attendant.training.evaluation.evaluating import Evaluation, EvaluationConfig, evaluate, search_options
+from attendant.training.evaluation.evaluating import (
+    Evaluation,
+    EvaluationConfig,
+    TextModel,
+    decode_examples,
+    evaluate,
+    search_options,
+)
+from attendant.training.evaluation.session import COLUMNS, outputs_file
 from tests.fakes import SPECIAL_IDS, FakeStepper
 
 TOKENIZER = train_tokenizer(TokenizerConfig(tokenizer="character"), ["abcd"])

@@ -3,9 +3,8 @@
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.training.data.pairs import Example
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.evaluation.bootstrap import Interval
-from attendant.training.evaluation.decoding import Decoded, TextModel
-from attendant.training.evaluation.lengths import by_length, source_lengths
+from attendant.training.evaluation.bootstrap import Interval, by_length
+from attendant.training.evaluation.evaluating import Decoded, TextModel, source_lengths
 from attendant.training.evaluation.metrics import take_statistics
 from tests.fakes import SPECIAL_IDS, FakeStepper
 

@@ -11,12 +11,11 @@ import torch
 from attendant.runtime.bundle.tokenizer import EOS_ID
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.decoding import decode_examples
-from attendant.training.evaluation.perplexity import perplexity_statistics, score_references
+from attendant.training.evaluation.evaluating import decode_examples, perplexity_statistics, score_references
+from attendant.training.evaluation.metrics import perplexity
 from attendant.training.loop.experiment import prepare
 from attendant.training.model import Seq2Seq
-from attendant.training.perplexity import perplexity
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 from tests.unit.training.evaluation.test_evaluating import text_model

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attendant.training.kernels.looped import LoopedProduct, looped_linear
+from attendant.training.kernels.cells import LoopedProduct, looped_linear
 
 NUM_STEPS, NUM_ROWS, OUTPUT_SIZE, INPUT_SIZE = 5, 2, 4, 3
 NEEDED = (NUM_STEPS - 1, 2)

@@ -4,7 +4,7 @@ from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.kernels.loss import smoothed_cross_entropy
-from attendant.training.model.output import IMPOSSIBLE
+from attendant.training.model.readout import IMPOSSIBLE
 
 POSSIBLE = [symbol for symbol in range(7) if symbol not in (PAD_ID, BOS_ID)]
 

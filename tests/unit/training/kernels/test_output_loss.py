@@ -7,14 +7,12 @@ from torch.nn import functional as F
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
-from attendant.training.kernels import output_loss as module
-from attendant.training.kernels.loss import SoftTargets, smoothed_cross_entropy
-from attendant.training.kernels.mixture import Copies, mixed
-from attendant.training.kernels.output_loss import output_loss
+from attendant.training.kernels import loss as module
+from attendant.training.kernels.loss import Copies, SoftTargets, mixed, output_loss, smoothed_cross_entropy
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.attention.copying import NOTHING
-from attendant.training.model.output import IMPOSSIBLE
+from attendant.training.model.attention import NOTHING
+from attendant.training.model.readout import IMPOSSIBLE
 from attendant.training.model.reference import reference_loss
 
 N, H, V, S = 23, 5, 11, 6

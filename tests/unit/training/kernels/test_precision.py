@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attendant.runtime.errors import UserError
-from attendant.training.kernels.precision import (
+from attendant.training.kernels.hardware import (
     choose_precision,
     computes_bfloat16,
     make_autocast,

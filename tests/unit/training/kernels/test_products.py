@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from attendant.training.kernels import products
-from attendant.training.kernels.products import fast_products, onednn_is_exact, usual_products
+from attendant.training.kernels import hardware
+from attendant.training.kernels.hardware import fast_products, onednn_is_exact, usual_products
 
 CPU = torch.device("cpu")
 
@@ -50,8 +50,8 @@ def test_within_them_torch_has_its_own_choice_again() -> None:
 
 
 def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = products._errors()
-    monkeypatch.setattr(products, "_errors", lambda: [4e-3, exact[1]] if setting() == "bf16" else exact)
+    exact = hardware._errors()
+    monkeypatch.setattr(hardware, "_errors", lambda: [4e-3, exact[1]] if setting() == "bf16" else exact)
     assert not onednn_is_exact()
     before = setting()
     with fast_products(CPU):
@@ -59,7 +59,7 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_gpu_needs_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_errors", lambda: pytest.fail("probed"))
+    monkeypatch.setattr(hardware, "_errors", lambda: pytest.fail("probed"))
     before = setting()
     with fast_products(torch.device("cuda")):
         assert setting() == before

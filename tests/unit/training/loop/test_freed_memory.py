@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from attendant.training.loop.memory import keep_freed_memory
+from attendant.training.loop.experiment import keep_freed_memory
 
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit("another C library")

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.loop.guard import Guard
+from attendant.training.loop.trainer import Guard
 from attendant.training.loop.update import Gradient
-from attendant.training.recipe.recipe import TrainerConfig
-from attendant.training.run.state import TrainingState
+from attendant.training.recipe import TrainerConfig
+from attendant.training.run.checkpoint import TrainingState
 
 
 def watch(guard: Guard, *losses: float) -> None:

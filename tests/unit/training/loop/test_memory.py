@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attendant.runtime.errors import UserError
-from attendant.training.loop.memory import check_memory, total_memory, translate_memory_errors
+from attendant.training.loop.experiment import check_memory, total_memory, translate_memory_errors
 from attendant.training.model import ModelConfig
 
 CPU = torch.device("cpu")

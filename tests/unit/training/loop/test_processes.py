@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attendant.training.loop.processes import Processes
+from attendant.training.loop.update import Processes
 from attendant.training.run.loading import load_run
 from tests.paths import ROOT
 from tests.ports import free_ports

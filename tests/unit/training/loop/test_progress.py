@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attendant.training.loop.journal import Journal
-from attendant.training.loop.progress import LiveProgress, StepProgress, TrainingProgress
+from attendant.training.progress import LiveProgress, StepProgress, TrainingProgress
 from attendant.training.run.directory import Run
 
 AT = StepProgress(

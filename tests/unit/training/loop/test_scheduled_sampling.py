@@ -9,9 +9,9 @@ from attendant.runtime.bundle.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from attendant.runtime.errors import UserError
 from attendant.training.data.batches import collate
 from attendant.training.data.corpus import Corpus, TokenSequences
-from attendant.training.loop.scheduled_sampling import sampled_inputs
+from attendant.training.loop.update import sampled_inputs
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.recipe import load_recipe
 
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}
 TARGETS = TokenSequences.of([[4, 5, 6, 7], [5], [8, 9]])

@@ -11,8 +11,8 @@ import torch
 
 from attendant.training.data.batches import collate
 from attendant.training.loop.experiment import prepare
-from attendant.training.model.stepping.ensemble import Ensemble
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.model.stepper import Ensemble
+from attendant.training.recipe import load_recipe
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
 

@@ -20,12 +20,12 @@ from attendant.training.data.batches import Batch, collate
 from attendant.training.loop import trainer
 from attendant.training.loop.experiment import prepare
 from attendant.training.loop.journal import Journal
-from attendant.training.loop.progress import StepProgress
 from attendant.training.loop.trainer import Trainer
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.progress import StepProgress
+from attendant.training.recipe import load_recipe
+from attendant.training.run.checkpoint import TrainingState
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from attendant.training.run.state import TrainingState
 from tests.paths import ROOT
 
 

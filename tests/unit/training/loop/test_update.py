@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from attendant.training.data.batches import Batch, collate
 from attendant.training.data.corpus import Corpus, TokenSequences
-from attendant.training.kernels.precision import PrecisionName
-from attendant.training.loop.processes import Processes
-from attendant.training.loop.update import Updater
+from attendant.training.kernels.hardware import PrecisionName
+from attendant.training.loop.update import Processes, Updater
 from attendant.training.model import ModelConfig, Seq2Seq
 from attendant.training.model.decoder import Forced
-from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
-from attendant.training.recipe.recipe import TrainerConfig
+from attendant.training.optimization import OptimizerConfig, make_optimizer
+from attendant.training.recipe import TrainerConfig
 
 CPU = torch.device("cpu")
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "encoder": {"hidden_size": 4}}

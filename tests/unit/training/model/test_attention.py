@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from attendant.training.model import ModelConfig
-from attendant.training.model.attention.attention import Attention
-from attendant.training.model.attention.coverage import MAX_FERTILITY
+from attendant.training.model.attention import MAX_FERTILITY, Attention
 
 
 def build(**attention: object) -> Attention:

@@ -1,6 +1,6 @@
 import torch
 
-from attendant.training.model.stepping.candidates import candidates
+from attendant.training.model.stepper import candidates
 
 NO_BANS = torch.empty(2, 0, dtype=torch.int64)
 NONE_FORCED = torch.full((2,), -1)

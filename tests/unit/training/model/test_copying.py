@@ -6,11 +6,10 @@ import torch
 
 from attendant.runtime.bundle.tokenizer import BOS_ID, PAD_ID
 from attendant.training.data.batches import Batch
-from attendant.training.kernels.loss import repeated_attention
-from attendant.training.kernels.mixture import mixed
+from attendant.training.kernels.loss import mixed, repeated_attention
 from attendant.training.loop.update import Objective
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.attention.copying import Copying
+from attendant.training.model.attention import Copying
 from attendant.training.model.reference import reference_loss
 
 CONFIG = ModelConfig.model_validate(

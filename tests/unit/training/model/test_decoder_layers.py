@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attendant.training.kernels.cells import RNN_CLASSES, STATE_NAMES, CellKind, step
-from attendant.training.model.decoder_layers import CellLoop, DecoderCell
+from attendant.training.model.decoder import CellLoop, DecoderCell
 
 NUM_ROWS, NUM_STEPS, INPUT_SIZE, HIDDEN_SIZE = 3, 5, 4, 6
 CELLS = list(RNN_CLASSES)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attendant.training.model.dropout import Dropout
+from attendant.training.kernels.cells import Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

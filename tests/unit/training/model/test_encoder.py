@@ -4,8 +4,7 @@ from torch import nn
 
 from attendant.training.kernels.cells import CellKind
 from attendant.training.model import ModelConfig
-from attendant.training.model.encoder import Encoder
-from attendant.training.model.recurrent import RecurrentLayer, reverse
+from attendant.training.model.encoder import Encoder, RecurrentLayer, reverse
 
 LENGTHS = torch.tensor([3, 1, 5])
 

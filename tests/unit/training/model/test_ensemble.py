@@ -7,8 +7,7 @@ from attendant.runtime.bundle.tokenizer import special_ids
 from attendant.runtime.decoding.batch import decode_all
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.training.model import Seq2Seq
-from attendant.training.model.stepping.ensemble import Ensemble
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import Ensemble, TorchStepper
 from tests.bundles import tiny_model
 
 SOURCES = [[4, 5, 6, 3], [7, 3], [9, 10, 11, 12, 13, 8, 3]]

@@ -16,7 +16,7 @@ from tests.paths import ROOT
 ARCHITECTURES = dict(list(architectures().items())[::11])
 
 AS_ON_AVX2 = """
-from attendant.training.kernels.precision import _onednn_has_bfloat16_lstm
+from attendant.training.kernels.hardware import _onednn_has_bfloat16_lstm
 from tests.unit.training.model.test_low_precision import ARCHITECTURES, gradients_in_bfloat16
 
 assert not _onednn_has_bfloat16_lstm(), "oneDNN ignores ONEDNN_MAX_CPU_ISA: this would show nothing"

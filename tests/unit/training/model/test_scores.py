@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attendant.training.model import ModelConfig
-from attendant.training.model.attention.scores import SCORES, Score
+from attendant.training.model.attention import SCORES, Score
 from attendant.training.model.config import ScoreKind
 
 H, D = 4, 4

@@ -6,7 +6,7 @@ import torch
 
 from attendant.runtime.stepper import DecoderState
 from attendant.training.model import ModelConfig, Seq2Seq
-from attendant.training.model.stepping.stepper import TorchStepper
+from attendant.training.model.stepper import TorchStepper
 
 SOURCES = [[4, 5, 6], [7] * 11, [8, 9]]
 

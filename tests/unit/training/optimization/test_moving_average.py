@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from attendant.training.optimization.moving_average import MovingAverage
+from attendant.training.optimization import MovingAverage
 
 
 def test_averages_with_a_memory_that_grows_to_its_limit() -> None:

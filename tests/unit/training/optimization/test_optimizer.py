@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.optimization import OptimizerConfig, make_optimizer
 
 
 def test_adadelta_takes_the_steps_of_its_paper() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from attendant.training.optimization.schedule import Schedule, ScheduleConfig
+from attendant.training.optimization import Schedule, ScheduleConfig
 
 
 def schedule(max_steps: int | None = None, max_seconds: float | None = None, **config: object) -> Schedule:

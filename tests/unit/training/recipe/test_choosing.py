@@ -7,8 +7,8 @@ import pytest
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
-from attendant.training.recipe.choosing import choose_recipe, recipe_of_inputs
-from attendant.training.recipe.recipe import Recipe
+from attendant.training.recipe import Recipe
+from attendant.training.recipe_choice import choose_recipe, recipe_of_inputs
 
 WORDS = [f"{first}{second}{third}en" for first in "bdfgklmnprst" for second in "aeiou" for third in "bdfgklmnprst"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.config import CorpusFiles
-from attendant.training.recipe.recipe import Recipe, load_recipe, shipped_recipes
+from attendant.training.recipe import Recipe, load_recipe, shipped_recipes
 from tests.paths import ROOT
 
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))

@@ -10,17 +10,18 @@ import pytest
 from jinja2 import ChoiceLoader, DictLoader
 
 from attendant.runtime.errors import UserError
-from attendant.training.report.composing import Picture, Report
-from attendant.training.report.findings.examples import Span
-from attendant.training.report.page.wording import escaped
-from attendant.training.report.page.writing import (
+from attendant.training.report.measuring import Span
+from attendant.training.report.page import (
     ENVIRONMENTS,
+    Picture,
+    Report,
     check_form,
+    escaped,
     html_page,
     markdown_page,
     write_report,
 )
-from attendant.training.report.pictures.colors import INK
+from attendant.training.report.pictures import INK
 from tests.pages import read_page
 
 HOSTILE = "<script>alert(1)</script> & <img src=x onerror=alert(2)> \" ' `a` | *b* [c](javascript:d)"

@@ -6,13 +6,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attendant.training.evaluation.bootstrap import Interval
-from attendant.training.evaluation.lengths import LengthBin
-from attendant.training.report.findings.curves import Curve
-from attendant.training.report.findings.gradients import Reach
-from attendant.training.report.pictures import charts
-from attendant.training.report.pictures.attention_map import MIN_WEIGHT, attention_map
-from attendant.training.report.pictures.colors import NAMES, on_page, variables
+from attendant.training.evaluation.bootstrap import Interval, LengthBin
+from attendant.training.report import pictures as charts
+from attendant.training.report.gradients import Reach
+from attendant.training.report.measuring import Curve
+from attendant.training.report.pictures import MIN_WEIGHT, NAMES, attention_map, on_page, variables
 
 SVG = "{http://www.w3.org/2000/svg}"
 CURVE = Curve(np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([4.0, 1, 0.1]))

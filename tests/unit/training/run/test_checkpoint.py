@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from attendant.runtime.errors import UserError
-from attendant.training.optimization.optimizer import OptimizerConfig, make_optimizer
+from attendant.training.optimization import OptimizerConfig, make_optimizer
 from attendant.training.run import checkpoint
 from attendant.training.run.checkpoint import (
     Learner,
+    TrainingState,
     checkpoint_path,
     load_state,
     load_weights,
@@ -21,7 +22,6 @@ from attendant.training.run.checkpoint import (
 )
 from attendant.training.run.directory import Run
 from attendant.training.run.loading import load_run
-from attendant.training.run.state import TrainingState
 
 
 class Training:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.recipe.recipe import load_recipe
+from attendant.training.recipe import load_recipe
 from attendant.training.run import directory as run
 from attendant.training.run.directory import Run, versions
 from attendant.training.run.loading import load_run

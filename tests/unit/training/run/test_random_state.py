@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attendant.training.run.state import random_state, restore_random_state
+from attendant.training.run.checkpoint import random_state, restore_random_state
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,7 @@ import torch
 
 from attendant.runtime.errors import UserError
 from attendant.training.data.tokenization import TokenizerConfig, train_tokenizer
-from attendant.training.run.loading import load_run
-from attendant.training.run.vectors import read_vectors, words_of
+from attendant.training.run.loading import load_run, read_vectors, words_of
 
 Command = Callable[..., tuple[int, str, str]]
 

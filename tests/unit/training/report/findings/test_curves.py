@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attendant.runtime.errors import UserError
-from attendant.training.report.findings.curves import MAX_POINTS, Curve, read_curves
+from attendant.training.report.measuring import MAX_POINTS, Curve, read_curves
 from attendant.training.run.directory import Run
 
 

@@ -7,9 +7,9 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason
 from attendant.runtime.errors import UserError
 from attendant.training.data.pairs import Example
-from attendant.training.evaluation.decoding import Decoded
+from attendant.training.evaluation.evaluating import Decoded
 from attendant.training.evaluation.metrics import TextMetricName
-from attendant.training.report.findings.examples import Span, align, choose_examples, judge, nearest_reference, rank
+from attendant.training.report.measuring import Span, align, choose_examples, judge, nearest_reference, rank
 
 
 def decoded(text: str, log_prob: float, *references: str, source: str = "s", num_tokens: int | None = None) -> Decoded:

@@ -8,7 +8,7 @@ import torch
 
 from attendant.runtime.stepper import attention_layout
 from attendant.training.model import Seq2Seq
-from attendant.training.report.findings.gradients import measure_gradients
+from attendant.training.report.gradients import measure_gradients
 from tests.bundles import tiny_config
 
 VOCABULARY = 9

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attendant.training.report.findings.length_bins import MAX_BINS, natural_edges, natural_unit
+from attendant.training.report.measuring import MAX_BINS, natural_edges, natural_unit
 
 
 @pytest.mark.parametrize(

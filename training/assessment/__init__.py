@@ -1,1 +1,0 @@
-"""Runs and bundles, named by their paths, measured on held-out data."""

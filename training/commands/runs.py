@@ -1,0 +1,232 @@
+"""Commands on trained runs: attendant report, average, label."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import lock, new_folder, told_of
+from attendant.training.commands.evaluate import add_data_options, check_folder
+from attendant.training.data.pairs import Example, numbered_lines, read_sources
+from attendant.training.evaluation.bootstrap import LengthUnit
+from attendant.training.evaluation.evaluating import decode_examples, search_options
+from attendant.training.evaluation.session import OpenedModel, is_bundle
+from attendant.training.progress import progress_bar
+from attendant.training.run.checkpoint import (
+    MODEL_FILE,
+    load_content,
+    load_state,
+    load_tensors,
+    publish_checkpoint,
+    validated_checkpoints,
+)
+from attendant.training.run.directory import Run
+from attendant.training.run.loading import open_runs, read_chosen
+
+REPORT_DESCRIPTION = """\
+Measures runs on held-out data and shows them: learning curves, quality by source length, how far back
+in time gradients reach, attention, the best and the worst outputs, recipe and data. Several runs are compared with the
+first, in the same pictures. Each decodes by its recipe's [evaluation]; all are measured by the first one's metrics."""
+DEFAULT_NAME = "report.html"
+
+
+def report_parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="attendant report", description=REPORT_DESCRIPTION)
+    found.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory")
+    found.add_argument(
+        "--output",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="FILE.html: one page that needs nothing else; FILE.md: Markdown, its pictures in FILE_pictures/ beside "
+        f"it; may be repeated (default: {DEFAULT_NAME} in the run directory; with several runs it must be given)",
+    )
+    add_data_options(found)
+    found.add_argument(
+        "--examples",
+        default="3",
+        metavar="FILE|N",
+        help="whose attention is shown beside the worst ones': a file of sources, one per line, a reference after a "
+        "tab if you like; or that many, at even distances in the data (default: %(default)s)",
+    )
+    found.add_argument(
+        "--length-unit",
+        choices=get_args(LengthUnit),
+        help="what lengths are counted in (default: words; tokens where sources are mostly one word or two)",
+    )
+    return found
+
+
+def run_report(arguments: argparse.Namespace) -> None:
+    # Imported here: drawing takes long to load, and no other command draws.
+    from attendant.training.report.measuring import (  # noqa: PLC0415
+        MAX_RUNS,
+        choose_examples,
+        measure_runs,
+    )
+    from attendant.training.report.page import (  # noqa: PLC0415
+        check_form,
+        compose,
+        write_report,
+    )
+
+    if len(arguments.runs) > MAX_RUNS:
+        raise UserError(f"{len(arguments.runs)} runs: a report compares at most {MAX_RUNS}")
+    for path in arguments.runs:
+        if is_bundle(path):
+            raise UserError(f"{path} is a bundle: a report is of a run, which has the training's journal and weights")
+    outputs = _outputs(arguments)
+    for path in outputs:
+        check_form(path)
+        check_folder("--output", path)
+    data = read_chosen(arguments.data, arguments.runs, arguments.split)
+    measured = measure_runs(
+        arguments.runs,
+        data,
+        choose_examples(arguments.examples, data.examples),
+        length_unit=arguments.length_unit,
+    )
+    report = compose(measured, data.name)
+    for path in outputs:
+        write_report(report, path)
+        print(path)
+
+
+def _outputs(arguments: argparse.Namespace) -> Sequence[Path]:
+    if arguments.output:
+        return list(arguments.output)
+    if len(arguments.runs) > 1:
+        raise UserError(f"a report of {len(arguments.runs)} runs belongs to none of them: give --output FILE.html")
+    return [arguments.runs[0] / DEFAULT_NAME]
+
+
+COPIED = ("recipe.toml", "versions.json", "data.json", "source_tokenizer.json", "target_tokenizer.json")
+
+
+def average_parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="attendant average",
+        description="Averages the weights of a run's last validated checkpoints (those that training.keep_checkpoints "
+        "kept) into a new run, to be evaluated and exported.",
+    )
+    found.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    found.add_argument("--last", type=int, default=5, metavar="N", help="so many checkpoints (default: 5)")
+    found.add_argument("--output", type=Path, required=True, metavar="DIRECTORY", help="the new run directory")
+    return found
+
+
+def run_average(arguments: argparse.Namespace) -> None:
+    if arguments.last < 1:
+        raise UserError(f"--last {arguments.last}: must be at least 1")
+    steps = average_run(Run(arguments.run), arguments.last, arguments.output)
+    print(f"{arguments.output}: the mean of the weights at steps {', '.join(map(str, steps))}")
+    print(f"next: attendant evaluate {arguments.output}")
+
+
+def average_run(run: Run, last: int, output: Path) -> list[int]:
+    """Averages the weights of the last validated checkpoints.
+
+    Args:
+        output: a new run directory; its one checkpoint can be evaluated and exported, but not trained on.
+
+    Returns:
+        the steps of the checkpoints.
+
+    Raises:
+        UserError: there are fewer; `output` stands already, or can't be written.
+    """
+    if output.exists():
+        raise UserError(f"{output} exists: --output names another")
+    run.recipe()
+    found = validated_checkpoints(run)
+    if len(found) < last:
+        raise UserError(
+            f"{run.path} has {len(found)} validated checkpoint{'' if len(found) == 1 else 's'}, fewer than --last "
+            f"{last}: train with training.keep_checkpoints = {last}, or average fewer"
+        )
+    chosen = found[-last:]
+    models = [load_tensors(path, MODEL_FILE) for path in chosen]
+    # The means are taken in float64.
+    weights = {
+        name: torch.stack([model[name].double() for model in models]).mean(0).to(first.dtype)
+        for name, first in models[0].items()
+    }
+    steps = [load_state(path).step for path in chosen]
+    content = {"training": load_content(chosen[-1])["training"], "averaged_steps": steps}
+    with new_folder(output) as folder:
+        for name in COPIED:
+            shutil.copyfile(run.path / name, folder / name)
+        for path in (run.left_out_path, run.start_path, run.teachers_path):
+            if path.exists():
+                shutil.copyfile(path, folder / path.name)
+        publish_checkpoint(Run(folder), {MODEL_FILE: weights}, content, step=steps[-1], best=True)
+    return steps
+
+
+CHUNK = 2048
+"""Sources that are decoded and written together: what a killed command loses at most."""
+
+
+def label_parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="attendant label",
+        description="Decodes sources by a run, or by several as an ensemble, and writes each with its output: pairs "
+        "that another model learns from (sequence-level knowledge distillation, Kim and Rush 2016).",
+    )
+    found.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories; several: an ensemble")
+    found.add_argument(
+        "--sources", type=Path, required=True, metavar="FILE", help="a source per line; of a .tsv, its first column"
+    )
+    found.add_argument("--output", type=Path, required=True, metavar="FILE.tsv", help="source, tab, output")
+    found.add_argument("--beam-size", type=int, metavar="N", help="live hypotheses (default: the run's [evaluation])")
+    found.add_argument("--resume", action="store_true", help="go on with an output that was interrupted")
+    return found
+
+
+def run_label(arguments: argparse.Namespace) -> None:
+    output: Path = arguments.output
+    if arguments.beam_size is not None and arguments.beam_size < 1:
+        raise UserError(f"--beam-size {arguments.beam_size}: must be at least 1")
+    if output.exists() and not arguments.resume:
+        raise UserError(f"{output} exists: --resume goes on with it, --output names another")
+    check_folder("--output", output)
+    sources = dict.fromkeys(read_sources(arguments.sources))
+    for source in _labelled(output) if arguments.resume else ():
+        sources.pop(source, None)
+    opened = open_runs(arguments.paths, "label")
+    num_empty = _label(opened, list(sources), arguments.beam_size or opened.config.beam_size, output)
+    print(f"{output}: {len(sources) - num_empty:,} pairs written")
+    if num_empty:
+        print(f"{num_empty:,} sources have an empty output, which is no pair: left out")
+
+
+def _label(opened: OpenedModel, sources: Sequence[str], beam_size: int, output: Path) -> int:
+    """Appends a line for each source; returns how many have no output."""
+    model, num_empty = opened.model, 0
+    options = search_options(opened.config.model_copy(update={"beam_size": beam_size}), model)
+    with told_of(output), output.open("a", encoding="utf-8") as file, progress_bar() as progress:
+        lock(file.fileno(), output)
+        task = progress.add_task("labelling", total=len(sources))
+        for first in range(0, len(sources), CHUNK):
+            chunk = [Example(source, ()) for source in sources[first : first + CHUNK]]
+            for decoded in decode_examples(model, chunk, options, progress=lambda num: progress.advance(task, num)):
+                text = " ".join(decoded.text.split())  # a tab or a line feed would be another column or row
+                num_empty += not text
+                if text:
+                    file.write(f"{decoded.example.source}\t{text}\n")
+            file.flush()
+    return num_empty
+
+
+def _labelled(output: Path) -> list[str]:
+    """The sources that an output has; a last line that was not written whole is cut off."""
+    if not output.exists():
+        return []
+    with told_of(output):
+        os.truncate(output, output.read_bytes().rfind(b"\n") + 1)
+    return [line.partition("\t")[0] for _, line in numbered_lines(output)]

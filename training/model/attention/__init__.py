@@ -1,1 +1,0 @@
-"""Attention: scores, weights, coverage, and copying by them."""

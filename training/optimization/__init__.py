@@ -1,1 +1,0 @@
-"""Optimizers, learning rates and averages of the weights."""

@@ -1,0 +1,360 @@
+"""A recipe: one TOML file that describes a whole experiment. Each component defines its own table."""
+
+import difflib
+import tomllib
+from collections.abc import Collection, Iterator, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from attendant.runtime.command import suggestion
+from attendant.runtime.errors import UserError
+from attendant.training.data.config import BatchConfig, DataConfig, Split
+from attendant.training.data.corpus import DistillationConfig
+from attendant.training.data.tokenization import SourceConfig, TargetConfig, TokenizerConfig
+from attendant.training.evaluation.evaluating import EvaluationConfig
+from attendant.training.evaluation.metrics import TextMetricName
+from attendant.training.kernels.hardware import WantedDevice, WantedPrecision
+from attendant.training.model import ModelConfig
+from attendant.training.optimization import DECAYS_TO_AN_END, OptimizerConfig, ScheduleConfig
+from attendant.training.table import Count, Table, problems_of, requirement
+
+SHIPPED: Final = Path(__file__).parents[1] / "recipes"
+
+
+class TrainerConfig(Table):
+    """`[training]`. Whichever limit comes first ends the training.
+
+    Attributes:
+        start_from: a run directory; this training begins with its best weights, on the same data or others, and uses
+            its tokenizers. `[source]`, `[target]` and `[model]` must be equal except for `model.dropout`. --resume no
+            longer needs it. None: random weights.
+        source_vectors: a file of word vectors (the text format of word2vec, GloVe and fastText) with
+            `model.embedding_size` numbers each, as initial embeddings; symbols without a vector in it start at random.
+            --resume no longer needs it. None: all start at random.
+        target_vectors: the same for targets; also for shared embeddings.
+        max_epochs: passes over the training split.
+        max_steps: updates.
+        max_seconds: seconds of training and validation together, over all resumptions.
+        label_smoothing: e of Szegedy et al. 2016, section 7.
+        coverage_loss: weight of a loss on attention to positions that have had attention already (See et al. 2017, eq.
+            13); 0: none.
+        scheduled_sampling: the probability, at the run's limit, that an input of the decoder is the symbol that the
+            model itself would have chosen there; it rises linearly, from 0 after `schedule.warmup_steps` (Bengio et al.
+            2015); 0: all inputs are the true symbols.
+        clip_norm: gradients with a larger norm are scaled down to this norm (Pascanu et al. 2013); 0: never.
+        accumulate_batches: batches whose gradients make one update, as if they were one batch; an epoch's last update
+            may have fewer.
+        ema_decay: d of an exponential moving average of the weights (Polyak and Juditsky 1992), which is then validated
+            and published instead of the weights; between 0.99 and 0.9999, higher for longer trainings. None: no
+            average.
+        precision: "fp32"; "bf16" and "fp16": mixed precision, products in 16 bits (bf16: GPUs, and CPUs with
+            avx512_bf16 or AMX; fp16: GPUs only); "auto": bf16 if the hardware has it, else fp16 on a GPU and fp32 on a
+            CPU.
+        divergence_margin: in nats per target token; a loss this far above its lowest value counts as diverging.
+        divergence_updates: this many diverging updates in a row stop the training; 0: never. A loss or gradient that
+            is not finite stops it at once.
+        checkpoint_every_seconds: the most work that a killed run loses; besides, every validation leaves a checkpoint.
+        checkpoint_every_steps: the same in steps.
+        keep_checkpoints: how many of the last validated checkpoints are kept, for `attendant average`; the
+            best and the last one are always kept as well.
+        log_every_steps: steps summarized by each line of metrics.jsonl.
+        device: "auto": CUDA if there is a device, else the CPU.
+        num_threads: threads of torch on the CPU; None: one for each core that the process may use, by its affinity and
+            its container's quota. A run resumes bit for bit only with the same number.
+    """
+
+    start_from: str | None = None
+    source_vectors: str | None = None
+    target_vectors: str | None = None
+    max_epochs: Count | None = None
+    max_steps: Count | None = None
+    max_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    coverage_loss: Annotated[float, Field(ge=0.0)] = 0.0
+    scheduled_sampling: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
+    accumulate_batches: Count = 1
+    ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    precision: WantedPrecision = "fp32"
+    divergence_margin: Annotated[float, Field(gt=0.0)] = 2.0
+    divergence_updates: Annotated[int, Field(ge=0)] = 300
+    checkpoint_every_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    checkpoint_every_steps: Count | None = None
+    keep_checkpoints: Annotated[int, Field(ge=0)] = 0
+    log_every_steps: Count = 20
+    device: WantedDevice = "auto"
+    num_threads: Count | None = None
+
+    @property
+    def vectors(self) -> dict[str, str]:
+        """The files of word vectors, by side."""
+        named = {"source": self.source_vectors, "target": self.target_vectors}
+        return {side: name for side, name in named.items() if name is not None}
+
+    def steps_of_an_epoch(self, num_batches: int) -> int:
+        """Updates of an epoch of so many batches."""
+        return ceil(num_batches / self.accumulate_batches)
+
+    def step_limit(self, num_batches: int) -> int | None:
+        """Updates after which max_steps or max_epochs ends a training whose epochs have so many batches; None: neither
+        is set.
+        """
+        by_epochs = None if self.max_epochs is None else self.max_epochs * self.steps_of_an_epoch(num_batches)
+        return min((limit for limit in (self.max_steps, by_epochs) if limit is not None), default=None)
+
+    @model_validator(mode="after")
+    def weights_begin_once(self) -> Self:
+        if self.start_from is not None and self.vectors:
+            raise ValueError(
+                f"training.{next(iter(self.vectors))}_vectors would take the place of embeddings of "
+                "training.start_from: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def fp16_is_for_gpus(self) -> Self:
+        if self.precision == "fp16" and self.device == "cpu":
+            raise ValueError(
+                'training.precision = "fp16" is for CUDA, and training.device = "cpu": set precision to "auto" or '
+                '"fp32", or device to "cuda"'
+            )
+        return self
+
+
+class ValidationConfig(Table):
+    """`[validation]`. Decodes greedily, with the same search as the server.
+
+    Attributes:
+        metric: decides which checkpoint is best, and when to stop early; of equal values the one with the lower loss is
+            better. "loss" decodes nothing.
+        every_steps: steps between validations; None: one after each epoch.
+        max_examples: number of examples to decode, taken at even distances; None: all. The loss is always over all.
+        patience: stop after this many validations without a new best; None: never.
+    """
+
+    metric: TextMetricName | Literal["loss"] = "loss"
+    every_steps: Count | None = None
+    max_examples: Count | None = None
+    patience: Count | None = None
+
+
+class Recipe(Table):
+    """The file's tables.
+
+    Attributes:
+        seed: of the initial weights, dropout and the order of batches.
+    """
+
+    seed: int = Field(default=1, ge=0)
+    data: DataConfig
+    source: SourceConfig
+    target: TargetConfig
+    model: ModelConfig = ModelConfig()
+    batches: BatchConfig = BatchConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    training: TrainerConfig
+    distillation: DistillationConfig = DistillationConfig()
+    validation: ValidationConfig = ValidationConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def a_shared_vocabulary_is_one(self) -> Self:
+        if self.model.shared_embeddings:
+            for field in TokenizerConfig.model_fields:
+                source, target = getattr(self.source, field), getattr(self.target, field)
+                if source != target:
+                    raise ValueError(
+                        f"model.shared_embeddings = true trains one tokenizer for both sides, and source.{field} = "
+                        f"{source!r} differs from target.{field} = {target!r}: make them equal"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def shared_embeddings_are_the_targets(self) -> Self:
+        if self.model.shared_embeddings and self.training.source_vectors is not None:
+            raise ValueError(
+                "training.source_vectors: model.shared_embeddings = true has one matrix for both sides: name the file "
+                "as training.target_vectors"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def coverage_is_of_attention(self) -> Self:
+        if self.training.coverage_loss and not self.model.has_attention:
+            raise ValueError(
+                f"training.coverage_loss = {self.training.coverage_loss:g} is of attention, and model.attention.score "
+                'is "none": leave it out'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def a_training_ends(self) -> Self:
+        training = self.training
+        limits = (training.max_epochs, training.max_steps, training.max_seconds)
+        if all(limit is None for limit in limits):
+            if self.schedule.kind in DECAYS_TO_AN_END:
+                raise ValueError(
+                    f'schedule.kind = "{self.schedule.kind}" falls towards an end: set training.max_epochs, max_steps '
+                    "or max_seconds"
+                )
+            if training.scheduled_sampling:
+                raise ValueError(
+                    f"training.scheduled_sampling = {training.scheduled_sampling:g} rises towards an end: set "
+                    "training.max_epochs, max_steps or max_seconds"
+                )
+            if self.validation.patience is None:
+                raise ValueError(
+                    "training would never end: set training.max_epochs, max_steps or max_seconds, or "
+                    "validation.patience"
+                )
+        return self
+
+    def differences(self, other: Self, names: Collection[str]) -> Iterator[tuple[str, Any, Any]]:
+        """The fields in which another recipe differs: dotted name, value here and value there.
+
+        Args:
+            names: of the tables and fields that are looked at.
+        """
+        here, there = self.fields(), other.fields()
+        for field in here | there:
+            own, theirs = here.get(field), there.get(field)
+            if own != theirs and (field in names or field.partition(".")[0] in names):
+                yield field, own, theirs
+
+    def to_text(self) -> str:
+        """The resolved recipe as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = (), *, ignored: Collection[tuple[str, str]] = ()) -> Recipe:
+    """Reads and validates a recipe.
+
+    Args:
+        path: the TOML file, or the name of a recipe that comes with the package.
+        overrides: `table.key=value` each; a value that is no TOML is taken as a string.
+        ignored: table and key each, of what may stand there and means nothing.
+
+    Raises:
+        UserError: one line per problem, with the file, the field, the value and the choices or the nearest key.
+    """
+    recipes = shipped_recipes()
+    if not path.is_file():
+        path = recipes.get(path.as_posix(), path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: there is no such recipe{suggestion(path.stem, recipes)}; give a file, or one that comes along: "
+            f"{', '.join(recipes)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML: {error}") from None
+    for table, key in ignored:
+        content.get(table, {}).pop(key, None)
+    return recipe_from(content, str(path), overrides, beside=path.parent)
+
+
+def recipe_from(
+    content: dict[str, Any], name: str, overrides: Sequence[str] = (), *, beside: Path | None = None
+) -> Recipe:
+    """Returns the recipe of a parsed TOML file.
+
+    Args:
+        name: what errors call it.
+        overrides: as `load_recipe` takes them; they change `content`.
+        beside: a folder that has the data files that are not in the working directory; may be None.
+
+    Raises:
+        UserError: as `load_recipe`.
+    """
+    for override in overrides:
+        _apply(content, override)
+    if beside is not None:
+        _find_beside(beside, content.get("data"))
+    try:
+        return Recipe.model_validate(content, strict=True)
+    except ValidationError as error:
+        problems = [_explain(problem) for problem in problems_of(error)]
+        if len(problems) == 1:
+            raise UserError(f"{name}: {problems[0]}") from None
+        raise UserError(f"{name}: {len(problems)} fields are wrong:", problems) from None
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Returns the recipes that come with the package: name -> file."""
+    return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in sorted(SHIPPED.rglob("*.toml"))}
+
+
+def _find_beside(folder: Path, data: Any) -> None:
+    """Lets data files that are not in the working directory stand beside the recipe."""
+
+    def found(name: Any) -> Any:
+        if isinstance(name, list):
+            return [found(each) for each in name]
+        beside = isinstance(name, str) and not Path(name).exists() and (folder / name).exists()
+        return str(folder / name) if beside else name
+
+    if isinstance(data, dict):
+        for split in get_args(Split):
+            files = data.get(split)
+            if isinstance(files, dict):
+                data[split] = {key: name if key == "columns" else found(name) for key, name in files.items()}
+            elif files is not None:
+                data[split] = found(files)
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    *tables, name = key.strip().split(".")
+    if not equals or not all((*tables, name)):
+        raise UserError(f"--set {override}: must be table.key=value, e.g. --set training.max_epochs=3")
+    for table in tables:
+        inner = content.setdefault(table, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {override}: {table} is a value, not a table")
+        content = inner
+    content[name] = _parse(text.strip())
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(problem: ErrorDetails) -> str:
+    location = [part for part in problem["loc"] if isinstance(part, str)]
+    field = ".".join(map(str, problem["loc"])) or "recipe"
+    match problem["type"]:
+        case "extra_forbidden":
+            choices = list(_table_at(location[:-1]).model_fields)
+            nearest = difflib.get_close_matches(location[-1], choices, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(choices)}"
+            return f"unknown key {field}; {hint}"
+        case "missing":
+            return f"{field} is missing"
+        case "value_error":
+            # Raised by our own validators, which name field, value and remedy.
+            said = str(problem["ctx"]["error"])
+            return said if not location or said.startswith(f"{location[0]}.") else f"{field}: {said}"
+        case _:
+            return f"{field} = {problem['input']!r}: {requirement(problem)}"
+
+
+def _table_at(location: Sequence[str]) -> type[BaseModel]:
+    table: type[BaseModel] = Recipe
+    for name in location:
+        annotation = table.model_fields[name].annotation
+        # `Table | None` is a table too.
+        candidates = [annotation, *get_args(annotation)]
+        table = next(kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return table

@@ -1,1 +1,0 @@
-"""A recipe: one TOML file that says a whole experiment."""

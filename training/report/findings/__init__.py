@@ -1,1 +1,0 @@
-"""What a report measures, before anything is drawn."""

@@ -1,0 +1,360 @@
+"""The pictures of a report as SVG: curves by matplotlib, and attention maps.
+
+No text in the curves is a user's: runs are letters, explained beside. Attention maps are drawn by a template and not by
+matplotlib, because their tokens are of any script, and fonts are the reader's.
+"""
+
+import io
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Template
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from attendant.runtime.stepper import Floats
+from attendant.training.evaluation.bootstrap import LengthBin
+from attendant.training.evaluation.metrics import LOWER_IS_BETTER
+from attendant.training.report.gradients import Reach
+from attendant.training.report.measuring import Curve
+
+PALETTE = {
+    "ink": ("#1c2530", "#e6ebf0"),
+    "faint": ("#5d6b7a", "#9aa7b4"),
+    "rule": ("#d9dfe6", "#333d48"),
+    "heat": ("#0b6bb0", "#58b4f0"),
+    "paper": ("#ffffff", "#12171d"),
+    "series-1": ("#0072b2", "#56b4e9"),
+    "series-2": ("#c94f00", "#ff9147"),
+    "series-3": ("#00795c", "#2fc6a0"),
+    "series-4": ("#a8458a", "#e79bcb"),
+    "series-5": ("#7a6200", "#e0c04a"),
+    "series-6": ("#3f4a57", "#c5ced8"),
+}
+"""Each color by its name: as it is drawn, and in the dark."""
+
+NAMES = {color: name for name, (color, _) in PALETTE.items()}
+INK, FAINT, RULE, HEAT, PAPER, *SERIES = NAMES
+LineStyle = str | tuple[int, tuple[float, ...]]
+LINE_STYLES: tuple[LineStyle, ...] = (
+    "-",
+    (0, (5, 1.6)),
+    (0, (1.2, 1.2)),
+    (0, (6, 1.5, 1.2, 1.5)),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def on_page(svg: str, prefix: str) -> str:
+    """The picture with every color of ours, where it stands in a style, as the page's, and every id after `prefix`."""
+    colors = re.compile("|".join(NAMES), re.IGNORECASE)
+
+    def variable(color: re.Match[str]) -> str:
+        return f"var(--{NAMES[color[0].lower()]},{color[0]})"
+
+    with_ids = re.sub(r'(<[^<>]*?\s)id="', rf'\1id="{prefix}', svg)
+    with_links = re.sub(r'(url\(#|href="#)', rf"\1{prefix}", with_ids)
+    return re.sub(r'style="[^"]*"', lambda style: colors.sub(variable, style[0]), with_links)
+
+
+def on_paper(svg: str) -> str:
+    """The drawing on a white ground: a Markdown viewer may have a page of any color."""
+    opened = svg.index(">") + 1
+    return f'{svg[:opened]}<rect width="100%" height="100%" style="fill:{PAPER}"/>{svg[opened:]}\n'
+
+
+def variables(*, dark: bool) -> str:
+    """The declarations of the colors, for a style sheet."""
+    return "".join(f"--{name}:{shades[dark]};" for name, shades in PALETTE.items())
+
+
+def series_color(number: int) -> str:
+    return SERIES[number % len(SERIES)]
+
+
+def line_style(number: int) -> LineStyle:
+    """Of a series, as matplotlib has it."""
+    return LINE_STYLES[number % len(LINE_STYLES)]
+
+
+def marker(number: int) -> str:
+    """Of a series, as matplotlib has it."""
+    return MARKERS[number % len(MARKERS)]
+
+
+def series_name(number: int) -> str:
+    """The variable of a series' color."""
+    return NAMES[series_color(number)]
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = TEMPLATES / "charts.mplstyle"
+
+LETTER_HEIGHT = 9.0
+"""Points between the letters of two lines that end at one place."""
+
+LOGARITHMIC_FROM = 20.0
+"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
+
+METRIC_LABELS = {
+    "loss": "loss (nats per token)",
+    "wer": "WER (%)",
+    "per": "PER (%)",
+    "cer": "CER (%)",
+    "ter": "TER (%)",
+    "exact_match": "exact match (%)",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "rouge_1": "ROUGE-1 (F1 in %)",
+    "rouge_2": "ROUGE-2 (F1 in %)",
+    "rouge_l": "ROUGE-L (F1 in %)",
+    "perplexity": "perplexity",
+    "word_perplexity": "perplexity per word",
+}
+
+Letters = Sequence[str]
+"""What the curves are called, in order; with a single one nothing is written beside it."""
+
+
+def course_chart(
+    metric: str, validation: Sequence[Curve], letters: Letters, *, by_time: bool, train: Sequence[Curve] = ()
+) -> str:
+    """The loss or a metric of runs over steps or minutes: of training thin, of validation thick."""
+    with _chart(_title(metric)) as axis:
+        for number, curve in enumerate(train):
+            thinned = curve.thinned()
+            axis.plot(_places(thinned, by_time), thinned.values, color=series_color(number), linewidth=0.8, alpha=0.55)
+        for number, curve in enumerate(validation):
+            if len(curve):
+                _plot(axis, _places(curve, by_time), curve.values, number, letters, has_marks=True)
+        if metric == "loss":
+            values = np.concatenate([curve.values for curve in (*train, *validation)])
+            positive = values[np.isfinite(values) & (values > 0)]
+            if len(positive) and positive.max() >= LOGARITHMIC_FROM * positive.min():
+                _make_logarithmic(axis)
+        axis.set_xlabel("minutes of training" if by_time else "steps")
+        axis.set_xlim(left=0)
+        if not by_time:
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        return _svg(axis, letters)
+
+
+def length_chart(metric: str, of_runs: Sequence[Sequence[LengthBin]], letters: Letters, *, unit: str) -> str:
+    """A metric by source length, with bands of the 95 % intervals."""
+    counts: dict[tuple[int, str], set[int]] = {}
+    for one in (one for found in of_runs for one in found):
+        counts.setdefault((one.low, one.name), set()).add(one.num_examples)
+    names = [name for _, name in sorted(counts)]
+    with _chart(_title(metric)) as axis:
+        for number, found in enumerate(of_runs):
+            places = np.array([names.index(one.name) for one in found])
+            bounds = [one.interval for one in found if one.interval is not None]
+            color = series_color(number)
+            if len(bounds) == len(found):
+                low, high = [one.low for one in bounds], [one.high for one in bounds]
+                axis.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
+                axis.vlines(places, low, high, color=color, alpha=0.55, linewidth=1.0)
+            values = np.array([one.value for one in found])
+            _plot(axis, places, values, number, letters, has_marks=True)
+        labels = [_with_count(name, counts[low, name]) for low, name in sorted(counts)]
+        axis.set_xticks(range(len(names)), labels)
+        axis.set_xlim(-0.4, len(names) - 0.6)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.set_xlabel(f"source {unit} (below: examples)")
+        return _svg(axis, letters)
+
+
+def reach_chart(title: str, reaches: Sequence[Reach | None], letters: Letters, *, distance: str) -> str:
+    """Relative gradient norms by distance: medians, with bands from quartile to quartile."""
+    with _chart(title) as axis:
+        _make_logarithmic(axis)
+        axis.axhline(1.0, color=FAINT, linewidth=0.8)
+        for number, reach in enumerate(reaches):
+            if reach is not None and len(reach.distances):
+                color = series_color(number)
+                axis.fill_between(reach.distances, reach.low, reach.high, color=color, alpha=0.16, linewidth=0)
+                _plot(axis, reach.distances, reach.median, number, letters)
+        axis.set_xlabel(distance)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return _svg(axis, letters)
+
+
+def _title(metric: str) -> str:
+    label = METRIC_LABELS.get(metric, metric)
+    if metric == "loss":
+        return label
+    return f"{label}, {'lower' if metric in LOWER_IS_BETTER else 'higher'} is better"
+
+
+@contextmanager
+def styled_figure(size: tuple[float, float] | None = None) -> Iterator[Figure]:
+    """A figure in the style of a report, which holds until the context ends.
+
+    Args:
+        size: width and height in inches; None: the style's.
+    """
+    with mpl.rc_context(fname=STYLE):
+        figure = Figure(figsize=size)
+        FigureCanvasSVG(figure)
+        yield figure
+
+
+@contextmanager
+def _chart(title: str) -> Iterator[Axes]:
+    with styled_figure() as figure:
+        axis = figure.add_subplot()
+        axis.set_title(title)
+        yield axis
+
+
+def _figure(axis: Axes) -> Figure:
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def _svg(axis: Axes, letters: Letters) -> str:
+    _name_ends(axis, letters)
+    return svg_of(_figure(axis))
+
+
+def svg_of(figure: Figure) -> str:
+    """A drawing from its first tag on; the same one gives the same text."""
+    written = io.StringIO()
+    figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    svg = written.getvalue()
+    return svg[svg.index("<svg") :].strip()
+
+
+def _plot(
+    axis: Axes, places: NDArray[Any], values: NDArray[Any], number: int, letters: Letters, *, has_marks: bool = False
+) -> None:
+    marks = marker(number) if has_marks else None
+    color, style = series_color(number), line_style(number)
+    axis.plot(places, values, label=letters[number], color=color, linestyle=style, marker=marks)
+
+
+def _name_ends(axis: Axes, letters: Letters) -> None:
+    """Writes its letter beside the end of each line that has one, above one another where they would meet."""
+    if len(letters) < 2:
+        return
+    figure = _figure(axis)
+    figure.draw_without_rendering()  # settles where things are
+    lines = {str(line.get_label()): line for line in axis.lines if line.get_label() in letters}
+    ends = {letter: np.asarray(line.get_xydata())[-1] for letter, line in lines.items()}
+    shown = {letter: axis.transData.transform(end) * 72 / figure.dpi for letter, end in ends.items()}
+    taken: list[tuple[float, float]] = []
+    for letter in sorted(shown, key=lambda letter: float(shown[letter][1])):
+        x, y = shown[letter]
+        place = max([y, *(other + LETTER_HEIGHT for beside, other in taken if abs(beside - x) < LETTER_HEIGHT)])
+        taken.append((x, place))
+        axis.annotate(
+            letter,
+            (ends[letter][0], ends[letter][1]),
+            xytext=(6, place - y),
+            textcoords="offset points",
+            color=lines[letter].get_color(),
+            fontweight="bold",
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def _places(curve: Curve, by_time: bool) -> NDArray[np.float64]:
+    return curve.seconds / 60 if by_time else curve.steps
+
+
+def _make_logarithmic(axis: Axes) -> None:
+    """Ticks at 1, 2 and 5 of every decade: a range within one has labels too."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _with_count(name: str, counts: Collection[int]) -> str:
+    """A bin with the number of its examples; runs may differ there where each counts its own tokens."""
+    fewest, most = min(counts), max(counts)
+    return f"{name}\n{fewest:,}" if fewest == most else f"{name}\n{fewest:,}-{most:,}"
+
+
+TEMPLATE = Template((TEMPLATES / "attention_map.svg.jinja").read_text(encoding="utf-8"), autoescape=True)
+
+MIN_WEIGHT = 0.02
+"""Smaller weights can't be seen; so no row draws more than fifty cells, however long the source."""
+
+MAX_LABEL = 16
+SPACES = " ▁"
+"""The space, and what a BPE tokenizer writes for it (training/data/tokenization.py)."""
+
+LARGE_CELL, SMALL_CELL = 24.0, 13.0
+FEW_TOKENS, MANY_TOKENS = 10, 40
+"""Up to so many tokens cells are large, from so many on small."""
+
+LABEL_SIZE = 0.5
+"""Of a label's letters, in cells; never below MIN_LABEL_SIZE."""
+
+MIN_LABEL_SIZE = 9.5
+LETTER_WIDTH = 0.62
+SLANT = 0.87
+"""Labels of columns rise at sixty degrees, this being its sine."""
+
+
+def attention_map(weights: Floats, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> str:
+    """Draws weights [T, S] of T target and S source tokens."""
+    num_rows, num_columns = weights.shape
+    cell = _cell_size(max(num_rows, num_columns))
+    size = max(MIN_LABEL_SIZE, LABEL_SIZE * cell)
+    columns, rows = [_label(token) for token in source_tokens], [_label(token) for token in target_tokens]
+    left = max((_width(label) for label in rows), default=0.0) * size + 8
+    # Where most labels are letters, they stand upright and only the others are turned; else all are.
+    are_letters = sum(len(label) == 1 for label in columns) * 2 > num_columns
+    lengths = [0.0 if are_letters and len(label) == 1 else _width(label) * size for label in columns]
+    top = max(lengths, default=0.0) * SLANT + size * 1.4
+    # A turned label ends half its length to the right of where it stands.
+    right = max((place + 0.5) * cell + length / 2 + size for place, length in enumerate(lengths))
+    shown = weights.astype(np.float64)
+    drawn: str = TEMPLATE.render(
+        width=round(left + max(num_columns * cell + 4, right)),
+        height=round(top + num_rows * cell + 4),
+        left=left,
+        top=top,
+        cell=cell,
+        size=size,
+        rows=rows,
+        columns=columns,
+        lengths=lengths,
+        cells=[(row, column, shown[row, column]) for row, column in np.argwhere(shown >= MIN_WEIGHT).tolist()],
+        rule=RULE,
+        ink=INK,
+        heat=HEAT,
+    )
+    return drawn
+
+
+def _cell_size(num_tokens: int) -> float:
+    share = (num_tokens - FEW_TOKENS) / (MANY_TOKENS - FEW_TOKENS)
+    return LARGE_CELL + (SMALL_CELL - LARGE_CELL) * min(1.0, max(0.0, share))
+
+
+def _label(token: str) -> str:
+    """A token as it can be shown: spaces are seen, what has no shape is replaced, what is too long is cut."""
+    shown = "".join("␣" if c in SPACES else c if c.isprintable() else "�" for c in token)
+    return shown if len(shown) <= MAX_LABEL else shown[: MAX_LABEL - 1] + "…"
+
+
+def _width(label: str) -> float:
+    """In font sizes, about: what stands on another character takes no room, what is wide takes a whole one."""
+    return sum(
+        0.0 if unicodedata.combining(c) else 1.0 if unicodedata.east_asian_width(c) in "WF" else LETTER_WIDTH
+        for c in label
+    )
