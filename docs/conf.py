@@ -14,6 +14,7 @@ include_patterns = [
     "benchmarks/results/*.md",
     "client/README.md",
     "docs/**.md",
+    "examples/javascript/README.md",
     "experiments/alignment/README.md",
     "models/README.md",
     "recipes/**.md",

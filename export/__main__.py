@@ -22,6 +22,7 @@ loader and the search that serve. Nothing is published that failed. A bundle is 
   attendant export RUN --output BUNDLE     export a run
   attendant export OLD --output BUNDLE --precision fp32,int8
                                            add precisions to a bundle
+  attendant export BUNDLE --web FOLDER     write a static page that runs a bundle in the browser
   attendant import joeynmt MODEL --output BUNDLE
                                            import a model of JoeyNMT, OpenNMT-py or g2p_en
   attendant verify BUNDLE                  check a bundle's files and golden examples on this host
@@ -47,6 +48,12 @@ def main(arguments: Sequence[str]) -> None:
 def _run(name: str, options: argparse.Namespace) -> None:
     from attendant.export.publication import refuse_occupied  # noqa: PLC0415
 
+    if name == "export" and options.web is not None:
+        # No torch, which takes seconds to import and which a server's environment lacks.
+        from attendant.export import static_page  # noqa: PLC0415
+
+        static_page.export(options)
+        return
     if name in ("export", "import", "reference"):
         refuse_occupied(options.output, force=options.force)
     if name in ("verify", "inspect", "sign"):
@@ -67,14 +74,29 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "origin", metavar="RUN|BUNDLE", type=Path, help="run directory that `attendant train` left, or a bundle"
     )
-    _add_output(parser)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--output", metavar="BUNDLE", type=Path, help="folder to publish the bundle at")
+    place.add_argument(
+        "--web",
+        metavar="FOLDER",
+        type=Path,
+        help="folder to publish a static page at that runs the bundle RUN|BUNDLE in the browser, without a server",
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle, or page")
+    parser.add_argument(
+        "--web-libraries",
+        metavar="FOLDER",
+        type=Path,
+        help="for --web: a node_modules folder with onnxruntime-web and @huggingface/tokenizers (default: npm installs "
+        "them for the time of the export)",
+    )
     parser.add_argument(
         "--precision",
         metavar="P,...",
         type=_precisions,
-        default=("fp32",),
         help="of weights and arithmetic: fp32, int8 (for CPUs), fp16 (for CUDA); all are made of fp32 and certified by "
-        "it, whether it is published too or, for a small bundle, left out (default: fp32)",
+        "it, whether it is published too or, for a small bundle, left out (default: fp32; of a page: int8 "
+        "if the bundle has it)",
     )
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument(

@@ -41,6 +41,9 @@ from attendant.training.run.loading import load_run
 
 def export(options: argparse.Namespace) -> None:
     """Publishes a bundle and prints what it is, a line per precision."""
+    options.precision = options.precision or ("fp32",)
+    if options.web_libraries is not None:
+        raise UserError("--web-libraries is for --web")
     is_bundle = (options.origin / MANIFEST_NAME).is_file()
     advice: list[str] = []
     with status() as say:

@@ -1,6 +1,7 @@
 """What the documents show is run, and what they list is complete."""
 
 import ast
+import json
 import re
 import runpy
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from prometheus_client import CollectorRegistry
 
 from attendant.server import errors
@@ -74,6 +76,18 @@ def test_the_page_is_current(name: str) -> None:
     """Mended by `python docs/write_recipes.py` and the like."""
     written = runpy.run_path(str(DOCS / f"write_{name}.py"))["page"]()
     assert (DOCS / f"{name}.md").read_text() == written
+
+
+def test_the_schema_of_manifests_is_current_and_holds() -> None:
+    written = runpy.run_path(str(DOCS / "write_manifest_schema.py"))["page"]()
+    assert (DOCS / "manifest.schema.json").read_text() == written
+    validator = Draft202012Validator(json.loads(written))
+    manifests = list((DOCS.parent / "models").glob("*/manifest.json"))
+    assert len(manifests) >= 4
+    for path in manifests:
+        assert not list(validator.iter_errors(json.loads(path.read_text()))), path
+    changed = json.loads(manifests[0].read_text()) | {"graphs": {}, "another": 1}
+    assert len(list(validator.iter_errors(changed))) == 1
 
 
 def test_every_link_between_pages_leads_somewhere(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+../../examples/javascript/bundle.mjs

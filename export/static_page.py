@@ -1,0 +1,127 @@
+"""A bundle as a static page: `attendant export BUNDLE --web FOLDER`.
+
+The folder works on any static host: the graphs run in the browser by onnxruntime-web (WebAssembly), and the page asks
+nothing but the files beside it. The search is examples/javascript/bundle.mjs; the drawing is the playground's.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attendant
+from attendant.export.publication import published, refuse_occupied
+from attendant.runtime.bundle.bundle import Bundle, open_bundle
+from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision
+from attendant.runtime.errors import UserError
+
+MARKER: Final = "page.json"
+"""Every such folder has this file, so that `--force` replaces nothing else."""
+
+PAGE: Final = Path(__file__).parent / "page"
+PLAYGROUND: Final = Path(attendant.__file__).parent / "server" / "http" / "page"
+SHARED: Final = ("attention.js", "dom.js", "text.js", "style.css", "icon.svg")
+LIBRARIES: Final = {
+    "@huggingface/tokenizers": ("dist/tokenizers.min.mjs",),
+    "onnxruntime-web": (
+        "dist/ort.wasm.min.mjs",
+        "dist/ort-wasm-simd-threaded.mjs",
+        "dist/ort-wasm-simd-threaded.wasm",
+    ),
+}
+"""Files of the npm packages that package-lock.json pins."""
+
+LICENCES: Final = """\
+The files of this folder are under the Apache License 2.0 (https://www.apache.org/licenses/LICENSE-2.0), except
+ort.wasm.min.mjs and ort-wasm-simd-threaded.*, which are ONNX Runtime's (MIT, https://github.com/microsoft/onnxruntime).
+tokenizers.min.mjs is Hugging Face's (Apache License 2.0). The bundle is under its own licence.
+"""
+
+
+def export(options: argparse.Namespace) -> None:
+    """Publishes the page and prints how to look at it."""
+    for name in ("data", "name", "checkpoint", "beam_size", "length_penalty", "length_penalty_offset", "patience"):
+        if getattr(options, name) is not None:
+            raise UserError(
+                f"--{name.replace('_', '-')} changes the bundle: export it by --output first, then by --web"
+            )
+    refuse_occupied(options.web, force=options.force, marker=MARKER)
+    if not (options.origin / MANIFEST_NAME).is_file():
+        raise UserError(
+            f"--web takes a bundle, and {options.origin} has no {MANIFEST_NAME}: export a run by --output first"
+        )
+    if options.precision and len(options.precision) > 1:
+        raise UserError(f"--precision {','.join(options.precision)}: a page runs one precision")
+    bundle = open_bundle(options.origin)
+    (precision,) = options.precision or (None,)
+    write_page(bundle, options.web, precision=precision, libraries=options.web_libraries, force=options.force)
+    size = sum(path.stat().st_size for path in options.web.rglob("*"))
+    print(f"{options.web}: a page of {size / 1e6:.0f} MB that runs {bundle.manifest.name} {bundle.manifest.version}")
+    print(f"look at it: python -m http.server --directory {options.web}")
+
+
+def write_page(
+    bundle: Bundle, output: Path, *, precision: Precision | None, libraries: Path | None, force: bool
+) -> None:
+    """Publishes the page, complete or not at all.
+
+    Args:
+        precision: None takes int8 if the bundle has it, because of its size.
+        libraries: a `node_modules` folder with the packages of LIBRARIES; None installs them by npm.
+
+    Raises:
+        UserError: the bundle has no such precision or only fp16, npm or a library is missing, or `output` is occupied.
+    """
+    chosen: Precision = precision or ("int8" if "int8" in bundle.manifest.graphs else "fp32")
+    if chosen == "fp16":
+        raise UserError("--precision fp16 is for CUDA: name fp32 or int8 for a page")
+    graphs = bundle.graphs_in(chosen)
+    with published(output, force=force, marker=MARKER) as folder, _installed(libraries) as installed:
+        for name in SHARED:
+            shutil.copyfile(PLAYGROUND / name, folder / name)
+        for name in ("index.html", "main.js", "worker.js", "page.css"):
+            shutil.copyfile(PAGE / name, folder / name)
+        search = (PAGE / "bundle.mjs").read_text(encoding="utf-8")
+        # Browsers have no packages: the import names the file.
+        search = search.replace('"@huggingface/tokenizers"', '"./tokenizers.min.mjs"')
+        (folder / "bundle.mjs").write_text(search, encoding="utf-8")
+        for package, files in LIBRARIES.items():
+            for name in files:
+                source = installed / package / name
+                if not source.is_file():
+                    raise UserError(f"{source} is missing: install {package} by npm, or leave out --web-libraries")
+                shutil.copyfile(source, folder / source.name)
+        names = [MANIFEST_NAME, "source_tokenizer.json", "target_tokenizer.json", "golden.jsonl"]
+        for name in [*names, graphs.encoder.file, graphs.decoder_step.file]:
+            (folder / "bundle" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / name, folder / "bundle" / name)
+        (folder / "LICENCES.txt").write_text(LICENCES, encoding="utf-8")
+        (folder / MARKER).write_text(json.dumps({"precision": chosen}) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _installed(libraries: Path | None) -> Iterator[Path]:
+    """Yields a `node_modules` folder."""
+    if libraries is not None:
+        yield libraries
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        raise UserError(
+            "--web needs two libraries from npm, which is not installed: install npm, or name a node_modules folder "
+            f"with {' and '.join(LIBRARIES)} by --web-libraries"
+        )
+    with tempfile.TemporaryDirectory(prefix="attendant-web-") as folder:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(PAGE / name, Path(folder) / name)
+        line = [npm, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = next((text for text in done.stderr.splitlines() if text.strip()), f"status {done.returncode}")
+            raise UserError(f"npm could not install {' and '.join(LIBRARIES)}: {reason}")
+        yield Path(folder) / "node_modules"

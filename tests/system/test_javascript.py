@@ -1,0 +1,158 @@
+"""Bundles in JavaScript: golden examples of every shipped bundle in node and in chromium, and the static page."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+import attendant
+from tests.browser.conftest import CHROMIUM
+from tests.paths import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+BUNDLES = sorted(path.parent for path in (ROOT / "models").glob("*/manifest.json"))
+GOLDEN_IN_A_PAGE = """async () => {
+  const ort = await import("./ort.wasm.min.mjs");
+  const { Bundle } = await import("./bundle.mjs");
+  const { goldenDifferences } = await import("./golden.mjs");
+  const read = async (path) => new Uint8Array(await (await fetch(`bundle/${path}`)).arrayBuffer());
+  const { precision } = await (await fetch("page.json")).json();
+  ort.env.wasm.numThreads = 1;
+  const bundle = await Bundle.open(ort, read, precision);
+  return await goldenDifferences(bundle, new TextDecoder().decode(await read("golden.jsonl")));
+}"""
+
+
+@pytest.fixture(scope="module")
+def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a copy of the example with its packages installed."""
+    if not (shutil.which("npm") and shutil.which("node")):
+        pytest.skip("no npm and node here")
+    folder = tmp_path_factory.mktemp("javascript") / "example"
+    shutil.copytree(ROOT / "examples" / "javascript", folder, ignore=shutil.ignore_patterns("node_modules"))
+    done = subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def node(folder: Path, *arguments: object) -> str:
+    done = subprocess.run(["node", *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_golden_examples_in_node(javascript: Path) -> None:
+    lines = node(javascript, "check.mjs", *BUNDLES).splitlines()
+    assert len(lines) >= len(BUNDLES)
+    for line in lines:
+        found = re.fullmatch(r"\S+ (?:fp32|int8): (\d+) of (\d+) as expected", line)
+        assert found is not None, line
+        assert found[1] == found[2] != "0", line
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("g2p-en", ["phoneme", "  Knowledgeable\n", "don't", "x", "zq"]),
+        ("normalize-numbers-en", ["1,204", "May 5, 2024", "minus five", "3/4"]),
+        ("translate-en-fr", ["Open the file  and close it.", "The server ends."]),
+    ],
+)
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_node_answers_as_the_library(javascript: Path, name: str, texts: list[str], beam_size: int) -> None:
+    bundle = ROOT / "models" / name
+    printed = node(javascript, "generate.mjs", bundle, beam_size, *texts).splitlines()
+    model = attendant.load(bundle)
+    for text, line in zip(texts, printed, strict=True):
+        answer = model.generate(text, beam_size=beam_size, num_hypotheses=beam_size)
+        theirs = json.loads(line)
+        assert [hypothesis["text"] for hypothesis in theirs] == [hypothesis.text for hypothesis in answer.hypotheses]
+        scores = [hypothesis.score for hypothesis in answer.hypotheses]
+        assert [hypothesis["score"] for hypothesis in theirs] == pytest.approx(scores, rel=0.01, abs=0.01)
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Page]:
+    """Yields a browser's page."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest, javascript: Path, tmp_path: Path) -> Iterator[str]:
+    """Serves the page of the bundle that the test names, as a static host does."""
+    folder = tmp_path / "page"
+    bundle, precision = request.param
+    libraries = javascript / "node_modules"
+    line = ["export", bundle, "--web", folder, "--precision", precision, "--web-libraries", libraries]
+    subprocess.run([sys.executable, "-m", "attendant.export", *map(str, line[1:])], check=True, capture_output=True)
+    shutil.copy(javascript / "golden.mjs", folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def precisions(bundle: Path) -> list[str]:
+    return list(json.loads((bundle / "manifest.json").read_text())["graphs"])
+
+
+EVERY = [pytest.param((bundle, p), id=f"{bundle.name}-{p}") for bundle in BUNDLES for p in precisions(bundle)]
+
+
+@pytest.mark.parametrize("address", EVERY, indirect=True)
+def test_golden_examples_in_chromium(opened: Page, address: str) -> None:
+    opened.goto(address)
+    result = opened.evaluate(GOLDEN_IN_A_PAGE)
+    assert result["differences"] == []
+    assert result["numCompared"] > 20
+
+
+@pytest.mark.parametrize("address", [pytest.param((ROOT / "models" / "g2p-en", "int8"), id="g2p-en")], indirect=True)
+def test_a_page_answers_while_one_types(opened: Page, address: str) -> None:
+    complaints: list[str] = []
+    requests: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.goto(address)
+    expect(opened.locator("#state")).to_contain_text("int8, in this page", timeout=60_000)
+    opened.get_by_label("Text").press_sequentially("phoneme", delay=10)
+    expect(opened.locator("#text")).to_have_text("F OW N IY M")
+    expect(opened.locator(".map .symbol").first).to_be_visible()
+    opened.locator("#best button").nth(1).click()
+    expect(opened.locator("#text")).not_to_have_text("F OW N IY M")
+    assert opened.url == f"{address}#phoneme"
+    opened.reload()
+    expect(opened.locator("#text")).to_have_text("F OW N IY M", timeout=60_000)
+    opened.locator("#examples button").first.click()
+    expect(opened.locator("#text")).not_to_have_text("F OW N IY M")
+    opened.get_by_label("Text").fill("")
+    expect(opened.locator("#text")).to_have_text("")
+    opened.get_by_label("Text").fill("x" * 500)
+    expect(opened.get_by_role("alert")).to_contain_text("the source has 500 tokens, may have")
+    assert complaints == []
+    assert {url for url in requests if not url.startswith(address)} == set()
