@@ -74,21 +74,19 @@ export class Bundle {
   async generate(source, options = {}) {
     const { decoding, limits, special_ids, source: side } = this.manifest;
     const ids = typeof source === "string" ? this.source.idsOfText(source) : this.source.idsOfTokens(source);
+    const length = ids.length; // without EOS
+    if (length > limits.max_source_tokens) {
+      throw new Error(`the source has ${length} tokens, may have ${limits.max_source_tokens}`);
+    }
+    if (side.append_eos) ids.push(special_ids.eos);
+    if (ids.length === 0) throw new Error("the source is empty");
     const sourceTokens = this.source.tokensOf(ids);
-    if (side.append_eos) {
-      ids.push(special_ids.eos);
-      sourceTokens.push(this.source.symbols[special_ids.eos]);
-    }
-    if (sourceTokens.length === 0) throw new Error("the source is empty");
-    if (ids.length > limits.max_source_tokens + Number(side.append_eos)) {
-      throw new Error(`the source has ${ids.length} tokens, may have ${limits.max_source_tokens}`);
-    }
     const search = {
       beamSize: options.beamSize ?? decoding.beam_size,
       numHypotheses: options.numHypotheses ?? decoding.num_hypotheses,
       lengthPenalty: options.lengthPenalty ?? decoding.length_penalty,
       lengthPenaltyOffset: options.lengthPenaltyOffset ?? decoding.length_penalty_offset ?? 5,
-      maxLength: options.maxLength ?? defaultMaxLength(decoding, limits, ids.length - Number(side.append_eos)),
+      maxLength: options.maxLength ?? defaultMaxLength(decoding, limits, length),
     };
     const hypotheses = await this.#search(ids, search);
     return { sourceTokens, hypotheses };
