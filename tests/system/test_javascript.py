@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 import attendant
 from tests.browser.conftest import CHROMIUM
+from tests.browser.test_accessibility import axe, violations  # noqa: F401  (a fixture)
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -132,7 +133,7 @@ def test_golden_examples_in_chromium(opened: Page, address: str) -> None:
 
 
 @pytest.mark.parametrize("address", [pytest.param((ROOT / "models" / "g2p-en", "int8"), id="g2p-en")], indirect=True)
-def test_a_page_answers_while_one_types(opened: Page, address: str) -> None:
+def test_a_page_answers_while_one_types(opened: Page, address: str, axe: str) -> None:  # noqa: F811
     complaints: list[str] = []
     requests: list[str] = []
     opened.on("console", lambda message: complaints.append(message.text))
@@ -143,6 +144,7 @@ def test_a_page_answers_while_one_types(opened: Page, address: str) -> None:
     opened.get_by_label("Text").press_sequentially("phoneme", delay=10)
     expect(opened.locator("#text")).to_have_text("F OW N IY M")
     expect(opened.locator(".map .symbol").first).to_be_visible()
+    assert violations(opened, axe) == []
     opened.locator("#best button").nth(1).click()
     expect(opened.locator("#text")).not_to_have_text("F OW N IY M")
     assert opened.url == f"{address}#phoneme"
