@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import attendant
 from attendant.export.publication import published, refuse_occupied
 from attendant.runtime.bundle.bundle import Bundle, open_bundle
 from attendant.runtime.bundle.manifest import MANIFEST_NAME, Precision
@@ -24,7 +23,7 @@ MARKER: Final = "page.json"
 """Every such folder has this file, so that `--force` replaces nothing else."""
 
 PAGE: Final = Path(__file__).parent / "page"
-PLAYGROUND: Final = Path(attendant.__file__).parent / "server" / "http" / "page"
+PLAYGROUND: Final = Path(__file__).parents[1] / "server" / "http" / "page"
 SHARED: Final = ("attention.js", "dom.js", "text.js", "style.css", "icon.svg")
 LIBRARIES: Final = {
     "@huggingface/tokenizers": ("dist/tokenizers.min.mjs",),
