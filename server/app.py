@@ -247,7 +247,8 @@ async def start_model(
 
     Args:
         num_models: that share the threads.
-        on_available, on_death: see EngineClient.
+        on_available: see WorkerPool.
+        on_death: see EngineClient.
 
     Raises:
         UserError: see `load_models`.
@@ -266,6 +267,7 @@ async def start_model(
         max_restarts=config.max_restarts,
         load_seconds=config.load_seconds,
         on_step=rendered.stepped,
+        on_available=on_available,
         shared_rows=processes.rows,
         on_restart=rendered.restarted,
         on_stop=group.close,
@@ -282,7 +284,6 @@ async def start_model(
         max_bulk=BULK_PER_ROW * max_rows,
         on_death=on_death,
         on_prediction=rendered.predicted,
-        on_available=on_available,
     )
     await runner.start()
     rendered.watch(

@@ -1,34 +1,32 @@
 """Overload control: accepts or refuses a request, by an estimate of when it would be answered. Pure.
 
-A request that can't be answered before its deadline is refused at once, and so is one that would wait longer than is
-useful. An accepted request carries the time by which it must have begun; the queues drop it if it has not. A list is
-accepted or refused as a whole, by the estimate for its last request.
+A request that can't be answered before its deadline is refused at once, and so is one that would wait too long. An
+accepted request carries the time by which it must have begun; the queues drop it if it has not. A list is accepted or
+refused as a whole, by the estimate for its last request.
 """
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server import deadlines
 from attendant.server.config import LIGHT_ROWS
-from attendant.server.engine.estimates import Lengths, ThroughputEstimate
-from attendant.server.engine.queue import Ahead
+from attendant.server.engine.estimates import Lengths, MovingAverage
+from attendant.server.engine.pool import WorkerPool
 from attendant.server.engine.request import MIN_RETRY_SECONDS, EngineRequest, Outcome, Priority, Result
 from attendant.server.errors import ClientLimit, DeadlineExceeded, DeadlineTooShort, OutOfTime, QueueFull, WaitTooLong
 
 FILL = 0.5
-"""A request may be expected to wait for this part of the time that its deadline leaves beside the decoding: waits vary,
+"""A request may be expected to wait for this part of the time that its deadline leaves beyond the decoding. Waits vary,
 and estimates are rough."""
 
-GENEROSITY = 2.0
-"""Where nothing runs, a request is tried although it is expected to take this many times what its deadline leaves."""
+IDLE_DEADLINE_SLACK = 2.0
+"""While nothing runs, a request is tried even if it is expected to take this many times the time until its deadline."""
 
-MEMORY = 64
-"""Answers that a correction is made of, about."""
-
-MAX_FACTOR = 4.0
+CORRECTION_WEIGHT = 1 / 64
+MAX_CORRECTION = 4.0
+"""An answer corrects the estimates by at most this factor, or its inverse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +65,15 @@ class Prediction(NamedTuple):
     late: bool
 
 
-Asked = tuple[tuple[int, ...], DecodingOptions]
-"""A source, as the encoder takes it, and how it is decoded."""
+Source = tuple[tuple[int, ...], DecodingOptions]
+"""A source, as the encoder takes it, and its decoding options."""
 
 
-@dataclass(slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """A request that has been accepted.
 
     Attributes:
-        expected_seconds: until its answer; 0: not estimated, for it is one of a list and not the last.
+        expected_seconds: until its answer; 0 if not estimated: the request belongs to a list and is not its last.
         uncorrected_seconds: the same, before the correction.
     """
 
@@ -87,104 +84,34 @@ class Accepted:
 
 @dataclass(slots=True)
 class _Client:
+    """A client's interactive requests in flight."""
+
     num_requests: int = 0
     num_rows: int = 0
     num_heavy: int = 0
 
 
-NOBODY = _Client()
-"""A client that has nothing in flight."""
-
-
-class _Work:
-    """What is asked for at once.
-
-    Attributes:
-        steps, rows: of each request, as expected and as reserved.
-    """
-
-    __slots__ = ("num_rows", "rows", "steps")
-
-    def __init__(self, steps: list[float], rows: list[int]) -> None:
-        self.steps, self.rows, self.num_rows = steps, rows, sum(rows)
-
-    @property
-    def total(self) -> float:
-        """Rows x steps of all."""
-        return float(sum(map(operator.mul, self.steps, self.rows)))
-
-    @property
-    def of_last(self) -> float:
-        """Rows x steps of the last one."""
-        return self.steps[-1] * self.rows[-1]
-
-
-class _Decision(NamedTuple):
-    """That requests are accepted: with which priority, and what is expected of the last of them.
-
-    Attributes:
-        start_within: seconds in which each must have been admitted to be answered before the deadline; None: any.
-        expected_seconds, uncorrected_seconds: see Accepted.
-    """
-
-    priority: Priority
-    start_within: float | None = None
-    expected_seconds: float = 0.0
-    uncorrected_seconds: float = 0.0
-
-
-class _Correction:
-    """The seconds that answers take, over those that were expected. It stands for all that the estimate leaves out.
-
-    Attributes:
-        factor: a moving average; no answer counts for more than MAX_FACTOR, nor for less than its inverse.
-    """
-
-    def __init__(self) -> None:
-        self.factor = 1.0
-
-    def note(self, expected: float, taken: float) -> None:
-        ratio = min(max(taken / expected, 1 / MAX_FACTOR), MAX_FACTOR)
-        self.factor += (ratio - self.factor) / MEMORY
-
-
-class Engines(Protocol):
-    """What overload control has to know of the engines.
-
-    Attributes:
-        num_engines: that share the queue.
-        max_rows: of each, that may be stepped together.
-        throughput: of one engine.
-    """
-
-    num_engines: int
-    max_rows: int
-    throughput: ThroughputEstimate
-
-    def num_waiting(self, priority: Priority) -> int:
-        """Requests of that priority that have no rows yet."""
-
-    def ahead(self, priority: Priority, client: str, work: float) -> Ahead:
-        """What waits before a request of so many expected rows x steps of this client."""
+NO_REQUESTS = _Client()
 
 
 class OverloadControl:
-    """Of one model: knows which requests are in its engines, and how long each was expected to take."""
+    """Overload control of one model: counts the requests in flight, and learns how long answers take."""
 
-    def __init__(self, engines: Engines, limits: OverloadLimits, on_prediction: Callable[[Prediction], None]) -> None:
-        """`on_prediction`: called with what became of each interactive request that was answered, or came too late."""
-        self._engines = engines
+    def __init__(self, pool: WorkerPool, limits: OverloadLimits, on_prediction: Callable[[Prediction], None]) -> None:
+        """`on_prediction`: called for each interactive request that was answered, or came too late."""
+        self._pool = pool
         self._limits = limits
         self._on_prediction = on_prediction
         self._lengths = Lengths()
-        self._corrections = {priority: _Correction() for priority in Priority}
+        # Seconds that answers take, over those that were expected: all that the estimate leaves out.
+        self._corrections = {priority: MovingAverage(CORRECTION_WEIGHT, 1.0) for priority in Priority}
         self._clients: dict[str, _Client] = {}
         self._rows = dict.fromkeys(Priority, 0)
 
     def accept(
         self,
         keys: Iterable[int],
-        asked: Sequence[Asked],
+        sources: Sequence[Source],
         priority: Priority,
         client: str,
         now: float,
@@ -192,110 +119,116 @@ class OverloadControl:
         *,
         streams: bool = False,
     ) -> list[Accepted]:
-        """Accepts a client's requests, all of them or none, by one decision.
+        """Accepts a client's requests, all of them or none.
 
         Args:
-            keys: for the requests, as many as there are at least.
-            asked: at least one.
+            keys: for the requests; at least as many as there are.
+            sources: at least one.
 
         Raises:
             QueueFull, WaitTooLong, ClientLimit, DeadlineTooShort: of interactive requests.
         """
-        expected = self._lengths.expected
-        work = _Work(
-            [expected(len(source_ids), options) for source_ids, options in asked],
-            [options.max_rows for _, options in asked],
-        )
-        decision = _Decision(priority) if priority is Priority.BULK else self._decide(work, client, timeout_seconds)
         deadline = None if timeout_seconds is None else now + timeout_seconds
-        start_by = None if decision.start_within is None else now + decision.start_within
-        self._count(decision.priority, client, len(asked), work.num_rows)
-        priority = decision.priority
-        accepted = [
-            Accepted(EngineRequest(key, source_ids, options, now, deadline, priority, client, steps, start_by, streams))
-            for (source_ids, options), steps, key in zip(asked, work.steps, keys, strict=False)
+        expected_steps = self._lengths.expected
+        requests = [
+            EngineRequest(
+                key, ids, options, now, deadline, priority, client, expected_steps(len(ids), options), None, streams
+            )
+            for (ids, options), key in zip(sources, keys, strict=False)
         ]
-        # The last one was estimated, and what becomes of it corrects the estimates.
-        accepted[-1].expected_seconds = decision.expected_seconds
-        accepted[-1].uncorrected_seconds = decision.uncorrected_seconds
-        return accepted
+        num_rows = sum([request.max_rows for request in requests])
+        expected = uncorrected = 0.0
+        if priority is not Priority.BULK:
+            priority = self._priority(client, num_rows)
+            expected, uncorrected, start_within = self._estimate(requests, num_rows, priority, timeout_seconds)
+            start_by = None if start_within is None else now + start_within
+            requests = [request._replace(priority=priority, start_by=start_by) for request in requests]
+        self._count(priority, client, len(requests), num_rows)
+        # The last one was estimated, and its outcome corrects the estimates.
+        return [*map(Accepted, requests[:-1]), Accepted(requests[-1], expected, uncorrected)]
 
     def ended(self, accepted: Accepted, outcome: Outcome | None, now: float) -> None:
-        """A request has ended; None: its caller has gone."""
+        """Learns from a request that has ended; the outcome is None if its caller has gone."""
         request = accepted.request
         self._count(request.priority, request.client, -1, -request.max_rows)
         if isinstance(outcome, Result):
             self._lengths.note(len(request.source_ids), request.options, outcome.stats.steps)
-            # And not the engine's own time: outcomes are held for a moment, and many are not delivered at once.
+            # Not the engine's own time: outcomes are held for a moment, and many are not delivered at once.
             self._learn(accepted, now - request.submitted, outcome.stats.steps, late=False)
-        # Callers may notice their deadline before the engine does: they have gone then.
+        # Callers may notice their deadline, and go, before the engine does.
         elif isinstance(outcome, DeadlineExceeded | OutOfTime) or (
             outcome is None and request.deadline is not None and deadlines.has_passed(request.deadline - now)
         ):
             self._learn(accepted, now - request.submitted, 0, late=True)
 
-    def _decide(self, work: _Work, client: str, timeout_seconds: float | None) -> _Decision:
-        """Accepts interactive requests, or raises why not, by when the last of them would be answered."""
-        limits, engines = self._limits, self._engines
-        mine = self._clients.get(client, NOBODY)
-        is_heavy = mine.num_rows + work.num_rows > (limits.light_rows // 2 if mine.num_heavy else limits.light_rows)
-        priority = Priority.HEAVY if is_heavy else Priority.INTERACTIVE
-        # Of a list too large for the rows that are free, a part waits: the last one for all others of that part.
-        num_free = max(0, engines.num_engines * engines.max_rows - self._rows[priority])
+    def _priority(self, client: str, num_rows: int) -> Priority:
+        """Returns whether a client that asks for `num_rows` rows more is light or heavy."""
+        mine, limit = self._clients.get(client, NO_REQUESTS), self._limits.light_rows
+        is_heavy = mine.num_rows + num_rows > (limit // 2 if mine.num_heavy else limit)
+        return Priority.HEAVY if is_heavy else Priority.INTERACTIVE
+
+    def _estimate(
+        self, requests: Sequence[EngineRequest], num_rows: int, priority: Priority, timeout_seconds: float | None
+    ) -> tuple[float, float, float | None]:
+        """Estimates when the last of a client's interactive requests would be answered, or raises why they are refused.
+
+        Returns:
+            The seconds until that answer, the same before the correction, and the seconds within which each request
+            must have been admitted to be answered before the deadline (None if at any time).
+        """
+        limits, pool, last = self._limits, self._pool, requests[-1]
+        # Of a list too large for the free rows, a part waits: the last request for all others of that part.
+        num_free = max(0, pool.num_engines * pool.max_rows - self._rows[priority])
         num_before = work_before = 0.0
-        if num_free < work.num_rows:
-            waiting_share = 1.0 - num_free / work.num_rows
-            num_before = max(0.0, len(work.steps) * waiting_share - 1)
-            work_before = max(0.0, work.total * waiting_share - work.of_last)
-        ahead = engines.ahead(priority, client, work_before + work.of_last)
-        waiting = engines.throughput.seconds(
-            ahead.work + work_before, ahead.num_requests + num_before, engines.max_rows
-        )
-        waiting /= engines.num_engines
-        decoding = self._decoding_seconds(priority, work)
-        correction = self._corrections[priority].factor
+        if num_free < num_rows:
+            waiting_share = 1.0 - num_free / num_rows
+            num_before = max(0.0, len(requests) * waiting_share - 1)
+            work_before = max(0.0, sum([request.work for request in requests]) * waiting_share - last.work)
+        ahead = pool.ahead(priority, last.client, work_before + last.work)
+        waiting = pool.throughput.seconds(ahead.work + work_before, ahead.num_requests + num_before, pool.max_rows)
+        waiting /= pool.num_engines
+        # The last request is encoded, and stepped together with those that are in and those that come with it.
+        beside = (self._rows[priority] + num_rows - last.max_rows) / pool.num_engines
+        rows = min(pool.max_rows, beside + last.max_rows, pool.throughput.peak_rows + last.max_rows)
+        decoding = pool.throughput.encode_seconds + last.expected_steps * pool.throughput.step_seconds(rows)
+        correction = self._corrections[priority].value
         wait, service = waiting * correction, decoding * correction
-        self._check_client(mine, work, wait + service)
-        num_waiting = engines.num_waiting(Priority.INTERACTIVE) + engines.num_waiting(Priority.HEAVY)
+        self._check_client(last.client, len(requests), num_rows, wait + service)
+        num_waiting = pool.num_waiting(Priority.INTERACTIVE) + pool.num_waiting(Priority.HEAVY)
         if num_waiting + ahead.num_own + 2 * num_before >= limits.max_waiting:
             raise QueueFull(num_waiting, ahead.num_own, max(wait / 2, MIN_RETRY_SECONDS))
         if wait > limits.max_wait_seconds:
             raise WaitTooLong(wait, limits.max_wait_seconds)
         start_within = None if timeout_seconds is None else self._start_within(timeout_seconds, wait, service)
-        return _Decision(priority, start_within, wait + service, waiting + decoding)
+        return wait + service, waiting + decoding, start_within
 
     def _start_within(self, remaining: float, wait: float, service: float) -> float | None:
-        """How soon what can be answered before its deadline must begin for that; None: it is only tried."""
+        """Returns the seconds within which a request must begin to meet its deadline; None if it is only tried."""
         if remaining > 0 and wait / FILL + service <= remaining:
             return remaining - service
-        if remaining > 0 and not any(self._rows.values()) and service <= GENEROSITY * remaining:
+        if remaining > 0 and not any(self._rows.values()) and service <= IDLE_DEADLINE_SLACK * remaining:
             return None
         raise DeadlineTooShort(remaining, max(wait + service, MIN_RETRY_SECONDS))
 
-    def _check_client(self, mine: _Client, work: _Work, expected_seconds: float) -> None:
+    def _check_client(self, client: str, num_requests: int, num_rows: int, expected_seconds: float) -> None:
+        """Raises ClientLimit if these requests are more than the client may have in flight."""
+        mine, limits = self._clients.get(client, NO_REQUESTS), self._limits
         checks = (
-            ("requests", mine.num_requests + len(work.steps), self._limits.max_client_requests),
-            ("rows", mine.num_rows + work.num_rows, self._limits.max_client_rows),
+            ("requests", mine.num_requests + num_requests, limits.max_client_requests),
+            ("rows", mine.num_rows + num_rows, limits.max_client_rows),
         )
-        for what, num, limit in checks:
-            if limit is not None and num > limit:
-                raise ClientLimit(num, what, limit, max(expected_seconds, MIN_RETRY_SECONDS))
-
-    def _decoding_seconds(self, priority: Priority, work: _Work) -> float:
-        """Of encoding and stepping the last request, beside those that are in and those that come with it."""
-        engines, throughput = self._engines, self._engines.throughput
-        own = work.rows[-1]
-        beside = (self._rows[priority] + work.num_rows - own) / engines.num_engines
-        rows = min(engines.max_rows, beside + own, throughput.peak_rows + own)
-        return throughput.encode_seconds + work.steps[-1] * throughput.step_seconds(rows)
+        for what, number, limit in checks:
+            if limit is not None and number > limit:
+                raise ClientLimit(number, what, limit, max(expected_seconds, MIN_RETRY_SECONDS))
 
     def _learn(self, accepted: Accepted, seconds: float, steps: int, *, late: bool) -> None:
         if accepted.request.priority is Priority.BULK:
             return
         correction = self._corrections[accepted.request.priority]
-        # How long a late one would have taken is not known: it only counts where that is longer than expected already.
+        # The time that a late one would have taken is unknown: it only counts if it is already longer than expected.
         if accepted.uncorrected_seconds and (not late or seconds > accepted.expected_seconds):
-            correction.note(accepted.uncorrected_seconds, seconds)
+            ratio = seconds / accepted.uncorrected_seconds
+            correction.add(min(max(ratio, 1 / MAX_CORRECTION), MAX_CORRECTION))
         expected = accepted.request.expected_steps
         self._on_prediction(Prediction(accepted.expected_seconds, seconds, expected, steps, late))
 

@@ -26,7 +26,7 @@ from attendant.server.errors import AttendantError, Cancelled, DeadlineExceeded
 
 @dataclass(slots=True)
 class _Running:
-    """What is noted of a running request, for its timings; the counts are its batch's at its admission."""
+    """A running request with its timings; the counts are its batch's when it was admitted."""
 
     request: EngineRequest
     admitted: float
@@ -37,7 +37,7 @@ class _Running:
 
 
 class _PriorityBatch:
-    """A priority's running batch, with what is counted of its steps."""
+    """A priority's running batch, and counts of its steps."""
 
     def __init__(
         self, stepper: Stepper, special_ids: SpecialIds, clock: Callable[[], float], text_of: TextOf | None
@@ -49,11 +49,7 @@ class _PriorityBatch:
 
 
 class Engine:
-    """Requests in, outcomes out, one decoder step at a time.
-
-    Attributes:
-        on_batch: called with the keys of the requests that are computed from now on, just before they are.
-    """
+    """Requests in, outcomes out, one decoder step at a time."""
 
     def __init__(
         self,
@@ -64,11 +60,11 @@ class Engine:
         scheduler: Callable[[Budget], Scheduler] = Scheduler,
         text_of: TextOf | None = None,
     ) -> None:
-        """An engine without requests.
+        """Makes an engine without requests.
 
         Args:
-            text_of: decodes hypotheses, which are distinct by their text; None: by their tokens.
-            scheduler: makes the admission policy: another one than the server's, for measurements of it.
+            scheduler: makes the scheduler. Measurements replace it to compare policies.
+            text_of: decodes hypotheses, which are distinct by their text. If None, they are distinct by their tokens.
         """
         self.scheduler = scheduler(budget)
         self._clock = clock
@@ -76,9 +72,8 @@ class Engine:
         self._batches = {priority: _PriorityBatch(stepper, special_ids, clock, text_of) for priority in Priority}
         self._running: dict[int, _Running] = {}
         self._cancelled: set[int] = set()
-        self.on_batch: Callable[[Iterable[int]], None] = lambda keys: None
         self._stepped = Priority.INTERACTIVE
-        # Rounds that begin before this time need nothing of the scheduler: see Scheduler.settled_until.
+        # Rounds that begin before this time need no scheduling: see Scheduler.end_round.
         self._settled_until = -math.inf
 
     @property
@@ -88,19 +83,23 @@ class Engine:
     @property
     def num_rows(self) -> int:
         """Live hypotheses of all requests."""
-        return sum(one.batch.num_rows for one in self._batches.values())
+        return sum(priority.batch.num_rows for priority in self._batches.values())
 
     def submit(self, request: EngineRequest) -> None:
         self.scheduler.add(request)
         self._settled_until = -math.inf
 
     def cancel(self, key: int) -> None:
-        """The client has gone: the next step frees what the request holds. A key that is not here is ignored."""
+        """The caller has gone: the next round frees what the request holds. Unknown keys are ignored."""
         self._cancelled.add(key)
         self._settled_until = -math.inf
 
-    def step(self) -> StepResult:
-        """Does one round; every request that ends in it is among the outcomes exactly once."""
+    def step(self, record: Callable[[Iterable[int]], None] = lambda keys: None) -> StepResult:
+        """Runs one round. Every request that ends in it is among the outcomes exactly once.
+
+        Args:
+            record: called with the keys of the requests in the batch, before a batch with other requests is computed.
+        """
         began = self._clock()
         outcomes: Outcomes = []
         phases: dict[str, float] = {}
@@ -114,8 +113,8 @@ class Engine:
         running = self._batches[priority]
         if admitted or priority is not self._stepped:
             self._stepped = priority
-            keys = [key for key, one in self._running.items() if one.request.priority is priority]
-            self.on_batch(keys + [request.key for request in admitted])
+            keys = [key for key, other in self._running.items() if other.request.priority is priority]
+            record(keys + [request.key for request in admitted])
         if not is_settled:
             phases["admit"] = self._clock() - began
         if admitted:
@@ -131,18 +130,21 @@ class Engine:
             phases |= report.seconds
             running.num_steps += 1
             running.num_row_steps += num_rows
-        if not is_settled:
-            if num_rows:
+            if not is_settled:
                 self.scheduler.note_step(priority, sum(report.seconds.values()), num_rows)
-            self.scheduler.note_round(priority, self._clock() - began)
-            self._settled_until = self.scheduler.settled_until()
+        ended = [key for key, _ in finished]
+        if not is_settled:
+            self._settled_until = self.scheduler.end_round(priority, self._clock() - began, ended)
+        else:
+            for key in ended:
+                self.scheduler.remove(key)
         if num_rows and (finished or running.newcomers):
             self._answer(running, finished, outcomes)
         stats = StepStats(priority, num_rows, len(admitted), cancelled_rows, useful, computed, phases)
         return StepResult(stats, outcomes, progress)
 
     def _join(self, admitted: list[EngineRequest], priority: Priority) -> float:
-        """Encodes newcomers beside those that run; returns the seconds that it took."""
+        """Encodes newcomers and adds them to their batch; returns the seconds that it took."""
         joined = self._batches[priority]
         began = self._clock()
         joined.batch.join([BatchRequest(r.key, r.source_ids, r.options, r.streams) for r in admitted])
@@ -156,7 +158,7 @@ class Engine:
         return ended - began
 
     def _drop(self, now: float, outcomes: Outcomes) -> int:
-        """Frees the rows of requests that nobody waits for any more; returns how many rows that were."""
+        """Drops requests that were cancelled or came too late; returns the number of freed rows."""
         missed, expired = self.scheduler.missed(now), self.scheduler.expired(now)
         if not missed and not expired and not self._cancelled:
             return 0
@@ -170,7 +172,7 @@ class Engine:
             if self.scheduler.remove(key) is not None:
                 self._running.pop(key, None)
                 outcomes.append((key, error))
-        return sum(one.batch.remove(gone.keys()) for one in self._batches.values())
+        return sum(priority.batch.remove(gone.keys()) for priority in self._batches.values())
 
     def _answer(self, stepped: _PriorityBatch, finished: list[Ending[int]], outcomes: Outcomes) -> None:
         now = self._clock()
@@ -178,7 +180,6 @@ class Engine:
             running.first_token = now
         stepped.newcomers.clear()
         for key, hypotheses in finished:
-            self.scheduler.remove(key)
             outcomes.append((key, Result(hypotheses, _stats_of(self._running.pop(key), stepped, now))))
 
 

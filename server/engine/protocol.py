@@ -22,60 +22,31 @@ from attendant.runtime.bundle.manifest import Precision
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.runtime.errors import UserError
-from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority, RequestStats, Result, StepStats
+from attendant.server.engine.request import (
+    BulkRoom,
+    EngineRequest,
+    Outcomes,
+    Priority,
+    RequestStats,
+    Result,
+    StepStats,
+)
 
-LENGTH = struct.Struct("<I")
+log = logging.getLogger(__name__)
 
+LENGTH: Final = struct.Struct("<I")
 
-def framed(message: Any) -> bytes:
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(body)) + body
-
-
-def receive_one(connection: socket.socket) -> Any:
-    """Waits for a message; None: the other end has hung up."""
-    head = connection.recv(LENGTH.size, socket.MSG_WAITALL)
-    if len(head) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(head)
-    body = connection.recv(length, socket.MSG_WAITALL)
-    return pickle.loads(body) if len(body) == length else None
-
-
-class Frames:
-    """Cuts a stream of bytes into messages."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that are complete with this.
-
-        Raises:
-            Exception: of unpickling, where the other end sent something else.
-        """
-        self._received += data
-        while len(self._received) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._received)
-            end = LENGTH.size + length
-            if len(self._received) < end:
-                return
-            body = bytes(self._received[LENGTH.size : end])
-            del self._received[:end]
-            yield pickle.loads(body)
-
-
-MAX_OPTIONS_KEPT: Final = 256
-MAX_BYTES_KEPT: Final = 1024
+MAX_CACHED_OPTIONS: Final = 256
+MAX_CACHED_BYTES: Final = 1024
 """Pickled options without a prefix take less."""
 
 FINISH_REASONS: Final = {reason.value: reason for reason in FinishReason}
 PRIORITIES: Final = tuple(Priority)
-"""By their values; looking a value up in its class is a call into Python, too."""
+"""By their values. Looking a value up in its class is a call into Python, too."""
 
 
 class Ready(NamedTuple):
-    """A worker's first message: it has loaded its bundle, and checked it on this host. If not, it sends a UserError.
+    """A worker's first message: it has loaded its bundle, and checked it on this host. Otherwise it sends a UserError.
 
     Attributes:
         version: of the bundle that it found.
@@ -91,7 +62,7 @@ class Ready(NamedTuple):
 
 @dataclass(slots=True)
 class Commands:
-    """What the server wants of a worker; `bulk`: what its engine may do for bulk work from now on, None: as before."""
+    """The server's commands to a worker; `bulk` is None if the room for bulk work stays as it is."""
 
     requests: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
@@ -106,7 +77,7 @@ class Commands:
 
 
 class Report(NamedTuple):
-    """What a worker did since its last report, and what it has.
+    """A worker's report of its rounds since the last one, and of its present work.
 
     Attributes:
         progress: of requests that stream, in order; each before the request's outcome.
@@ -157,77 +128,75 @@ def _packed(result: Result) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
     return [(*rest, reason.value, attention) for *rest, reason, attention in hypotheses], tuple(stats)
 
 
-def _unpacked(hypotheses: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> Result:
-    found = [
+def _unpacked(packed: Iterable[tuple[Any, ...]], stats: tuple[Any, ...]) -> Result:
+    hypotheses = [
         Hypothesis(ids, log_probs, log_prob, score, FINISH_REASONS[reason], attention)
-        for ids, log_probs, log_prob, score, reason, attention in hypotheses
+        for ids, log_probs, log_prob, score, reason, attention in packed
     ]
-    return Result(tuple(found), RequestStats(*stats))
+    return Result(tuple(hypotheses), RequestStats(*stats))
 
 
-def _pickled(options: DecodingOptions) -> bytes:
-    # A prefix, and a target that is scored, is mostly a single request's; and it may be long.
-    return (_pickle if options.target_prefix or options.completion else _pickle_once)(options)
-
-
-def _options(pickled: bytes) -> DecodingOptions:
-    return (_unpickle_once if len(pickled) <= MAX_BYTES_KEPT else _unpickle)(pickled)
-
-
-def _pickle(options: DecodingOptions) -> bytes:
+@lru_cache(MAX_CACHED_OPTIONS)
+def _dumps(options: DecodingOptions) -> bytes:
     return pickle.dumps(options, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _unpickle(pickled: bytes) -> DecodingOptions:
+@lru_cache(MAX_CACHED_OPTIONS)
+def _loads(pickled: bytes) -> DecodingOptions:
     options: DecodingOptions = pickle.loads(pickled)
     return options
 
 
-_pickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_pickle)
-_unpickle_once = lru_cache(maxsize=MAX_OPTIONS_KEPT)(_unpickle)
-
-COUNT = struct.Struct("<Q")
-KEY = "Q"
-
-
-class FlightRecord:
-    """Memory that a server and a worker process share. The worker writes before it computes; the server reads after.
-
-    A message could be lost in what the process had not sent yet; what is written here is there at once.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        """Maps memory that `new_record` made; the descriptor may be closed afterwards."""
-        self._memory = mmap.mmap(descriptor, 0)
-
-    def note(self, keys: Iterable[int]) -> None:
-        """These requests are computed from now on."""
-        packed = array(KEY, keys)
-        self._memory[COUNT.size : COUNT.size + len(packed) * packed.itemsize] = packed.tobytes()
-        COUNT.pack_into(self._memory, 0, len(packed))
-
-    def read(self) -> set[int]:
-        (count,) = COUNT.unpack_from(self._memory)
-        keys = array(KEY)
-        keys.frombytes(self._memory[COUNT.size : COUNT.size + count * keys.itemsize])
-        return set(keys)
+def _pickled(options: DecodingOptions) -> bytes:
+    # A prefix, or a target that is scored, mostly belongs to a single request, and it may be long.
+    is_single = bool(options.target_prefix or options.completion)
+    return _dumps.__wrapped__(options) if is_single else _dumps(options)
 
 
-def new_record(max_requests: int) -> int:
-    """Makes the memory for as many requests as can be computed at once; returns its descriptor."""
-    descriptor = os.memfd_create("attendant-flight-record")
-    os.truncate(descriptor, COUNT.size + max_requests * array(KEY).itemsize)
-    return descriptor
+def _options(pickled: bytes) -> DecodingOptions:
+    return _loads(pickled) if len(pickled) <= MAX_CACHED_BYTES else _loads.__wrapped__(pickled)
 
 
-log = logging.getLogger(__name__)
+def framed(message: Any) -> bytes:
+    """Returns a message as it is sent: pickled, after its length."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(body)) + body
+
+
+def receive_message(connection: socket.socket) -> Any:
+    """Waits for a message; returns None if the other end has hung up."""
+    head = connection.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = connection.recv(length, socket.MSG_WAITALL)
+    return pickle.loads(body) if len(body) == length else None
+
+
+class Frames:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Yields the messages that these bytes complete. Raises the errors of unpickling."""
+        self._received += data
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            end = LENGTH.size + length
+            if len(self._received) < end:
+                return
+            body = bytes(self._received[LENGTH.size : end])
+            del self._received[:end]
+            yield pickle.loads(body)
 
 
 class Link(asyncio.Protocol):
-    """The connection to one worker. Commands of one turn of the event loop are sent as one message.
+    """The server's end of the connection to one worker. Commands of one turn of the event loop are one message.
 
     Attributes:
-        first: a future of the worker's first message, Ready or why not; None where it ended before.
+        first: a future of the worker's first message, Ready or the reason why not; None if it ended before.
     """
 
     def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
@@ -243,7 +212,7 @@ class Link(asyncio.Protocol):
         self._transport = transport
 
     def next_commands(self) -> Commands:
-        """Those that are sent next, to be added to."""
+        """Returns the commands that are sent next, to be added to."""
         if self._commands is None:
             self._commands = Commands()
             asyncio.get_running_loop().call_soon(self._send_commands)
@@ -272,6 +241,41 @@ class Link(asyncio.Protocol):
 
     def _send_commands(self) -> None:
         commands, self._commands = self._commands, None
-        # To a worker that has gone, nothing is sent; that it went is told by `connection_lost`.
+        # If the worker has gone, `connection_lost` reports it.
         if not self._transport.is_closing():
             self._transport.write(framed(commands))
+
+
+COUNT: Final = struct.Struct("<Q")
+KEY: Final = "Q"
+
+
+class FlightRecord:
+    """Keys of the requests that a worker is computing, in memory that it shares with the server.
+
+    The worker writes before it computes; the server reads after the worker has died. A message could be lost in data
+    that the process had not sent yet.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Maps memory that `new_record` made; the descriptor may be closed afterwards."""
+        self._memory = mmap.mmap(descriptor, 0)
+
+    def note(self, keys: Iterable[int]) -> None:
+        """Writes the keys of the requests that are computed from now on."""
+        packed = array(KEY, keys)
+        self._memory[COUNT.size : COUNT.size + len(packed) * packed.itemsize] = packed.tobytes()
+        COUNT.pack_into(self._memory, 0, len(packed))
+
+    def read(self) -> set[int]:
+        (count,) = COUNT.unpack_from(self._memory)
+        keys = array(KEY)
+        keys.frombytes(self._memory[COUNT.size : COUNT.size + count * keys.itemsize])
+        return set(keys)
+
+
+def new_record(max_requests: int) -> int:
+    """Makes memory for the largest number of requests computed at once; returns its descriptor."""
+    descriptor = os.memfd_create("attendant-flight-record")
+    os.truncate(descriptor, COUNT.size + max_requests * array(KEY).itemsize)
+    return descriptor

@@ -1,4 +1,8 @@
-"""Resources that clients, streams and models share: places for bulk requests, memory for answers, and rows."""
+"""Resources that are shared: places for bulk requests, memory for answers, and the rows of all models.
+
+Places (`FairSemaphore`) are shared by the clients and streams of bulk work, memory (`AnswerBudget`) by all streams,
+rows (`SharedRows`) by the models and versions of a server.
+"""
 
 import asyncio
 import itertools
@@ -12,11 +16,11 @@ from attendant.server.engine.request import Priority
 
 
 class FairSemaphore:
-    """Some permits. Clients take turns, and the streams of a client take turns within its own; one alone may have all.
+    """A semaphore whose waiting clients take turns, and so do the streams of a client. One client alone may have all.
 
     Attributes:
-        num_permits: in all.
-        num_held: of these, those that are taken now.
+        num_permits: total permits.
+        num_held: permits taken now.
     """
 
     def __init__(self, num_permits: int) -> None:
@@ -31,11 +35,7 @@ class FairSemaphore:
         return self.num_held < self.num_permits and not self._waiters
 
     async def acquire(self, client: str = "") -> None:
-        """Waits for a permit.
-
-        Args:
-            client: who asks. Clients of different names share the permits evenly.
-        """
+        """Waits for a permit. Clients share the permits evenly."""
         if self.is_free:
             self.num_held += 1
             return
@@ -44,47 +44,41 @@ class FairSemaphore:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._leave(client, waiter)
-            else:  # its permit came just now
+            if not waiter.cancelled():  # it has just been given a permit
                 self.release()
             raise
 
     def release(self) -> None:
-        """Gives a permit back: to the client whose turn it is."""
+        """Returns a permit, which goes to the client whose turn it is."""
         self.num_held -= 1
         while self._waiters and self.num_held < self.num_permits:
             client, queue = next(iter(self._waiters.items()))
             waiter = queue.popleft()
-            if queue:
-                self._waiters.move_to_end(client)
-            else:
-                del self._waiters[client]
-            if not waiter.done():
+            if not waiter.done():  # else its stream ended while it waited
                 self.num_held += 1
                 waiter.set_result(None)
-
-    def _leave(self, client: str, waiter: asyncio.Future[None]) -> None:
-        queue = self._waiters.get(client)
-        if queue is not None and waiter in queue:
-            queue.remove(waiter)
+                self._waiters.move_to_end(client)
             if not queue:
                 del self._waiters[client]
 
 
 MAX_ANSWER_BYTES = 64 << 20
-"""For all bulk streams of a server together. An answer takes some kilobytes, or megabytes with attention."""
+"""Memory for the answers of all bulk streams together. An answer takes some kilobytes, or megabytes with attention."""
 
 STALLED_SECONDS = 1.0
-"""A stream counts as stalled once an answer of it has waited so long for its client."""
+"""A stream counts as stalled once an answer has waited this long for its client to read."""
 
 
 class AnswerBudget:
-    """The memory of all streams.
+    """Memory for answers: of bulk streams from the reading of a request until its answer has been written.
+
+    An answer to a unary call counts from when it has been made, with all others of its client. A stream may hold as
+    much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one such stream takes half of the memory at
+    most, two take a third each, and as much as any of them holds is always left for the others.
 
     Attributes:
-        held_bytes: what is taken now.
-        unread_seconds: how long an answer may wait for its client to read; then its stream is ended.
+        held_bytes: memory in use.
+        unread_seconds: time after which an unread answer ends its stream.
     """
 
     def __init__(
@@ -102,13 +96,13 @@ class AnswerBudget:
         self._of_clients: dict[str, AnswerShare] = {}
 
     def open(self) -> "AnswerShare":
-        """A stream's share, to be closed when the stream ends."""
+        """Returns a stream's share, to be closed when the stream ends."""
         share = AnswerShare(self)
         self._shares.add(share)
         return share
 
     def hold(self, client: str, num_bytes: int, until: "asyncio.Task[Any]") -> bool:
-        """Counts the answer to a call, until its task ends; returns False if the client leaves too much unread."""
+        """Counts the answer to a call until its task ends; returns False if the client leaves too much unread."""
         share = self._of_clients.setdefault(client, AnswerShare(self))
         if not share.has_room(num_bytes):
             return False
@@ -123,7 +117,7 @@ class AnswerBudget:
         return True
 
     def close(self, share: "AnswerShare") -> None:
-        """The stream has ended, and given back what it held."""
+        """Removes the share of a stream that has ended and returned its memory."""
         self._shares.discard(share)
 
     @property
@@ -139,15 +133,15 @@ class AnswerBudget:
 
     @property
     def num_stalled(self) -> int:
-        """Streams of which an answer waits for its client."""
+        """Number of streams whose clients do not read."""
         return sum(share.is_stalled for share in self._shares)
 
 
 class AnswerShare:
-    """What one stream holds.
+    """The memory that one stream holds.
 
     Attributes:
-        writing_since: when the answer that is being written was begun; None: none is.
+        writing_since: when the write under way began; None between writes.
     """
 
     def __init__(self, budget: AnswerBudget) -> None:
@@ -161,22 +155,25 @@ class AnswerShare:
         return self.writing_since is not None and self.writing_since < self._budget.now() - STALLED_SECONDS
 
     def has_room(self, num_bytes: int) -> bool:
-        """Whether so much may be held, and the client takes answers: `take` would not wait."""
+        """Returns whether `take` would not wait.
+
+        A stream that holds nothing always has room. A stalled one has none, so that nothing is decoded in vain.
+        """
         if not self.held_bytes:
             return True
         return not self.is_stalled and self.held_bytes + num_bytes <= self._budget.free_bytes - num_bytes
 
     async def take(self, num_bytes: int) -> None:
-        """Waits until there is room for so much. A stream that holds nothing need not wait."""
-        # What others free wakes nobody up here, which would gain little: a stream that waits holds something itself.
-        # It gives that back soon, or its client does not read.
+        """Waits until there is room, and holds the memory."""
+        # Memory that others free does not wake a waiting stream, which would gain little: the stream itself holds
+        # memory, and either frees it soon or its client does not read.
         while not self.has_room(num_bytes):
             self._freed.clear()
             await self._freed.wait()
         self.hold(num_bytes)
 
     def hold(self, num_bytes: int) -> None:
-        """Takes so much, for which there is room."""
+        """Holds memory for which there is room."""
         self.held_bytes += num_bytes
         self._budget.held_bytes += num_bytes
 
@@ -187,14 +184,23 @@ class AnswerShare:
 
 
 RESERVED = (Priority.INTERACTIVE, Priority.HEAVY)
-"""The priorities whose requests are sent to a worker only once the server has rows for them."""
+"""Priorities whose requests are sent to a worker only once the server has rows for them."""
 
 ALONE_SECONDS = 1.0
-"""After which bulk work counts as alone, when nobody has asked for anything else, and nobody waits for an answer."""
+"""Bulk work counts as alone if no other request arrived for this long and none is unanswered."""
 
 
 class SharedRows:
-    """The rows of a server. Each priority has a budget of its own, as it has in every engine."""
+    """One budget of rows, per priority, for all models and versions in a server. Pure.
+
+    A version's interactive and heavy requests go to its workers only when the server has rows for them. Freed rows go
+    to the waiting version that holds fewest (max-min fairness): one version alone may have all of them; several that
+    want more than there are converge to equal shares. Rows count until their request has ended.
+
+    The rows for bulk requests are divided evenly among the versions that have any. While bulk work is alone, its calls
+    into the model may take longer. The server decides that, because a worker does not see the requests of others, and
+    every worker slows down all of them.
+    """
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -203,50 +209,43 @@ class SharedRows:
         self._bulk_is_alone = False
         self._last_asked = -math.inf
 
-    def share(self, priority: Priority, ask: Callable[[], None]) -> "RowShare":
-        """A version's part of them; `ask`: called when it has waited for rows and may ask again."""
-        return RowShare(self._budgets[priority], ask)
+    def share(self, priority: Priority, retry: Callable[[], None]) -> "RowShare":
+        """Returns a version's share; `retry` is called when rows may be free for it."""
+        return RowShare(self._budgets[priority], retry)
 
-    def divide_bulk(self, tell: Callable[[int, bool], None], *, has_bulk: bool) -> None:
-        """The workers of a version have bulk requests from now on, or have none any more.
+    def divide_bulk(self, limit: Callable[[int, bool], None], *, has_bulk: bool) -> None:
+        """Registers that the workers of a version have bulk requests from now on, or have none any more.
 
         Args:
-            tell: called, while they have some, with the number of versions of which that is true, and whether they are
-                alone.
+            limit: called, while they have some, with the number of such versions and whether bulk work is alone.
         """
         if has_bulk:
-            self._with_bulk[tell] = None
+            self._with_bulk[limit] = None
         else:
-            self._with_bulk.pop(tell, None)
-        self._tell()
+            self._with_bulk.pop(limit, None)
+        self._limit_bulk()
 
-    def asked(self, now: float) -> None:
-        """Somebody asks for something else than bulk work."""
+    def note_request(self, now: float) -> None:
+        """Ends the time of bulk work alone, because another request has arrived."""
         self._last_asked = now
         if self._bulk_is_alone:
             self._bulk_is_alone = False
-            self._tell()
+            self._limit_bulk()
 
-    def look(self, now: float) -> None:
-        """Time has passed: bulk work may have come to be alone."""
+    def tick(self, now: float) -> None:
+        """Checks whether bulk work is alone by now."""
         is_idle = all(budget.free == self._max_rows and not budget.waiting for budget in self._budgets.values())
         if not self._bulk_is_alone and is_idle and now - self._last_asked >= ALONE_SECONDS:
             self._bulk_is_alone = True
-            self._tell()
+            self._limit_bulk()
 
-    def _tell(self) -> None:
-        for one in self._with_bulk:
-            one(len(self._with_bulk), self._bulk_is_alone)
+    def _limit_bulk(self) -> None:
+        for limit in self._with_bulk:
+            limit(len(self._with_bulk), self._bulk_is_alone)
 
 
 class _Budget:
-    """The rows of one priority.
-
-    Attributes:
-        free: rows that no version holds.
-        waiting: the shares that were refused rows.
-        arrivals: numbers, by which these are told apart by when they began to wait.
-    """
+    """The rows of one priority: the free ones, and the shares that were refused rows."""
 
     def __init__(self, free: int) -> None:
         self.free = free
@@ -255,25 +254,21 @@ class _Budget:
 
 
 class RowShare:
-    """What one version holds.
+    """The rows that one version holds: those of requests that were sent to workers."""
 
-    Attributes:
-        held: rows of its requests that have been given to workers.
-    """
-
-    def __init__(self, budget: _Budget, ask: Callable[[], None]) -> None:
+    def __init__(self, budget: _Budget, retry: Callable[[], None]) -> None:
         self._budget = budget
-        self._ask = ask
-        # Of those that hold equally many, who has waited longest goes first.
+        self._retry = retry
+        # Among shares that hold equally many rows, the one that has waited longest goes first.
         self._arrival = math.inf
-        self.held = 0
+        self._held = 0
 
     @property
     def _turn(self) -> tuple[int, float]:
-        return self.held, self._arrival
+        return self._held, self._arrival
 
     def take(self, num_rows: int) -> bool:
-        """Takes so many rows; False: they are not free, or another version that waits goes first."""
+        """Takes rows; returns False if they are not free, or if another waiting version goes first."""
         budget = self._budget
         if num_rows <= budget.free and (
             not budget.waiting or self._turn <= min(other._turn for other in budget.waiting)
@@ -281,7 +276,7 @@ class RowShare:
             budget.waiting.discard(self)
             self._arrival = math.inf
             budget.free -= num_rows
-            self.held += num_rows
+            self._held += num_rows
             return True
         if self not in budget.waiting:
             budget.waiting.add(self)
@@ -289,18 +284,16 @@ class RowShare:
         return False
 
     def give_back(self, num_rows: int) -> None:
-        """Gives rows back, which `offer` then tells those that wait."""
-        self._budget.free += num_rows
-        self.held -= num_rows
-
-    def offer(self) -> None:
-        """Lets those that wait ask again, each in its turn; to be called after rows were given back."""
+        """Returns rows, and lets this version and those that wait for rows retry, each in its turn."""
         budget = self._budget
+        budget.free += num_rows
+        self._held -= num_rows
+        self._retry()
         while budget.waiting:
-            first, free = min(budget.waiting, key=lambda one: one._turn), budget.free
+            first, free = min(budget.waiting, key=lambda share: share._turn), budget.free
             budget.waiting.remove(first)
-            first._ask()
+            first._retry()
             if first not in budget.waiting:
                 first._arrival = math.inf
-            elif budget.free == free:  # what it wants does not fit yet, and nobody goes before it
+            elif budget.free == free:  # its request does not fit yet, and no other goes first
                 return

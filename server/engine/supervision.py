@@ -1,8 +1,9 @@
-"""Supervision of worker processes: one slot per worker, its silences, restarts after crashes, and the suspects.
+"""Supervision of worker processes: one slot per worker, its silences, restarts after crashes, and suspected requests.
 
-A request that ends an engine is decoded again, alone, so that it can harm no other. Decoding has no side effects, and
-its result does not depend on the neighbours, so a second time gives the same answer. A request that ends the engine
-alone as well is poisoned. Finding it takes two deaths, however many were suspected.
+Requests that a worker was computing when it died are suspects. Each is decoded again, alone, so that it can harm no
+other. Decoding has no side effects, and its result does not depend on the neighbours, so a second time gives the same
+answer. A request that ends a worker alone as well is poisoned. Finding it takes two deaths, however many suspects there
+were.
 """
 
 import asyncio
@@ -19,22 +20,27 @@ from attendant.server.engine.protocol import FlightRecord, Link, Ready, Report
 from attendant.server.engine.request import BulkRoom, EngineRequest, Outcomes, Priority
 from attendant.server.polling import until
 
-WINDOW_SECONDS = 600.0
+RESTARTS_WINDOW_SECONDS = 600.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 30.0
 
+MAX_POISONED = 1024
+"""Number of poisoned requests that are remembered."""
+
+NO_REPORT = Report([], [], [], (0,) * len(Priority), 0)
+
 
 class Restarts:
-    """The first one within a window follows at once, each further one after twice the time."""
+    """Delays between restarts: the first within a window follows at once, each further one after twice the time."""
 
     def __init__(self, max_restarts: int) -> None:
-        """`max_restarts`: within WINDOW_SECONDS."""
+        """`max_restarts`: within RESTARTS_WINDOW_SECONDS."""
         self._max = max_restarts
         self._times: deque[float] = deque()
 
     def delay(self, now: float) -> float | None:
-        """A worker has died: the seconds until another one is started; None: too many have."""
-        while self._times and self._times[0] <= now - WINDOW_SECONDS:
+        """Returns the seconds until a worker that died is restarted; None if too many have died."""
+        while self._times and self._times[0] <= now - RESTARTS_WINDOW_SECONDS:
             self._times.popleft()
         if len(self._times) >= self._max:
             return None
@@ -43,52 +49,49 @@ class Restarts:
         return min(FIRST_DELAY_SECONDS * 2 ** (earlier - 1), MAX_DELAY_SECONDS) if earlier else 0.0
 
 
-MAX_REMEMBERED = 1024
-
-
 class Quarantine:
-    """The suspects of one worker, one of which at most is in it."""
+    """The suspects of one worker, which decodes them one at a time."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, EngineRequest] = OrderedDict()
         self._alone: EngineRequest | None = None
 
     def __len__(self) -> int:
-        """Suspects that have not been answered."""
+        """Returns the number of suspects that have not been answered."""
         return len(self._waiting) + (self._alone is not None)
 
     def num_waiting(self, priority: Priority) -> int:
-        """Of those, the ones that are not in the worker."""
+        """Returns the number of suspects of a priority that the worker does not have yet."""
         return sum(request.priority is priority for request in self._waiting.values())
 
     def add(self, suspects: Iterable[EngineRequest]) -> None:
-        for request in sorted(suspects, key=lambda one: (one.priority, one.key)):
+        for request in sorted(suspects, key=lambda request: (request.priority, request.key)):
             self._waiting[request.key] = request
 
     def next(self) -> EngineRequest | None:
-        """The suspect before has been answered; returns the next one, which is to be decoded alone."""
+        """Returns the next suspect to be decoded alone, after the one before has been answered."""
         self._alone = self._waiting.popitem(last=False)[1] if self._waiting else None
         return self._alone
 
     def cancel(self, key: int) -> bool:
-        """Nobody waits for it any more; False: it does not wait here."""
+        """Removes a suspect whose caller has gone; returns False if it does not wait here."""
         return self._waiting.pop(key, None) is not None
 
     def died(self) -> EngineRequest | None:
-        """The worker has died; returns the request that ended it alone, if one was being tried."""
+        """Returns the request that was being decoded alone when the worker died, if there was one."""
         poisoned, self._alone = self._alone, None
         return poisoned
 
 
 class Poisoned:
-    """What poisoned requests asked for: whoever asks the same again is not tried."""
+    """Sources and options of poisoned requests. Identical requests are refused without a trial."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[tuple[int, ...], DecodingOptions], None] = OrderedDict()
 
     def add(self, request: EngineRequest) -> None:
         self._known[request.source_ids, request.options] = None
-        if len(self._known) > MAX_REMEMBERED:
+        if len(self._known) > MAX_POISONED:
             self._known.popitem(last=False)
 
     def __contains__(self, request: EngineRequest) -> bool:
@@ -96,27 +99,8 @@ class Poisoned:
         return bool(self._known) and (request.source_ids, request.options) in self._known
 
 
-class Silence:
-    """How long nothing was heard of a worker, counted in the watchdog's ticks.
-
-    A tick that comes late says that this process was held up itself (stopped, or the whole machine was). Nothing could
-    be heard then, so that time does not count.
-    """
-
-    def __init__(self, tick_seconds: float) -> None:
-        self._tick = tick_seconds
-        self.heard()
-
-    def heard(self) -> None:
-        # It may have been at any time between two ticks.
-        self.seconds = -self._tick
-
-    def tick(self, elapsed_seconds: float) -> None:
-        self.seconds += min(elapsed_seconds, 2 * self._tick)
-
-
 class Worker(Protocol):
-    """A process that was told to load its bundle, and says at the other end of the connection what became of it."""
+    """A process that loads a bundle and reports the result at the other end of the connection."""
 
     @property
     def connection(self) -> socket.socket: ...
@@ -125,13 +109,10 @@ class Worker(Protocol):
     def record(self) -> FlightRecord: ...
 
     def kill(self) -> None:
-        """Ends it at once, whatever it does, even if it is stopped."""
+        """Ends the process at once, even if it is stopped."""
 
     def ending(self) -> str:
-        """How it ended, for the log; empty while it runs."""
-
-
-NOTHING = Report([], [], [], (0,) * len(Priority), 0)
+        """Returns how the process ended, for the log; an empty string while it runs."""
 
 
 class WorkerLost(Exception):
@@ -139,14 +120,14 @@ class WorkerLost(Exception):
 
 
 class Slot:
-    """One worker of a pool.
+    """The place of one worker in a pool, which successive processes fill.
 
     Attributes:
         number: in the pool.
-        report: the worker's latest; empty while there is none.
-        given: what the worker has, by key.
+        report: the worker's latest.
+        given: the requests that the worker has, by key.
         quarantine: suspects that only this slot's worker is to decode.
-        is_loading: it has a worker that is not ready yet.
+        is_loading: whether its worker is not ready yet.
     """
 
     def __init__(
@@ -158,12 +139,13 @@ class Slot:
         on_lost: Callable[["Slot"], None],
     ) -> None:
         self.number = number
-        self.report = NOTHING
+        self.report = NO_REPORT
         self.given: dict[int, EngineRequest] = {}
         self.quarantine = Quarantine()
         self.is_loading = False
         self._bound = bound
-        self._silence = Silence(tick_seconds)
+        self._tick_seconds = tick_seconds
+        self._silent_seconds = 0.0
         self._on_report = on_report
         self._on_lost = on_lost
         self._cancelled: set[int] = set()
@@ -173,18 +155,18 @@ class Slot:
 
     @property
     def num_running(self) -> int:
-        """Requests that have rows in the worker, or are on their way to it."""
+        """Number of requests that have rows in the worker, or are on their way to it."""
         return len(self.given) - sum(self.report.num_waiting)
 
     async def fill(self, worker: Worker) -> Ready:
         """Takes over a worker that loads, and waits until it is ready.
 
         Raises:
-            UserError: it refuses its bundle.
+            UserError: the worker refuses its bundle.
             WorkerLost
         """
         self._worker, self.is_loading = worker, True
-        self._silence.heard()
+        self._note_message()
         make_link = partial(Link, self._on_message, partial(self._on_lost, self))
         _, self._link = await asyncio.get_running_loop().create_unix_connection(make_link, sock=worker.connection)
         answer = await self._link.first
@@ -199,18 +181,18 @@ class Slot:
     def send(self, request: EngineRequest) -> None:
         assert self._link is not None
         if not self.given:
-            self._silence.heard()
+            self._note_message()
         self.given[request.key] = request
         self._size += size_of(request)
         self._link.next_commands().requests.append(request)
 
     def limit_bulk(self, room: BulkRoom) -> None:
-        """Tells the worker what it may do for bulk requests from now on; one request it always may run."""
+        """Sets what the worker may use for bulk requests from now on."""
         if self._link is not None:
             self._link.next_commands().bulk = room
 
     def cancel(self, key: int) -> bool:
-        """Tells the worker that nobody waits for a request any more; False: it has no such request."""
+        """Cancels a request of the worker; returns False if it has no such request."""
         if key not in self.given or self._link is None:
             return False
         self._cancelled.add(key)
@@ -218,7 +200,7 @@ class Slot:
         return True
 
     def ended(self, outcomes: Outcomes) -> list[EngineRequest]:
-        """Takes out what has ended, and returns it."""
+        """Removes and returns the requests that have ended."""
         requests = [self.given.pop(key) for key, _ in outcomes]
         self._size -= sum(map(size_of, requests))
         if self._cancelled:
@@ -226,32 +208,37 @@ class Slot:
         return requests
 
     def empty(self) -> tuple[list[EngineRequest], list[EngineRequest]]:
-        """The worker is gone: takes out what somebody still waits for: what it was computing, and the rest."""
+        """Removes the requests of a dead worker; returns those that it was computing, and the others."""
         assert self._worker is not None
         computed = self._worker.record.read()
         left = [request for key, request in self.given.items() if key not in self._cancelled]
         self._forget()
-        return [one for one in left if one.key in computed], [one for one in left if one.key not in computed]
+        computing = [request for request in left if request.key in computed]
+        return computing, [request for request in left if request.key not in computed]
 
     def clear(self) -> None:
-        """There will be no worker for what is here."""
+        """Forgets all requests, because there will be no worker for them."""
         self._forget()
         self.quarantine = Quarantine()
 
     def tick(self, elapsed_seconds: float) -> float:
-        """Time has passed; returns how long the worker has said nothing, while it should have."""
+        """Returns how long a worker that has work has been silent, after some time has passed.
+
+        A tick that comes late says that this process was held up itself. No message could be read then, so that time
+        does not count.
+        """
         if not self.given and not self.is_loading:
             return 0.0
-        self._silence.tick(elapsed_seconds)
-        return self._silence.seconds
+        self._silent_seconds += min(elapsed_seconds, 2 * self._tick_seconds)
+        return self._silent_seconds
 
     @property
     def max_silence(self) -> float:
-        """The longest silence, in seconds, that is not a hang, with what the worker has been given."""
+        """The longest silence, in seconds, that is not a hang, for the requests that the worker has."""
         return self._bound.seconds(self._size)
 
     def hang_up(self) -> None:
-        """The worker ends after the step under way."""
+        """Ends the connection; the worker ends after the step under way."""
         if self._link is not None:
             self._link.hang_up()
 
@@ -260,16 +247,20 @@ class Slot:
             self._worker.kill()
 
     async def ending(self, patience_seconds: float) -> str:
-        """How a worker that hung up ended, once that is known."""
+        """Returns how a worker that hung up ended, once that is known."""
         assert self._worker is not None
         await until(self._worker.ending, patience_seconds)
         return self._worker.ending()
 
     def _forget(self) -> None:
-        self.given, self._cancelled, self._size, self.report = {}, set(), 0, NOTHING
+        self.given, self._cancelled, self._size, self.report = {}, set(), 0, NO_REPORT
+
+    def _note_message(self) -> None:
+        # It may have come at any time between two ticks.
+        self._silent_seconds = -self._tick_seconds
 
     def _on_message(self, report: Report) -> None:
-        self._silence.heard()
+        self._note_message()
         self.report = report
         if rounds := [sum(stats.phase_seconds.values()) for stats in report.stats]:
             self._bound.note(self._size, max(rounds))
@@ -277,5 +268,5 @@ class Slot:
 
 
 def size_of(request: EngineRequest) -> int:
-    """About how much a request adds to a round: the rows that are stepped, the positions that are encoded."""
+    """Returns about how much a request adds to a round: rows that are stepped and positions that are encoded."""
     return request.max_rows + len(request.source_ids)

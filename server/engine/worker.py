@@ -1,7 +1,7 @@
-"""The engine's end of the socket, in a worker process: commands come in, and after steps reports go out.
+"""The engine's end of the socket, in a worker process: commands come in, and after rounds reports go out.
 
-Every message wakes the server's process, which finds that the decoding has evicted its code and data from the caches.
-And callers who are answered together ask again together, so that their next requests are encoded in one call. So
+Every report wakes the server's process, which finds that the decoding has evicted its code and data from the caches.
+And callers who are answered together ask again together, so that their next requests are encoded in one call. So the
 reports of rounds shortly after one another are sent together.
 """
 
@@ -19,17 +19,25 @@ from attendant.server.engine.protocol import FlightRecord, Frames, Report, frame
 from attendant.server.engine.request import Outcomes, Priority, Result, StepStats
 
 HELD_PART = 0.2
-"""Of the time that a request has taken: its outcome is held no longer, the round that is next included."""
+"""An outcome is held for at most this part of the time that its request has taken, the next round included."""
 
 MIN_PART = 3
-"""Outcomes leave as soon as they are a third as many as the requests that still run."""
+"""Outcomes are sent as soon as they number a third of the requests that still run."""
 
 PROGRESS_SECONDS = 0.005
 """Progress is held no longer: a sixth of the time between two messages of a stream. First tokens are not held."""
 
+REPORT_SECONDS = 0.05
+"""Greatest age of a round's stats when they are sent."""
+
+RECEIVED_BYTES = 1 << 16
+
+CREDENTIALS = struct.Struct("3i")
+"""SO_PEERCRED: process, user and group that made a socket."""
+
 
 class Outbox:
-    """Outcomes and progress that have not been sent. What leaves, leaves with all the rest."""
+    """Outcomes and progress that have not been sent. All of them are sent together. Pure."""
 
     def __init__(self) -> None:
         self._outcomes: Outcomes = []
@@ -37,93 +45,43 @@ class Outbox:
         self._send_by = math.inf
 
     def add(self, outcomes: Outcomes, progress: Iterable[tuple[int, Progress]], now: float) -> None:
-        """Takes what a step has ended, and how far it has come with those that stream."""
-        for key, more in progress:
-            held = self._progress.get(key)
-            self._progress[key] = more if held is None else _joined(held, more)
-            self._send_by = min(self._send_by, now + (PROGRESS_SECONDS if more.first else 0.0))
+        """Adds the outcomes of a round, and the progress of the requests that stream."""
+        for key, later in progress:
+            held = self._progress.get(key, later)
+            # Where they overlap, the later one counts.
+            self._progress[key] = Progress(held.first, (*held.token_ids[: later.first - held.first], *later.token_ids))
+            self._send_by = min(self._send_by, now + (PROGRESS_SECONDS if later.first else 0.0))
         self._outcomes += outcomes
         for _, outcome in outcomes:
-            # Nothing of an error's kind follows that it could wait for.
+            # Errors are sent at once.
             patience = HELD_PART * outcome.stats.total if isinstance(outcome, Result) else 0.0
             self._send_by = min(self._send_by, now + patience)
 
     def is_due(self, num_running: int, now: float, round_seconds: float) -> bool:
-        """Whether what is held should be sent now, and not after the next round.
+        """Returns whether to send now, and not after the next round.
 
         Args:
             num_running: requests that may end next.
-            round_seconds: how long the next round will take.
+            round_seconds: expected duration of the next round.
         """
         is_late = now + round_seconds >= self._send_by
         return is_late or (bool(self._outcomes) and len(self._outcomes) * MIN_PART >= num_running)
 
     def take(self) -> tuple[Outcomes, list[tuple[int, Progress]]]:
-        """What is to be sent: outcomes in the order in which they came, progress once for each request."""
+        """Removes and returns everything: outcomes in order, and progress once for each request."""
         outcomes, progress = self._outcomes, list(self._progress.items())
         self._outcomes, self._progress, self._send_by = [], {}, math.inf
         return outcomes, progress
 
 
-def _joined(held: Progress, later: Progress) -> Progress:
-    """Both together; where they overlap, the later one counts."""
-    return Progress(held.first, (*held.token_ids[: later.first - held.first], *later.token_ids))
-
-
-REPORT_SECONDS = 0.05
-"""How old a step's stats may become before they are sent."""
-
-RECEIVED_BYTES = 1 << 16
-
-CREDENTIALS = struct.Struct("3i")
-"""Of SO_PEERCRED: process, user and group of who made a socket."""
-
-
-class StrangeSocket(Exception):
-    """A socket that did not come from the process that started this one: nothing of it is read."""
-
-
-def inherited(descriptor: int) -> socket.socket:
-    """The socket to the process that started this one, after making sure that it is one.
-
-    What comes in is unpickled, which lets its sender run anything. A pair of sockets has no name that others could
-    connect to, and the kernel says who made it.
-
-    Raises:
-        StrangeSocket
-    """
-    try:
-        connection = socket.socket(fileno=descriptor)
-    except OSError as error:
-        raise StrangeSocket(f"descriptor {descriptor}: {error.strerror}") from None
-    try:
-        if connection.family != socket.AF_UNIX or connection.getsockname() or connection.getpeername():
-            raise StrangeSocket("others can reach this one")
-        maker = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        process, user, _ = CREDENTIALS.unpack(maker)
-        if (process, user) != (os.getppid(), os.getuid()):
-            raise StrangeSocket(f"this one is process {process}'s, of user {user}")
-    except OSError as error:
-        connection.close()
-        raise StrangeSocket(error.strerror) from None
-    except StrangeSocket:
-        connection.close()
-        raise
-    return connection
-
-
 def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord) -> None:
-    """Obeys commands until the other end closes the connection.
+    """Obeys commands until the other end closes the connection. Raises the errors of a step.
 
-    One thread does it all: commands are looked for between two steps, and waited for when there is nothing to do.
+    One thread does everything: it looks for commands between two rounds, and waits for them when there is no work.
 
     Args:
-        record: gets the keys of what is computed.
-
-    Raises:
-        Exception: whatever a step raised.
+        record: gets the keys of the requests that are computed.
     """
-    engine.on_batch = record.note
     frames = Frames()
     poll = select.poll()
     poll.register(connection, select.POLLIN)
@@ -142,12 +100,12 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
                 for key in commands.cancelled:
                     engine.cancel(key)
                 if commands.bulk is not None:
-                    engine.scheduler.bulk = commands.bulk
+                    engine.scheduler.limit_bulk(commands.bulk)
             has_work = engine.has_work
         if not has_work:
             continue
         began = time.monotonic()
-        result = engine.step()
+        result = engine.step(record.note)
         has_work = engine.has_work
         stats.append(result.stats)
         now = time.monotonic()
@@ -159,3 +117,35 @@ def serve_engine(connection: socket.socket, engine: Engine, record: FlightRecord
             report = Report(*outbox.take(), stats, waiting, engine.num_rows)
             connection.sendall(framed(report))
             stats, reported = [], now
+
+
+class StrangeSocket(Exception):
+    """A socket that did not come from the process that started this one: nothing is read from it."""
+
+
+def inherited(descriptor: int) -> socket.socket:
+    """Returns the socket to the process that started this one, after making sure that it is one.
+
+    Messages are unpickled, which lets their sender run any code. A pair of sockets has no name that others could
+    connect to, and the kernel says which process made it.
+
+    Raises:
+        StrangeSocket
+    """
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise StrangeSocket(f"descriptor {descriptor}: {error.strerror}") from None
+    try:
+        if connection.family != socket.AF_UNIX or connection.getsockname() or connection.getpeername():
+            raise StrangeSocket("others can reach this one")
+        maker = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        process, user, _ = CREDENTIALS.unpack(maker)
+        if (process, user) != (os.getppid(), os.getuid()):
+            raise StrangeSocket(f"this one is process {process}'s, of user {user}")
+    except (OSError, StrangeSocket) as error:
+        connection.close()
+        if isinstance(error, OSError):
+            raise StrangeSocket(error.strerror) from None
+        raise
+    return connection

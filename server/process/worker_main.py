@@ -17,7 +17,7 @@ from attendant.runtime.command import exit_command
 from attendant.runtime.errors import UserError
 from attendant.server.config import ServerConfig
 from attendant.server.engine.loading import load_engine, open_within_limits
-from attendant.server.engine.protocol import FlightRecord, framed, receive_one
+from attendant.server.engine.protocol import FlightRecord, framed, receive_message
 from attendant.server.engine.worker import StrangeSocket, inherited, serve_engine
 from attendant.server.logs import configure_logging, log_what_python_prints
 from attendant.server.process.forking import FIRST_TO_GO, forked, receive_place, set_oom_score
@@ -62,7 +62,7 @@ def main(descriptor: int) -> int:
 
 
 def _live(control: socket.socket, oom_score: str) -> None:
-    config = receive_one(control)
+    config = receive_message(control)
     if not isinstance(config, ServerConfig):
         return
     configure_logging(config.log_level, config.log_format)

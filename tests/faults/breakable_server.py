@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from collections.abc import Iterable
 from enum import IntEnum
 
 from attendant.runtime.command import exit_command
@@ -32,8 +33,7 @@ class BreakableScheduler(Scheduler):
         self._broken_by = {len(request.source_ids) - 1 for request in admitted} & set(Break)
         return admitted
 
-    def note_round(self, priority: Priority, seconds: float) -> None:
-        super().note_round(priority, seconds)
+    def end_round(self, priority: Priority, seconds: float, ended: Iterable[int] = ()) -> float:
         for how in self._broken_by:
             if how == Break.CRASH:
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -43,6 +43,7 @@ class BreakableScheduler(Scheduler):
                 os.kill(os.getpid(), signal.SIGKILL)
             # A call that never comes back, and holds the interpreter's lock meanwhile.
             ctypes.PyDLL(None).pause()
+        return super().end_round(priority, seconds, ended)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis
 from attendant.runtime.decoding.options import DecodingOptions
 from attendant.server import deadlines
-from attendant.server.engine.admission import FILL, LIGHT_ROWS, Accepted, OverloadControl, OverloadLimits, Prediction
+from attendant.server.config import LIGHT_ROWS
+from attendant.server.engine.admission import FILL, Accepted, OverloadControl, OverloadLimits, Prediction
 from attendant.server.engine.estimates import ThroughputEstimate
 from attendant.server.engine.queue import Ahead
 from attendant.server.engine.request import Outcome, Priority, RequestStats, Result, StepStats

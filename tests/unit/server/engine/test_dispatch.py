@@ -1,42 +1,62 @@
-"""Who gets which request, on plain values."""
+"""Which worker gets which request, and which version the rows of a server: on plain values."""
 
 import random
+from functools import partial
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendant.runtime.decoding.options import DecodingOptions
-from attendant.server.engine.pool import Dispatcher
+from attendant.server.engine.pool import BULK_AHEAD, Dispatcher
 from attendant.server.engine.request import EngineRequest, Priority
+from attendant.server.engine.shares import ALONE_SECONDS, SharedRows
 from tests.unit.server.engine.test_scheduler import BULK, HEAVY, INTERACTIVE, request
 
 
-def given_to(sent: list[tuple[int, EngineRequest]]) -> list[tuple[int, int]]:
-    return [(worker, one.key) for worker, one in sent]
+class Desk(Dispatcher):
+    """A dispatcher that keeps what it sends: the numbers of workers, and the keys of requests."""
+
+    def __init__(self, num_workers: int, max_rows: int) -> None:
+        self.sent: list[tuple[int, EngineRequest]] = []
+        super().__init__(num_workers, max_rows, lambda worker, sent: self.sent.append((worker, sent)))
+
+    def news(self) -> list[tuple[int, int]]:
+        news, self.sent = [(worker, sent.key) for worker, sent in self.sent], []
+        return news
+
+    def added(self, request: EngineRequest) -> list[tuple[int, int]]:
+        self.add(request)
+        return self.news()
+
+    def after_end(self, worker: int, *requests: EngineRequest) -> list[tuple[int, int]]:
+        self.ended(worker, requests)
+        return self.news()
 
 
-def desk_of(num_workers: int, max_rows: int) -> Dispatcher:
-    """All of whose workers are open."""
-    desk = Dispatcher(num_workers, max_rows)
+def desk_of(num_workers: int, max_rows: int) -> Desk:
+    """A desk all of whose workers are open."""
+    desk = Desk(num_workers, max_rows)
     for worker in range(num_workers):
-        assert desk.open(worker) == []
+        desk.open(worker)
+    assert desk.news() == []
     return desk
 
 
 def test_the_worker_with_the_fewest_rows_of_its_like() -> None:
     desk = desk_of(2, max_rows=8)
-    assert given_to(desk.add(request(0, rows=4))) == [(0, 0)]
-    assert given_to(desk.add(request(1, rows=1))) == [(1, 1)]
-    assert given_to(desk.add(request(2, rows=1))) == [(1, 2)]
-    assert given_to(desk.add(request(3, BULK, rows=2))) == [(0, 3)], "bulk rows stand still for interactive ones"
-    assert given_to(desk.add(request(4, BULK))) == [(1, 4)]
+    assert desk.added(request(0, rows=4)) == [(0, 0)]
+    assert desk.added(request(1, rows=1)) == [(1, 1)]
+    assert desk.added(request(2, rows=1)) == [(1, 2)]
+    assert desk.added(request(3, BULK, rows=2)) == [(0, 3)], "bulk rows stand still for interactive ones"
+    assert desk.added(request(4, BULK)) == [(1, 4)]
 
 
-def ask(desk: Dispatcher, *keys: int, steps: float, rows: int = 1) -> list[int]:
-    """Who gets requests that are expected to take so many steps."""
-    sent = [desk.add(request(key, rows=rows)._replace(expected_steps=steps)) for key in keys]
-    return [worker for given in sent for worker, _ in given]
+def ask(desk: Desk, *keys: int, steps: float, rows: int = 1) -> list[int]:
+    """Adds requests that are expected to take so many steps; returns the workers that get them."""
+    for key in keys:
+        desk.add(request(key, rows=rows)._replace(expected_steps=steps))
+    return [worker for worker, _ in desk.news()]
 
 
 def test_short_requests_keep_away_from_long_ones() -> None:
@@ -46,6 +66,7 @@ def test_short_requests_keep_away_from_long_ones() -> None:
     assert ask(desk, 21, 22, 23, 24, steps=10) == [1, 1, 1, 0], "until the other one has three rows more"
     assert ask(desk, 25, steps=100) == [0], "it has the fewest rows"
     desk.ended(0, [request(20), request(25)])
+    assert desk.news() == []
     assert ask(desk, 26, 27, 28, steps=10) == [0, 0, 0], "and has none to keep away from"
 
 
@@ -74,7 +95,7 @@ def test_short_requests_go_to_long_ones_where_there_is_no_other_room() -> None:
     assert ask(desk, 6, steps=100) == [0]
     assert ask(desk, 7, steps=10) == [1]
     assert ask(desk, 8, steps=10) == [], "both are full"
-    assert given_to(desk.ended(0, [request(0)])) == [(0, 8)]
+    assert desk.after_end(0, request(0)) == [(0, 8)]
 
 
 def test_what_a_closed_worker_had_counts_no_longer() -> None:
@@ -86,44 +107,52 @@ def test_what_a_closed_worker_had_counts_no_longer() -> None:
     assert ask(desk, *range(21, 31), steps=10) == [0] * 10
 
 
-def test_one_queue_for_all_and_whoever_has_room_takes_the_next() -> None:
+def test_all_workers_share_one_queue() -> None:
     desk = desk_of(2, max_rows=1)
-    for key in range(5):
-        desk.add(request(key))
+    assert [desk.added(request(key)) for key in range(5)] == [[(0, 0)], [(1, 1)], [], [], []]
     assert desk.num_waiting(INTERACTIVE) == 3
-    assert given_to(desk.ended(1, [request(1)])) == [(1, 2)]
-    assert given_to(desk.ended(1, [request(2)])) == [(1, 3)]
-    assert given_to(desk.ended(0, [request(0)])) == [(0, 4)]
+    assert desk.after_end(1, request(1)) == [(1, 2)]
+    assert desk.after_end(1, request(2)) == [(1, 3)]
+    assert desk.after_end(0, request(0)) == [(0, 4)]
     assert desk.num_waiting(INTERACTIVE) == 0
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:
     desk = desk_of(1, max_rows=4)
-    desk.add(request(0, rows=2))
-    assert desk.add(request(1, rows=4)) == desk.add(request(2, rows=1)) == []
-    assert given_to(desk.ended(0, [request(0, rows=2)])) == [(0, 1)]
-    assert given_to(desk.ended(0, [request(1, rows=4)])) == [(0, 2)]
+    assert [desk.added(request(key, rows=rows)) for key, rows in enumerate((2, 4, 1))] == [[(0, 0)], [], []]
+    assert desk.after_end(0, request(0, rows=2)) == [(0, 1)]
+    assert desk.after_end(0, request(1, rows=4)) == [(0, 2)]
+
+
+def test_bulk_requests_are_sent_some_way_ahead() -> None:
+    desk = desk_of(2, max_rows=4)
+    assert len([sent for key in range(20) for sent in desk.added(request(key, BULK))]) == 2 * 4 * BULK_AHEAD
+    assert desk.num_waiting(BULK) == 4
+    assert desk.after_end(1, request(1, BULK)) == [(1, 16)]
 
 
 def test_cancelling() -> None:
     desk = desk_of(2, max_rows=1)
     for key in range(3):
         desk.add(request(key))
+    desk.news()
     assert not desk.cancel(1), "a worker has it"
     assert desk.cancel(2) and desk.num_waiting(INTERACTIVE) == 0
     assert not desk.cancel(2)
-    assert desk.ended(1, [request(1)]) == []
+    assert desk.after_end(1, request(1)) == []
 
 
-def test_a_closed_worker_is_given_nothing() -> None:
+def test_a_closed_worker_gets_nothing_and_its_requests_go_first() -> None:
     desk = desk_of(2, max_rows=1)
-    desk.add(request(0)), desk.add(request(1)), desk.add(request(2))
-    desk.close(0)
-    assert desk.is_open
-    assert desk.take_back([request(0)]) == []
-    assert given_to(desk.add(request(3, BULK))) == [(1, 3)]
-    assert given_to(desk.ended(1, [request(1)])) == [(1, 0)], "before those that came later"
-    assert given_to(desk.open(0)) == [(0, 2)], "with all its rows"
+    for key in range(3):
+        desk.add(request(key))
+    desk.news()
+    desk.close(0, [request(0)])
+    assert desk.is_open and desk.news() == []
+    assert desk.added(request(3, BULK)) == [(1, 3)]
+    assert desk.after_end(1, request(1)) == [(1, 0)], "before those that came later"
+    desk.open(0)
+    assert desk.news() == [(0, 2)], "with all its rows"
 
 
 def test_without_workers_everything_waits_in_order() -> None:
@@ -131,67 +160,243 @@ def test_without_workers_everything_waits_in_order() -> None:
     desk.close(0)
     assert not desk.is_open
     for key in range(2, 6):
-        assert desk.add(request(key, BULK if key % 2 else INTERACTIVE)) == []
-    assert desk.take_back([request(1, BULK), request(0)]) == []
+        assert desk.added(request(key, BULK if key % 2 else INTERACTIVE)) == []
+    desk.close(0, [request(1, BULK), request(0)])
     assert (desk.num_waiting(INTERACTIVE), desk.num_waiting(BULK)) == (3, 3)
-    assert given_to(desk.open(0)) == [(0, key) for key in (0, 2, 4, 1, 3, 5)]
+    desk.open(0)
+    assert desk.news() == [(0, key) for key in (0, 2, 4, 1, 3, 5)]
 
 
-def test_clients_take_turns() -> None:
-    desk = desk_of(1, max_rows=1)
-    for key in range(6):
-        desk.add(request(key, client="flood"))
-    desk.add(request(6, client="other"))
-    order, running = [], 0
-    for _ in range(5):
-        ((_, sent),) = desk.ended(0, [request(running)])
-        running = sent.key
-        order.append(running)
-    assert order.index(6) <= 1
+@pytest.mark.parametrize("priority", [INTERACTIVE, BULK])
+def test_clients_take_turns(priority: Priority) -> None:
+    desk = desk_of(1, max_rows=2)
+    for key in range(12):
+        desk.add(request(key, priority, client="flood"))
+    desk.add(request(99, priority, client="other"))
+    running, order = [key for _, key in desk.news()], list[int]()
+    while running:
+        order.append(running.pop(0))
+        running += [key for _, key in desk.after_end(0, request(order[-1], priority))]
+    assert len(order) == 13
+    assert order.index(99) <= 2 * (BULK_AHEAD if priority is BULK else 1) + 1
 
 
-def test_what_comes_too_late_is_taken_out() -> None:
+def test_requests_that_would_come_too_late_are_removed() -> None:
     desk = desk_of(1, max_rows=1)
     for key, start_by in enumerate((1.0, 2.0, 5.0)):
         desk.add(request(key, start_by=start_by))
-    assert [one.key for one in desk.missed(3.0)] == [1], "0 has been given to a worker"
-    assert given_to(desk.ended(0, [request(0)])) == [(0, 2)]
+    desk.news()
+    assert [missed.key for missed in desk.missed(3.0)] == [1], "a worker has 0"
+    assert desk.after_end(0, request(0)) == [(0, 2)]
+
+
+def test_waiting_requests_of_a_client_count_whatever_their_priority() -> None:
+    desk = Desk(1, max_rows=4)
+    for key, priority in enumerate((INTERACTIVE, HEAVY, HEAVY, BULK)):
+        desk.add(request(key, priority, client="flood"))
+    for priority in (INTERACTIVE, HEAVY):
+        assert desk.ahead(priority, "flood", 3.0).num_own == 3
+        assert desk.ahead(priority, "other", 3.0).num_own == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
-def test_rows_hold_and_everybody_is_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
+def test_rows_hold_and_all_are_served_in_order(seed: int, num_workers: int, max_rows: int) -> None:
     rng = random.Random(seed)
     desk = desk_of(num_workers, max_rows)
     running: dict[int, tuple[int, EngineRequest]] = {}
-    order: dict[Priority, list[int]] = {INTERACTIVE: [], HEAVY: []}
+    order: dict[Priority, list[int]] = {priority: [] for priority in Priority}
 
-    def note(sent: list[tuple[int, EngineRequest]]) -> None:
-        for worker, one in sent:
-            running[one.key] = worker, one
-            if one.priority is not BULK:
-                order[one.priority].append(one.key)
-        for worker, priority in product(range(num_workers), (INTERACTIVE, HEAVY)):
-            mine = (one for at, one in running.values() if at == worker and one.priority is priority)
-            assert sum(one.max_rows for one in mine) <= max_rows
+    def note() -> None:
+        for worker, sent in desk.sent:
+            running[sent.key] = worker, sent
+            order[sent.priority].append(sent.key)
+        desk.sent.clear()
+        for worker, priority in product(range(num_workers), Priority):
+            mine = (held for at, held in running.values() if at == worker and held.priority is priority)
+            assert sum(held.max_rows for held in mine) <= max_rows * (BULK_AHEAD if priority is BULK else 1)
 
     def end(key: int) -> None:
         worker, gone = running.pop(key)
-        note(desk.ended(worker, [gone]))
+        desk.ended(worker, [gone])
+        note()
 
     for key in range(100):
-        note(desk.add(request(key, rng.choice(list(Priority)), rows=rng.randint(1, max_rows))))
+        desk.add(request(key, rng.choice(list(Priority)), rows=rng.randint(1, max_rows)))
+        note()
         while running and rng.random() < 0.5:
             end(rng.choice(list(running)))
     while running:
         end(min(running))
-    assert all(keys == sorted(keys) for keys in order.values()) and desk.num_waiting(INTERACTIVE) == 0
+    assert sum(map(len, order.values())) == 100
+    assert all(keys == sorted(keys) for keys in order.values())
 
 
-def test_what_a_client_has_waiting_counts_whatever_its_priority() -> None:
-    dispatcher = Dispatcher(1, max_rows=4)
-    for key, priority in enumerate((Priority.INTERACTIVE, Priority.HEAVY, Priority.HEAVY, Priority.BULK)):
-        dispatcher.add(EngineRequest(key, (4,), DecodingOptions(max_length=3), 0.0, None, priority, "flood", 3.0))
-    for priority in (Priority.INTERACTIVE, Priority.HEAVY):
-        assert dispatcher.ahead(priority, "flood", 3.0).num_own == 3
-        assert dispatcher.ahead(priority, "other", 3.0).num_own == 0
+class Versions:
+    """Versions of a server, with an open worker each.
+
+    Attributes:
+        running: of each version, the requests of its worker, by key.
+        with_bulk: of each version, how many have bulk requests and whether these are alone, as its workers were told.
+    """
+
+    def __init__(self, number: int, max_rows: int) -> None:
+        self.shared = SharedRows(max_rows)
+        self.running: list[dict[int, EngineRequest]] = [{} for _ in range(number)]
+        self.with_bulk: list[list[tuple[int, bool]]] = [[] for _ in range(number)]
+        self.desks = [
+            Dispatcher(1, max_rows, partial(self._sent, version), self.shared, partial(self._limited, version))
+            for version in range(number)
+        ]
+        for desk in self.desks:
+            desk.open(0)
+
+    def _sent(self, version: int, worker: int, sent: EngineRequest) -> None:
+        self.running[version][sent.key] = sent
+
+    def _limited(self, version: int, number: int, is_alone: bool) -> None:
+        self.with_bulk[version].append((number, is_alone))
+
+    def ask(
+        self, version: int, *keys: int, rows: int = 1, priority: Priority = INTERACTIVE, submitted: float = 0.0
+    ) -> None:
+        for key in keys:
+            self.desks[version].add(request(key, priority, rows=rows)._replace(submitted=submitted))
+
+    def end(self, version: int, key: int) -> None:
+        self.desks[version].ended(0, [self.running[version].pop(key)])
+
+    def held(self, version: int, priority: Priority = INTERACTIVE) -> int:
+        return sum(held.max_rows for held in self.running[version].values() if held.priority is priority)
+
+
+def test_whoever_is_alone_may_have_all_and_others_wait() -> None:
+    versions = Versions(2, max_rows=4)
+    versions.ask(0, *range(6))
+    versions.ask(1, 10)
+    assert (versions.held(0), versions.held(1)) == (4, 0)
+    versions.end(0, 0)
+    assert (versions.held(0), versions.held(1)) == (3, 1), "whoever holds fewest has what comes free"
+    versions.end(1, 10)
+    assert (versions.held(0), versions.held(1)) == (4, 0), "and gives it back when it ends"
+
+
+def test_versions_that_want_more_than_there_is_come_to_have_equally_many() -> None:
+    versions = Versions(3, max_rows=12)
+    for version in range(3):
+        versions.ask(version, *range(100 * version, 100 * version + 50))
+    for _ in range(12):
+        most = max(range(3), key=versions.held)
+        versions.end(most, min(versions.running[most]))
+    assert [versions.held(version) for version in range(3)] == [4, 4, 4]
+    # However fast one of them is.
+    for _ in range(30):
+        versions.end(1, min(versions.running[1]))
+    assert [versions.held(version) for version in range(3)] == [4, 4, 4]
+
+
+def test_a_wide_request_is_not_passed_by_small_ones_of_others() -> None:
+    versions = Versions(2, max_rows=4)
+    versions.ask(0, *range(20))
+    versions.ask(1, 100, rows=4)
+    for key in range(3):
+        versions.end(0, key)
+        assert versions.held(1) == 0
+    versions.end(0, 3)
+    assert (versions.held(0), versions.held(1)) == (0, 4)
+
+
+def test_who_waits_no_more_keeps_nobody_waiting() -> None:
+    versions = Versions(2, max_rows=4)
+    versions.ask(0, *range(8))
+    versions.ask(1, 100, rows=4)
+    assert versions.desks[1].cancel(100)
+    versions.end(0, 0)
+    assert versions.held(0) == 4
+
+
+def test_what_a_version_leaves_behind_is_given_to_others() -> None:
+    versions = Versions(2, max_rows=4)
+    versions.ask(0, *range(8))
+    versions.ask(1, *range(10, 18))
+    versions.desks[0].clear()
+    assert versions.held(1) == 4
+
+
+def test_bulk_rows_are_divided_among_the_versions_that_have_any() -> None:
+    versions = Versions(2, max_rows=4)
+    versions.ask(0, *range(20), priority=BULK)
+    versions.ask(0, *range(20, 30))
+    assert (versions.held(0, BULK), versions.held(0)) == (4 * BULK_AHEAD, 4), "workers choose among them"
+    assert versions.with_bulk == [[(1, False)], []]
+    versions.ask(1, 40, 41, priority=BULK)
+    versions.end(1, 40)
+    assert versions.with_bulk == [[(1, False), (2, False)], [(2, False)]]
+    versions.end(1, 41)
+    assert versions.with_bulk == [[(1, False), (2, False), (1, False)], [(2, False)]]
+    versions.ask(1, 42, priority=BULK)
+    versions.desks[0].clear()
+    assert [[number for number, _ in told] for told in versions.with_bulk] == [[1, 2, 1, 2], [2, 2, 1]]
+    assert not any(is_alone for told in versions.with_bulk for _, is_alone in told)
+
+
+def test_bulk_work_is_alone_a_while_after_others_have_asked_any_version_and_been_answered() -> None:
+    versions = Versions(2, max_rows=4)
+    shared, told = versions.shared, versions.with_bulk[0]
+    versions.ask(0, 0, 1, priority=BULK)
+    versions.ask(1, 10, submitted=5.0)
+    shared.tick(5.0 + 2 * ALONE_SECONDS)
+    assert told == [(1, False)], "somebody waits for an answer"
+    versions.end(1, 10)
+    shared.tick(5.0 + ALONE_SECONDS / 2)
+    assert told == [(1, False)], "it may be asked again"
+    shared.tick(5.0 + ALONE_SECONDS)
+    assert told == [(1, False), (1, True)]
+    shared.tick(9.0)
+    assert len(told) == 2, "that is known"
+    versions.ask(1, 11, submitted=9.0)
+    assert told == [(1, False), (1, True), (1, False)], "at once, wherever it was asked"
+    versions.ask(1, 12, 13, submitted=9.1)
+    assert len(told) == 3
+    versions.ask(1, 14, priority=BULK, submitted=9.2)
+    assert told[-1] == versions.with_bulk[1][-1] == (2, False)
+
+
+def test_bulk_work_that_comes_to_an_idle_server_is_alone() -> None:
+    versions = Versions(1, max_rows=4)
+    versions.shared.tick(0.0)
+    versions.ask(0, 0, priority=BULK)
+    assert versions.with_bulk == [[(1, True)]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
+def test_the_budget_holds_and_everybody_is_served(seed: int, number: int, max_rows: int) -> None:
+    rng = random.Random(seed)
+    versions = Versions(number, max_rows)
+    wanted = 0
+
+    def check() -> None:
+        for priority in Priority:
+            total = sum(versions.held(version, priority) for version in range(number))
+            assert total <= max_rows or priority is BULK
+
+    def end_one() -> None:
+        version = rng.choice([version for version in range(number) if versions.running[version]])
+        versions.end(version, rng.choice(list(versions.running[version])))
+        check()
+
+    for key in range(100):
+        wanted += 1
+        version = rng.randrange(number)
+        versions.ask(version, key, rows=rng.randint(1, max_rows), priority=rng.choice(list(Priority)))
+        check()
+        if rng.random() < 0.1 and versions.desks[version].cancel(key):
+            wanted -= 1
+        while any(versions.running) and rng.random() < 0.4:
+            end_one()
+            wanted -= 1
+    while any(versions.running):
+        end_one()
+        wanted -= 1
+    assert wanted == 0

@@ -1,7 +1,6 @@
 """Engines behind sockets: who decodes what, and what becomes of it when a worker dies or hangs."""
 
 import asyncio
-import socket
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,7 +17,6 @@ from attendant.server.engine import pool as pools
 from attendant.server.engine import shares
 from attendant.server.engine.admission import OverloadLimits
 from attendant.server.engine.client import EngineClient
-from attendant.server.engine.protocol import Frames, framed, receive_one
 from attendant.server.engine.request import BulkRoom, Priority, Result, StepStats
 from attendant.server.engine.shares import SharedRows
 from attendant.server.engine.supervision import Slot
@@ -36,10 +34,9 @@ async def running(
     *steppers: FakeStepper, max_rows: int = 4, on_death: Callable[[], None] = lambda: None, **options: Any
 ) -> AsyncIterator[tuple[EngineClient, list[StepStats]]]:
     stats: list[StepStats] = []
-    on_available = options.pop("on_available", lambda available: None)
     pool = thread_pool(*steppers, max_rows=max_rows, on_step=stats.append, **options)
     limits = OverloadLimits(max_waiting=200, max_wait_seconds=60.0)
-    runner = EngineClient(pool, limits=limits, max_bulk=20, on_death=on_death, on_available=on_available)
+    runner = EngineClient(pool, limits=limits, max_bulk=20, on_death=on_death)
     await runner.start()
     try:
         yield runner, stats
@@ -327,20 +324,3 @@ async def test_every_worker_is_told_whether_bulk_work_is_alone(monkeypatch: pyte
         for stepper in steppers:
             stepper.open()
         assert isinstance((await ended(waiting))[0], Result)
-
-
-def test_messages_arrive_whole_however_they_are_cut() -> None:
-    messages = [{"number": number, "bulk": "x" * number * 7} for number in range(50)]
-    stream = b"".join(map(framed, messages))
-    for size in (1, 3, 64, len(stream)):
-        frames = Frames()
-        got = [one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])]
-        assert got == messages
-
-
-def test_a_message_that_is_waited_for() -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        theirs.sendall(framed("first") + framed("second") + b"\1\0\0\0")
-        theirs.close()
-        assert [receive_one(ours) for _ in range(3)] == ["first", "second", None]

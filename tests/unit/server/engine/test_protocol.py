@@ -1,6 +1,7 @@
 """What crosses between a server and its workers arrives as it was."""
 
 import pickle
+import socket
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from attendant.runtime.decoding.hypothesis import FinishReason, Hypothesis, Progress
 from attendant.runtime.decoding.options import Choice, DecodingOptions, Sampling, scoring_options
 from attendant.server.engine import protocol
-from attendant.server.engine.protocol import MAX_OPTIONS_KEPT, Commands, Report
+from attendant.server.engine.protocol import MAX_CACHED_OPTIONS, Commands, Frames, Report, framed, receive_message
 from attendant.server.engine.request import BulkRoom, EngineRequest, Priority, RequestStats, Result, StepStats
 from attendant.server.errors import DeadlineTooShort
 
@@ -62,14 +63,14 @@ def test_options_of_a_single_request_are_not_remembered() -> None:
     """A prefix may be long, and what completes its last word may be thousands of tokens."""
     choice = Choice((), np.arange(4, 2000, dtype=np.int32).tobytes())
     options = DecodingOptions(max_length=9, completion=(choice,)), DecodingOptions(max_length=9, target_prefix=(4, 5))
-    before = protocol._pickle_once.cache_info().currsize
+    before = protocol._dumps.cache_info().currsize
     commands = Commands([request(key, one) for key, one in enumerate(options)])
     assert arrived(commands) == commands
-    assert protocol._pickle_once.cache_info().currsize == before
+    assert protocol._dumps.cache_info().currsize == before
 
 
 def test_more_options_than_are_kept_arrive_as_they_were() -> None:
-    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_OPTIONS_KEPT)])
+    commands = Commands([request(number, beam(number + 1)) for number in range(2 * MAX_CACHED_OPTIONS)])
     assert arrived(commands) == commands
 
 
@@ -105,3 +106,20 @@ def test_an_error_arrives_among_results() -> None:
 @pytest.mark.parametrize("message", [Commands(), Report([], [], [], (0, 0), 0)])
 def test_nothing_arrives_as_nothing(message: object) -> None:
     assert arrived(message) == message
+
+
+def test_messages_arrive_whole_however_they_are_cut() -> None:
+    messages = [{"number": number, "bulk": "x" * number * 7} for number in range(50)]
+    stream = b"".join(map(framed, messages))
+    for size in (1, 3, 64, len(stream)):
+        frames = Frames()
+        got = [one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])]
+        assert got == messages
+
+
+def test_a_message_that_is_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(framed("first") + framed("second") + b"\1\0\0\0")
+        theirs.close()
+        assert [receive_message(ours) for _ in range(3)] == ["first", "second", None]

@@ -1,4 +1,4 @@
-"""Priorities, deadlines, and the two queues together; admission itself is in test_priority_queue.py."""
+"""Which requests run, and which priority has the next round: on plain values."""
 
 import random
 from dataclasses import replace
@@ -12,10 +12,15 @@ from attendant.server.engine.request import BulkRoom, EngineRequest, Priority
 from attendant.server.engine.scheduler import (
     BULK_SHARE,
     HEAVY_PART,
+    MAX_OVERTAKEN,
     MAX_STEPS_TO_FILL,
     MIN_NEWCOMERS_PART,
+    WINDOW,
     Budget,
+    FairShare,
+    PriorityQueue,
     Scheduler,
+    width_of,
 )
 
 OPTIONS = DecodingOptions(max_length=5)
@@ -128,7 +133,7 @@ def test_bulk_has_the_machine_when_it_is_alone() -> None:
     queue.remove(1)
     for _ in range(100):
         assert queue.next_priority() is BULK
-        queue.note_round(BULK, 1.0)
+        queue.end_round(BULK, 1.0)
 
 
 def test_bulk_joins_in_groups() -> None:
@@ -155,10 +160,10 @@ def test_bulk_calls_are_as_large_as_their_time_allows() -> None:
         else:
             queue.note_step(BULK, 0.001 + 0.0003 * running, running)
             # Half of them end, so that the limit comes to bear.
-            for key in list(queue._queues[BULK]._running)[: running // 2]:
+            for key in list(queue._queues[BULK].running)[: running // 2]:
                 queue.remove(key)
                 running -= 1
-    limits = queue._limited[BULK].limits
+    limits = queue._queues[BULK].limits
     assert limits is not None
     assert limits.rows.units == pytest.approx(30, abs=3)
     assert limits.positions.units == pytest.approx(100, abs=5)
@@ -169,7 +174,7 @@ def test_bulk_calls_grow_while_they_are_alone() -> None:
 
     def rows(*, is_alone: bool) -> int:
         """Of the fiftieth step, where each row takes two milliseconds, and everything has ended before the next one."""
-        queue.bulk = BulkRoom(256, is_alone)
+        queue.limit_bulk(BulkRoom(256, is_alone))
         admitted = []
         for number in range(50):
             for key in range(100):
@@ -177,7 +182,7 @@ def test_bulk_calls_grow_while_they_are_alone() -> None:
             admitted = queue.admit(BULK)
             queue.note_encoding(BULK, 0.0001 * len(admitted), 8 * len(admitted))
             queue.note_step(BULK, 0.002 * len(admitted), len(admitted))
-            queue.note_round(BULK, 0.01)
+            queue.end_round(BULK, 0.01)
             for key in range(100):
                 queue.remove(1000 + 100 * number + key)
         return len(admitted)
@@ -200,7 +205,7 @@ def test_a_light_client_goes_before_a_heavy_one() -> None:
         queue.add(request(key, HEAVY, client="flood"))
     assert queue.next_priority() is HEAVY
     assert len(queue.admit(HEAVY)) == 4
-    queue.note_round(HEAVY, 1.0)
+    queue.end_round(HEAVY, 1.0)
     queue.add(request(99, client="other"))
     assert queue.next_priority() is INTERACTIVE
     assert keys(queue.admit(INTERACTIVE)) == [99], "the rows of the heavy ones are not in its way"
@@ -219,7 +224,7 @@ def test_heavy_clients_have_their_share_of_the_time(num_heavy: int, num_light: i
         queue.admit(turn)
         took = 2.0 if turn is HEAVY else 1.0
         seconds[turn] += took
-        queue.note_round(turn, took)
+        queue.end_round(turn, took)
     assert seconds[HEAVY] / sum(seconds.values()) == pytest.approx(num_heavy / (num_heavy + num_light), abs=0.02)
 
 
@@ -231,7 +236,7 @@ def test_bulk_work_has_its_tenth_beside_both() -> None:
     for _ in range(1000):
         turn = queue.next_priority()
         seconds[turn] += 1.0
-        queue.note_round(turn, 1.0)
+        queue.end_round(turn, 1.0)
     assert seconds[BULK] == pytest.approx(100, abs=2)
     assert seconds[HEAVY] == pytest.approx(seconds[INTERACTIVE], abs=3)
 
@@ -315,7 +320,7 @@ def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
         admitted = queue.admit(turn)
         if turn is INTERACTIVE:
             waits += [now - submitted[one.key] for one in admitted]
-        running = list(queue._queues[turn]._running)
+        running = list(queue._queues[turn].running)
         if turn is BULK and admitted:
             took = 0.2 * len(admitted)
             queue.note_encoding(BULK, took, 8 * len(admitted))
@@ -326,7 +331,7 @@ def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
                 steps_left[one] -= 1
         seconds[turn] += took
         now += took
-        queue.note_round(turn, took)
+        queue.end_round(turn, took)
         for one in running:
             if steps_left[one] == 0:
                 queue.remove(one)
@@ -335,3 +340,159 @@ def test_mixed_traffic_on_a_clock_of_its_own(seed: int, load: float) -> None:
     assert seconds[BULK] >= 0.8 * BULK_SHARE * now
     # A call of bulk work takes the time it should, but for the first ones, of which nothing was known.
     assert max(waits[len(waits) // 4 :], default=0.0) <= 2.5, "a bulk call, and an interactive round"
+
+
+def queue_of(*requests: EngineRequest) -> PriorityQueue:
+    queue = PriorityQueue()
+    for one in requests:
+        queue.add(one)
+    return queue
+
+
+def test_of_like_lengths_in_order_of_arrival_within_the_rows() -> None:
+    queue = queue_of(*(request(key, rows=rows) for key, rows in enumerate((3, 4, 2, 1))))
+    assert keys(queue.admit(8, 1000)) == [0, 1]
+    assert (queue.reserved_rows, len(queue.waiting), len(queue.running)) == (7, 2, 2)
+    assert queue.admit(8, 1000) == []
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_is_first() -> None:
+    queue = queue_of(*(request(key, rows=rows) for key, rows in enumerate((6, 8, 1))))
+    assert keys(queue.admit(8, 1000)) == [0]
+    assert queue.admit(8, 1000) == [], "2 has room, but 1 came first"
+    queue.remove(0)
+    assert keys(queue.admit(8, 1000)) == [1]
+    queue.remove(1)
+    assert keys(queue.admit(8, 1000)) == [2]
+
+
+def test_the_nearest_in_length_join_the_oldest() -> None:
+    queue = queue_of(*(request(key, length=length) for key, length in enumerate((20, 60, 4, 22, 90, 17))))
+    assert keys(queue.admit(3, 1000)) == [0, 3, 5], "all three are padded to 24"
+    for key in (0, 3, 5):
+        queue.remove(key)
+    assert keys(queue.admit(3, 1000)) == [1, 4, 2], "and now the one that has waited longest leads"
+
+
+def test_padded_positions_are_those_of_the_widest() -> None:
+    queue = queue_of(*(request(key, length=length) for key, length in enumerate((3, 8, 9))))
+    assert keys(queue.admit(8, 48)) == [0, 1, 2], "three sources, padded to 16: just 48"
+    queue.add(request(3, length=1))
+    assert queue.admit(8, 48) == []
+    queue.remove(2)
+    assert keys(queue.admit(8, 48)) == [3], "without the wide one all are padded to 8"
+
+
+def test_those_that_join_have_a_budget_of_their_own() -> None:
+    queue = queue_of(*(request(key, length=8) for key in range(5)))
+    assert keys(queue.admit(9, 1000, 16)) == [0, 1]
+    assert keys(queue.admit(9, 1000, 1)) == [2], "one always joins"
+    assert keys(queue.admit(9, 1000)) == [3, 4]
+
+
+def test_one_request_always_fits() -> None:
+    assert keys(queue_of(request(0, rows=9, length=100)).admit(1, 8)) == [0]
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_removing_frees_what_was_reserved(admitted: bool) -> None:
+    queue = queue_of(request(0, rows=5))
+    if admitted:
+        queue.admit(8, 1000)
+    removed = queue.remove(0)
+    assert removed is not None and removed.key == 0
+    assert (queue.reserved_rows, len(queue.waiting), len(queue.running), bool(queue)) == (0, 0, 0, False)
+    assert queue.remove(0) is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(8, 200), st.integers(8, 100))
+def test_budgets_hold_under_random_traffic(seed: int, max_rows: int, positions: int, joining: int) -> None:
+    rng = random.Random(seed)
+    queue, waiting, running = PriorityQueue(), list[EngineRequest](), list[EngineRequest]()
+    for key in range(80):
+        action = rng.random()
+        if action < 0.5:
+            waiting.append(request(key, rows=rng.randint(1, max_rows), length=rng.randint(1, 40)))
+            queue.add(waiting[-1])
+        elif action < 0.7 and (waiting or running):
+            gone = rng.choice([*waiting, *running])
+            assert queue.remove(gone.key) is gone
+            waiting, running = ([one for one in those if one is not gone] for those in (waiting, running))
+        else:
+            admitted = queue.admit(max_rows, positions, joining)
+            if waiting and not running:
+                assert admitted, "something always goes on"
+            if admitted:
+                assert admitted[0] is waiting[0], "whoever has waited longest goes first"
+            running += admitted
+            waiting = [one for one in waiting if one not in admitted]
+            widest = max(map(width_of, running), default=0)
+            assert len(running) == 1 or widest * len(running) <= positions or not admitted
+            assert len(admitted) <= 1 or len(admitted) * max(map(width_of, admitted)) <= joining
+        assert queue.reserved_rows == sum(one.max_rows for one in running) <= max_rows
+        assert (len(queue.waiting), len(queue.running)) == (len(waiting), len(running))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_nobody_starves_behind_those_that_fit_better(seed: int, room: int) -> None:
+    """However long newcomers of the favoured length keep coming: a bounded number of them goes ahead."""
+    rng = random.Random(seed)
+    queue = PriorityQueue()
+    arrivals, order = 0, list[int]()
+    for _ in range(400):
+        for _ in range(rng.randint(0, room + 1)):
+            queue.add(request(arrivals, length=rng.choice((4, 4, 4, 20, 90))))
+            arrivals += 1
+        for one in queue.admit(room, 10**6):
+            order.append(one.key)
+            queue.remove(one.key)
+    for place, key in enumerate(order):
+        later_ones = sum(other > key for other in order[:place])
+        assert later_ones <= MAX_OVERTAKEN + WINDOW
+    unanswered = set(range(arrivals)) - set(order)
+    assert not unanswered or min(unanswered) > arrivals - len(unanswered) - MAX_OVERTAKEN - WINDOW
+
+
+def test_sorting_saves_padding() -> None:
+    rng = random.Random(5)
+    lengths = [rng.randint(1, 64) for _ in range(512)]
+    queue = queue_of(*(request(key, length=length) for key, length in enumerate(lengths)))
+    computed = useful = 0
+    while queue:
+        group = queue.admit(16, 10**6)
+        computed += len(group) * max(map(width_of, group))
+        useful += sum(map(width_of, group))
+        for one in group:
+            queue.remove(one.key)
+    in_order = sum(16 * max(-(-n // 8) * 8 for n in lengths[i : i + 16]) for i in range(0, 512, 16))
+    assert useful / computed > 0.85 > useful / in_order
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.001, 1.0), st.floats(0.001, 1.0), st.floats(0.05, 0.5))
+def test_bulk_has_its_share_and_no_more(seed: int, interactive: float, bulk: float, share: float) -> None:
+    """While both always want to go on: neither starves, whatever their rounds take."""
+    rng = random.Random(seed)
+    fair_share = FairShare()
+    seconds = {True: 0.0, False: 0.0}
+    for _ in range(3000):
+        is_bulk = fair_share.is_turn()
+        took = (bulk if is_bulk else interactive) * rng.uniform(0.5, 1.5)
+        seconds[is_bulk] += took
+        fair_share.note(took, first=not is_bulk, contended=True, share=share)
+    total = seconds[True] + seconds[False]
+    # The edges: a round that has begun, and one that was earned but not had.
+    assert abs(seconds[True] - share * total) <= 4 * max(interactive, bulk)
+
+
+def test_what_was_done_alone_is_neither_earned_nor_owed() -> None:
+    fair_share = FairShare()
+    for _ in range(100):
+        fair_share.note(1.0, first=True, contended=False, share=0.5)
+    assert not fair_share.is_turn()
+    for _ in range(100):
+        fair_share.note(1.0, first=False, contended=False, share=0.5)
+    fair_share.note(1.0, first=True, contended=True, share=0.5)
+    assert fair_share.is_turn(), "it is not made to pay for the time that nobody else wanted"

@@ -1,17 +1,120 @@
-"""The worker's own look at the socket that it was given."""
+"""A worker's reports, on plain values; and its own check of the socket that it was given."""
 
+import math
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from attendant.runtime.decoding.hypothesis import Progress
 from attendant.server.engine import worker
 from attendant.server.engine.protocol import framed
-from attendant.server.engine.worker import StrangeSocket, inherited
+from attendant.server.engine.worker import (
+    HELD_PART,
+    MIN_PART,
+    PROGRESS_SECONDS,
+    Outbox,
+    StrangeSocket,
+    inherited,
+)
+from attendant.server.errors import Cancelled
 from tests.paths import ROOT
+from tests.unit.server.engine.test_admission import result
+
+MANY = 1000
+
+
+def keys(outbox: Outbox) -> list[int]:
+    return [key for key, _ in outbox.take()[0]]
+
+
+def test_nothing_is_never_due() -> None:
+    outbox = Outbox()
+    assert not outbox.is_due(0, 1e9, 0.0)
+    outbox.add([], [], now=0.0)
+    assert not outbox.is_due(0, 1e9, 0.0)
+
+
+def test_one_of_few_leaves_at_once() -> None:
+    outbox = Outbox()
+    outbox.add([(0, result(1.0))], [], now=10.0)
+    assert outbox.is_due(MIN_PART, 10.0, 0.0)
+    assert not outbox.is_due(MIN_PART + 1, 10.0, 0.0)
+
+
+def test_held_until_others_have_ended() -> None:
+    outbox = Outbox()
+    for key in range(3):
+        outbox.add([(key, result(1.0))], [], now=10.0)
+        assert outbox.is_due(9, 10.0, 0.0) == (key == 2)
+    assert keys(outbox) == [0, 1, 2], "in the order in which they ended"
+    assert not outbox.is_due(0, 1e9, 0.0) and outbox.take() == ([], [])
+
+
+def test_no_longer_than_a_part_of_the_time_that_the_quickest_has_taken() -> None:
+    outbox = Outbox()
+    outbox.add([(0, result(4.0))], [], now=10.0)
+    outbox.add([(1, result(1.0))], [], now=10.0)
+    assert not outbox.is_due(MANY, 10.0 + 0.99 * HELD_PART, 0.0)
+    assert outbox.is_due(MANY, 10.0 + 1.01 * HELD_PART, 0.0)
+    assert outbox.is_due(MANY, 10.0 + 0.5 * HELD_PART, 0.6 * HELD_PART), "the next round ends too late"
+    outbox.take()
+    outbox.add([(2, result(4.0))], [], now=20.0)
+    assert not outbox.is_due(MANY, 20.0 + 1.01 * HELD_PART, 0.0), "what was sent hurries nobody"
+
+
+def test_an_error_leaves_at_once_and_takes_the_others_along() -> None:
+    outbox = Outbox()
+    outbox.add([(0, result(1.0)), (1, Cancelled())], [], now=10.0)
+    assert outbox.is_due(MANY, 10.0, 0.0)
+    assert keys(outbox) == [0, 1]
+
+
+def test_progress_is_held_for_a_moment_and_told_once() -> None:
+    outbox = Outbox()
+    steps: Sequence[tuple[int, Progress]] = [(7, Progress(1, (5,))), (8, Progress(3, (6,))), (7, Progress(2, (4, 3)))]
+    for key, progress in steps:
+        outbox.add([], [(key, progress)], now=10.0)
+    assert not outbox.is_due(1, 10.0, 0.0), "however few run: nobody waits for a place"
+    assert not outbox.is_due(1, 10.0 + 0.99 * PROGRESS_SECONDS, 0.0)
+    assert outbox.is_due(MANY, 10.0 + 1.01 * PROGRESS_SECONDS, 0.0)
+    assert outbox.take() == ([], [(7, Progress(1, (5, 4, 3))), (8, Progress(3, (6,)))])
+    assert not outbox.is_due(0, 1e9, 0.0)
+
+
+def test_progress_leaves_with_outcomes() -> None:
+    """The engine tells of no progress in the step that ends a request: what is held came before its outcome."""
+    outbox = Outbox()
+    outbox.add([], [(7, Progress(1, (5,)))], now=10.0)
+    outbox.add([(7, result(1.0))], [], now=10.001)
+    assert outbox.is_due(1, 10.001, 0.0)
+    assert outbox.take() == ([(7, result(1.0))], [(7, Progress(1, (5,)))])
+
+
+def test_a_first_token_is_not_held() -> None:
+    outbox = Outbox()
+    outbox.add([], [(7, Progress(0, (5,)))], now=10.0)
+    assert outbox.is_due(MANY, 10.0, 0.0)
+
+
+@given(st.lists(st.lists(st.floats(0.001, 10.0), max_size=3), max_size=30), st.integers(0, 40))
+def test_everything_leaves_once_and_in_time(steps: list[list[float]], num_running: int) -> None:
+    outbox = Outbox()
+    sent: list[int] = []
+    send_by: list[float] = []
+    for now, totals in enumerate(steps):
+        outbox.add([(len(send_by) + place, result(total)) for place, total in enumerate(totals)], [], float(now))
+        send_by += [now + HELD_PART * total for total in totals]
+        if outbox.is_due(num_running, float(now), 0.0):
+            sent += keys(outbox)
+        assert min(send_by[len(sent) :], default=math.inf) > now, "nothing is held for longer than it may be"
+    assert sent + keys(outbox) == list(range(len(send_by)))
 
 
 class Bomb:

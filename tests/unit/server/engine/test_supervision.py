@@ -1,15 +1,17 @@
-"""Who is suspected, who is tried, and how often a worker is started again: on plain values."""
+"""Suspects, restarts and silences of workers: on plain values."""
 
 import os
 
+from attendant.server.engine.estimates import RoundBound
 from attendant.server.engine.protocol import FlightRecord, new_record
 from attendant.server.engine.supervision import (
     MAX_DELAY_SECONDS,
-    MAX_REMEMBERED,
-    WINDOW_SECONDS,
+    MAX_POISONED,
+    RESTARTS_WINDOW_SECONDS,
     Poisoned,
     Quarantine,
     Restarts,
+    Slot,
 )
 from tests.unit.server.engine.test_scheduler import BULK, INTERACTIVE, request
 
@@ -41,7 +43,7 @@ def test_the_same_request_is_poisoned_whoever_asks() -> None:
     assert request(1) not in poisoned
     poisoned.add(request(1, rows=2))
     assert request(7, BULK, rows=2) in poisoned and request(7, rows=1) not in poisoned
-    for number in range(MAX_REMEMBERED):
+    for number in range(MAX_POISONED):
         poisoned.add(request(1)._replace(source_ids=(number,)))
     assert request(1, rows=2) not in poisoned
 
@@ -49,8 +51,8 @@ def test_the_same_request_is_poisoned_whoever_asks() -> None:
 def test_restarts_come_later_and_later_and_end() -> None:
     restarts = Restarts(9)
     assert [restarts.delay(0.0) for _ in range(9)] == [0.0, 0.5, 1, 2, 4, 8, 16, MAX_DELAY_SECONDS, MAX_DELAY_SECONDS]
-    assert restarts.delay(WINDOW_SECONDS - 1) is None
-    assert restarts.delay(WINDOW_SECONDS) == 0.0, "what is long ago is forgotten"
+    assert restarts.delay(RESTARTS_WINDOW_SECONDS - 1) is None
+    assert restarts.delay(RESTARTS_WINDOW_SECONDS) == 0.0, "what is long ago is forgotten"
     assert Restarts(0).delay(0.0) is None
 
 
@@ -63,3 +65,10 @@ def test_what_was_noted_is_read_through_another_mapping() -> None:
     assert ours.read() == {1, 2**40, 3, 4}
     theirs.note([5])
     assert ours.read() == {5}
+
+
+def test_time_in_which_no_message_could_be_read_is_no_silence() -> None:
+    slot = Slot(0, RoundBound(1.0), 0.5, lambda slot, report: None, lambda slot: None)
+    assert slot.tick(60.0) == 0.0, "it has no work"
+    slot.is_loading = True
+    assert [slot.tick(elapsed) for elapsed in (0.5, 60.0, 0.5)] == [0.5, 1.5, 2.0]
