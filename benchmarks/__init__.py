@@ -1,7 +1,11 @@
-"""What measures speed and cost; each runs by one command."""
+"""Measures speed and cost of Attendant and its peers: `python -m benchmarks` (docs/performance.md).
+
+`__main__.py` lists the suites and their parts. `harness.py` measures systems in turns, `results.py` writes the pages.
+"""
 
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-"""The project's folder."""
+DATA: Final = Path(__file__).parent / "data"
+"""Templates, tables and speed goals."""

@@ -1,7 +1,7 @@
 """One decoder step on a GPU (benchmarks/gpu.sh): parity with the CPU, then the time of a step, in under 8 minutes.
 
-Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the ids
-that go up to the candidates that have come down.
+Our stepper with and without CUDA graphs, PyTorch eager and compiled, in fp32 and fp16. A step is timed from the upload
+of the ids to the download of the candidates.
 """
 
 import argparse
@@ -29,26 +29,25 @@ from attendant.runtime.onnx.stepper import OnnxStepper
 from attendant.runtime.stepper import Stepper
 from attendant.training.model import Seq2Seq
 from attendant.training.model.stepper import TorchStepper
-from benchmarks.command import Context
-from benchmarks.harness.measurement import System, Visit, Visits, curves, measure, part_of, say
-from benchmarks.harness.results import Part, Picture
-from benchmarks.mt import mt_bundle, mt_model
+from benchmarks.harness import System, Visit, Visits, measure, part_of, say
+from benchmarks.results import Part
+from benchmarks.workload import Context, mt_bundle, mt_model
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 BEAM_SIZE = 4
 COMPILED_ROWS, COMPILE_SECONDS = (1, 64, 1024), 60.0
-"""Row counts at which torch.compile is measured, which takes it a minute or so each."""
+"""Row counts at which torch.compile is measured; it takes a minute or so for each."""
 
 PROBES = VerificationPlan(
     batch_sizes=(11,), source_lengths=(40, 1, 13, 8, 2, 24, 7, 31, 16, 3, 20), beam_sizes=(1, 2, 4), num_steps=12
 )
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 5e-2}
-"""|a - b| <= tolerance * max(1, |b|) for every log-probability and attention weight. Each step is given the symbols of
-the reference, but its own state: what a kernel gets wrong adds up."""
+"""|a - b| <= tolerance * max(1, |b|) for every log-probability and attention weight. Each step gets the symbols of the
+reference, but its own state, so the errors of a kernel add up."""
 
 
 class Effort(NamedTuple):
-    """Rows stepped together; steps before the clock runs, in which CUDA graphs are recorded; seconds that are timed."""
+    """Rows stepped together; untimed steps, in which CUDA graphs are recorded; seconds that are timed."""
 
     num_rows: tuple[int, ...]
     warm_steps: int
@@ -61,7 +60,7 @@ QUICK = Effort(num_rows=(1, 8), warm_steps=4, seconds=0.02)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stepper to be: `make` takes seconds; what `is_compiled` compiles every shape by itself."""
+    """A stepper that `make` creates within seconds; if `is_compiled`, every shape is compiled by itself."""
 
     name: str
     precision: Precision
@@ -77,26 +76,24 @@ def parity(context: Context) -> Part:
     """
     bundle = _bundle(context)
     part = Part(columns=["system", "largest error", "allowed", "holds"], note=_device(context))
-    for one in _candidates(context):
-        # Every shape of what is compiled would be compiled by itself.
-        if not one.is_compiled:
-            say(f"checking {one.name}")
-            error, allowed = largest_error(one.make(), bundle), TOLERANCES[one.precision]
+    for candidate in _candidates(context):
+        # Compiling would take a minute for each shape.
+        if not candidate.is_compiled:
+            say(f"checking {candidate.name}")
+            error, allowed = largest_error(candidate.make(), bundle), TOLERANCES[candidate.precision]
             holds = error <= allowed
-            part.rows.append([one.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])
+            part.rows.append([candidate.name, f"{error:.1e}", f"{allowed:g}", str(holds).lower()])
             if not holds:
-                part.problems.append(f"{one.name} does not compute what the CPU computes: off by {error:.1e}")
+                part.problems.append(f"{candidate.name} does not compute what the CPU computes: off by {error:.1e}")
     return part
 
 
 def largest_error(stepper: Stepper, bundle: Bundle) -> float:
-    """Of any log-probability or attention weight of the export's own probes, against the CPU's in fp32."""
-    probes = write_probes(PROBES, bundle.manifest, (), np.random.default_rng(1))
-    found, expected = (
-        trace_probes(one, probes, bundle.manifest.graphs["fp32"]) for one in (stepper, OnnxStepper(bundle))
-    )
+    """Returns the largest error of the export's own probes, against the CPU's in fp32."""
+    probes, graph = write_probes(PROBES, bundle.manifest, (), np.random.default_rng(1)), bundle.manifest.graphs["fp32"]
+    ours, expected = (trace_probes(each, probes, graph) for each in (stepper, OnnxStepper(bundle)))
     agreement = Agreement()
-    agreement.compare(found, expected, "in one batch")
+    agreement.compare(ours, expected, "in one batch")
     errors = agreement.largest_errors()
     return max(errors[name] for name in ("step/log_probs", "step/attention") if name in errors)
 
@@ -104,11 +101,10 @@ def largest_error(stepper: Stepper, bundle: Bundle) -> float:
 def greedy(context: Context) -> Part:
     """Greedy.
 
-    Medians of single steps, ids up and candidates down included, by the rows that are stepped together. The picture has
-    the target symbols of all sources per second, one a step each.
+    Medians of single steps, ids up and candidates down included, by the rows that are stepped together.
     """
     # The other half of the time is the beam's.
-    return _steps(context, "greedy", per_source=1, seconds=0.5 * _seconds_left(context))
+    return _steps(context, per_source=1, seconds=0.5 * _seconds_left(context))
 
 
 def beam(context: Context) -> Part:
@@ -116,15 +112,15 @@ def beam(context: Context) -> Part:
 
     As before; four rows a source, reordered after every step as a search would, which is part of the step.
     """
-    return _steps(context, f"beam-{BEAM_SIZE}", per_source=BEAM_SIZE, seconds=_seconds_left(context))
+    return _steps(context, per_source=BEAM_SIZE, seconds=_seconds_left(context))
 
 
 def _seconds_left(context: Context) -> float:
     return float(context.began + context.options.budget_seconds - time.monotonic())
 
 
-def _steps(context: Context, search: str, *, per_source: int, seconds: float) -> Part:
-    """Row counts as columns. What is compiled is measured after all else, as far as the time goes."""
+def _steps(context: Context, *, per_source: int, seconds: float) -> Part:
+    """Measures all candidates, the compiled ones last, as far as the time allows. Row counts are columns."""
     effort, deadline = QUICK if context.quick else FULL, time.monotonic() + seconds
     counts = [count for count in effort.num_rows if count % per_source == 0]
     left_out: list[str] = []
@@ -150,21 +146,11 @@ def _steps(context: Context, search: str, *, per_source: int, seconds: float) ->
 
     measured = []
     for is_compiled in (False, True):
-        chosen = [system(one) for one in _candidates(context) if one.is_compiled == is_compiled]
-        measured += measure(chosen, num_rounds=1)
-    points = {f"_{count}": float(count) for count in counts}
-    picture = Picture(
-        file=f"gpu-{search}.svg",
-        title=f"{search}: tokens/s by rows stepped together",
-        x_label="rows",
-        y_label="tokens/s",
-        series=curves(measured, "tokens", points),
-        logarithmic=True,
-    )
+        systems = [system(each) for each in _candidates(context) if each.is_compiled == is_compiled]
+        measured += measure(systems, num_rounds=1)
     return part_of(
-        [one for one in measured if one.samples],
+        [m for m in measured if m.samples],
         {f"{count} rows, ms": f"ms_{count}" for count in counts},
-        pictures=[picture] if picture.series else [],
         note=_device(context) + (" Left out: what the time budget did not reach." if left_out else ""),
     )
 
@@ -174,15 +160,15 @@ def _bundle(context: Context) -> Bundle:
 
 
 def _candidates(context: Context) -> Iterator[Candidate]:
-    """Ours, then PyTorch's with the same model where it has the device; what is compiled comes last."""
+    """Yields ours, then PyTorch's with the same model if it has the device; the compiled ones last."""
     provider, bundle, model = context.options.provider, _bundle(context), mt_model(context.workload)
     for precision in PRECISIONS:
         for graphs in (False, True):
-            # A step is recorded when its shape comes back: here every one does.
+            # A step is recorded when its shape returns: here every shape does.
             captures = Captures(limit=256, after=1)
             make = partial(DeviceStepper, bundle, precision, provider, cuda_graphs=graphs, captures=captures)
             yield Candidate(f"attendant{', CUDA graphs' if graphs else ''}, {precision}", precision, make)
-    # On the CPU nothing is measured that counts: compiling would only take long, and its LSTM has no fp16.
+    # Speed on the CPU is not of interest: compiling would only take long, and its LSTM has no fp16.
     on_gpu = provider == "cuda"
     if on_gpu and not torch.cuda.is_available():
         return
@@ -198,34 +184,36 @@ def _torch_stepper(model: Seq2Seq, precision: Precision, provider: Provider, com
         copied.step = torch.compile(copied.step, mode="reduce-overhead")
     stepper: Any = TorchStepper(copied, provider)
     if precision == "fp16":
-        # Its products are of fp16, chosen by PyTorch itself.
+        # PyTorch chooses the products that run in fp16.
         half = torch.autocast(provider, dtype=torch.float16)
         stepper.encode, stepper.step = half(stepper.encode), half(stepper.step)
     return cast(Stepper, stepper)
 
 
-def refuse_missing(options: argparse.Namespace) -> None:
-    """Raises UserError where the provider is not there, before anything is made that takes a minute."""
+def check_provider(options: argparse.Namespace) -> None:
+    """Raises UserError if the provider is missing, before a bundle is made, which takes a minute."""
     layout = StateLayout(name="probe", dtype="float32", rank=1, position_axis=None)
     BoundSession.of_bytes("probe", reordering_graph([layout], 1), provider=options.provider, num_threads=1)
 
 
 def _device(context: Context) -> str:
-    """The GPU as its driver calls it; the CPU stands in the machine's own line."""
+    """Returns the GPU's name from its driver."""
     if context.options.provider == "cpu":
         return "Device: the CPU, which shows that everything runs and nothing of a GPU's speed."
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         name = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
-        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU whose name nothing tells"
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU of unknown name"
     left_out = "" if torch.cuda.is_available() else " Left out: PyTorch, since this build of it has no CUDA."
     return f"Device: {name}.{left_out}"
 
 
 def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int, effort: Effort) -> dict[str, float]:
-    """Steps of `num_rows` rows over sources of `num_tokens` positions: the median in ms, and target symbols of all
-    sources per second, one a step each.
+    """Times steps of `num_rows` rows over sources of `num_tokens` positions.
+
+    Returns:
+        The median in ms, and target symbols per second, one per step and source.
     """
     step = stepping(stepper, num_rows // per_source, per_source, num_tokens)
     for _ in range(effort.warm_steps):
@@ -239,7 +227,7 @@ def time_steps(stepper: Stepper, per_source: int, num_rows: int, num_tokens: int
 
 
 def stepping(stepper: Stepper, num_sources: int, per_source: int, num_tokens: int) -> Callable[[], None]:
-    """One step at each call, of the same sources for ever; rows of a beam change places as in every other system."""
+    """Returns a function that makes one step of the same sources; rows of a beam are reordered as in every system."""
     random = np.random.default_rng(0)
     sources = random.integers(4, stepper.vocabulary_size, (num_sources, num_tokens)).tolist()
     state = stepper.encode(sources)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Parity on this machine's GPU, then the time of a step against PyTorch, in under 8 minutes:
-#   benchmarks/gpu.sh            writes benchmarks/results/gpu.json, gpu.md and the pictures
-#   benchmarks/gpu.sh --help     what else there is
+#   benchmarks/gpu.sh            writes benchmarks/results/gpu.json and gpu.md
+#   benchmarks/gpu.sh --help     shows the options
 # It needs the repository and an environment with its wheels (`make setup ACCELERATOR=gpu`); PYTHON names another one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

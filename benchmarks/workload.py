@@ -1,15 +1,66 @@
-"""The work that every toolkit does: one architecture, one size, one shape of batch."""
+"""The work that every system does: the sizes of the model, its bundle of random weights, sentences and requests.
 
-from dataclasses import dataclass
+The values of weights affect speed only through the end of sentences. So the end symbol's bias is so low that no
+hypothesis ends before its length limit, and every system decodes the same number of steps.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from attendant.export.bundle_writer import write_bundle
+from attendant.export.origins.from_model import ExportableModel
+from attendant.export.verification.plan import VerificationPlan
+from attendant.runtime.bundle.manifest import DecodingDefaults, Limits, Precision, Provenance
+from attendant.runtime.bundle.tokenizer import EOS_ID
+from attendant.training.data.tokenization import tokenizer_of
+from attendant.training.model import AttentionConfig, DecoderConfig, EncoderConfig, ModelConfig, Seq2Seq
+from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks import DATA, ROOT
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, sentences, word_of, words_of
+
+MAX_TOKENS = 128
+MAX_BEAM_SIZE = 8
+NUM_REQUESTS = 512
+EOS_BIAS = -50.0
+PEAKEDNESS = 40.0
+"""Factor of the output weights: a fresh model's distribution is so flat that rounding decides the order of candidates,
+and no golden example could be chosen."""
+
+SMALL_PLAN = VerificationPlan(
+    batch_sizes=(1, 3, 33), source_lengths=(40, 1, 13, 8, 20), num_steps=3, num_decoded=8, num_alone=4, max_length=12
+)
+"""Exports are verified on a small grid: here a model is timed, not certified."""
+
+MAKERS = (
+    *("export/**/*.py", "training/model/**/*.py", "training/kernels/**/*.py", "training/data/tokenization.py"),
+    "runtime/bundle/**/*.py",
+)
+"""The code that makes a bundle."""
+
+LENGTHS = DATA / "lengths.json"
+"""Lengths of 1,000 pairs of sentences, English and French: 5 to 80 words and punctuation marks, drawn at random from
+the test split that recipes/translate-debdocs-en-fr.toml fetches."""
+
+Work = list[tuple[list[int], int]]
+"""Sentences, as ids with their end symbol, and the decoder steps of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A translation model of the kind of Luong et al. 2015, and its batches.
+    """A translation model like those of Luong et al. 2015, and its batches.
 
     Attributes:
         vocabulary_size, embedding_size: of each side, the four special symbols included.
-        hidden_size: of the decoder and of both encoder directions together.
+        hidden_size: of the decoder, and of both encoder directions together.
         num_layers: of the encoder and of the decoder.
         dropout: where each toolkit applies it in training.
         batch_sentences: of a training batch.
@@ -33,8 +84,134 @@ class Workload:
         """Target positions of a batch."""
         return self.batch_sentences * self.num_tokens
 
+    def job(self, num_sentences: int = 256, *, beam_size: int = 1, batch_size: int = 64, seed: int = 1) -> Job:
+        """Returns a job with sentences of the workload's length."""
+        return Job(num_sentences, self.num_tokens, self.vocabulary_size, beam_size, batch_size, seed)
+
 
 QUICK = Workload(
     vocabulary_size=200, embedding_size=16, hidden_size=32, batch_sentences=8, num_batches=40, window_steps=20
 )
-"""Too small to say anything of speed; shows within minutes that everything runs."""
+"""Too small to measure speed; shows that everything runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The settings of a run.
+
+    Attributes:
+        cache: the folder of environments and models, kept between runs.
+        quick: tiny sizes, which only show that everything runs.
+        options: of the command line.
+        began: start of the command, by time.monotonic().
+    """
+
+    workload: Workload
+    cache: Path
+    quick: bool = False
+    options: argparse.Namespace = field(default_factory=argparse.Namespace)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def bundle(self) -> Path:
+        """The bundle of the workload's sizes; made at the first use."""
+        return mt_bundle(self.workload, self.cache)
+
+    def job(self, num_sentences: int = 256, *, beam_size: int = 1, batch_size: int = 64) -> Job:
+        """Returns a job with sentences of the workload's length; only eight of them if `quick`."""
+        return self.workload.job(8 if self.quick else num_sentences, beam_size=beam_size, batch_size=batch_size)
+
+    @property
+    def num_rounds(self) -> int:
+        return 1 if self.quick else 5
+
+    @property
+    def visit_seconds(self) -> float:
+        return 0.1 if self.quick else 1.5
+
+
+def equal_work(workload: Workload) -> Work:
+    """Returns sentences of the workload's length, with as many decoder steps as source positions."""
+    return [(source, workload.num_tokens) for source in sentences(workload.job(NUM_REQUESTS, seed=7))]
+
+
+def real_work(workload: Workload) -> Work:
+    """Returns random words with the source positions and decoder steps of LENGTHS."""
+    work = []
+    for seed, (num_tokens, num_steps) in enumerate(json.loads(LENGTHS.read_text(encoding="utf-8"))):
+        job = Job(1, num_tokens=num_tokens, vocabulary_size=workload.vocabulary_size, seed=seed)
+        work.append((sentences(job)[0], num_steps))
+    random.Random(8).shuffle(work)
+    return work
+
+
+def generate_request(source: Sequence[int], num_steps: int, beam_size: int = 1) -> bytes:
+    """Returns a serialized request with a text. The last of its steps decides whether it ends or is cut."""
+    decoding = messages.DecodingOptions(beam_size=beam_size, max_length=max(1, num_steps - 1))
+    return messages.GenerateRequest(text=words_of(list(source)), decoding=decoding).SerializeToString()
+
+
+@functools.cache
+def mt_bundle(workload: Workload, cache: Path, precisions: tuple[Precision, ...] = ("fp32", "int8")) -> Path:
+    """Returns the bundle's folder; exports it if the cache has none of the same code."""
+    path = cache / "bundles" / f"mt-{workload.hidden_size}-{'-'.join(precisions)}-{_digest()}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bundle(mt_exportable(workload), path, precisions=precisions, plan=SMALL_PLAN)
+    return path
+
+
+def print_bundle(workload: dict[str, float], cache: str) -> None:
+    """Prints the bundle's folder: `--against` calls this in the other checkout."""
+    print(mt_bundle(Workload(**workload), Path(cache)))  # type: ignore[arg-type]
+
+
+def mt_model(workload: Workload) -> Seq2Seq:
+    """Returns the model with seeded random weights."""
+    config = ModelConfig(
+        cell="lstm",
+        embedding_size=workload.embedding_size,
+        hidden_size=workload.hidden_size,
+        dropout=0.0,
+        encoder=EncoderConfig(num_layers=workload.num_layers, hidden_size=workload.hidden_size // 2),
+        attention=AttentionConfig(score="general"),
+        decoder=DecoderConfig(num_layers=workload.num_layers, input_feeding=True),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = Seq2Seq(config, workload.vocabulary_size, workload.vocabulary_size)
+    with torch.no_grad():
+        assert model.output.weight is not None
+        model.output.weight.mul_(PEAKEDNESS)
+        model.output.bias[EOS_ID] = EOS_BIAS
+    return model.eval()
+
+
+def mt_exportable(workload: Workload) -> ExportableModel:
+    tokenizer = tokenizer_of("word", map(word_of, range(NUM_SPECIAL_SYMBOLS, workload.vocabulary_size)))
+    versions: dict[str, str] = {}
+    return ExportableModel(
+        name="mt",
+        model=mt_model(workload),
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        append_eos=True,
+        limits=Limits(
+            max_source_tokens=MAX_TOKENS,
+            max_target_tokens=MAX_TOKENS,
+            max_beam_size=MAX_BEAM_SIZE,
+            max_num_hypotheses=MAX_BEAM_SIZE,
+        ),
+        decoding=DecodingDefaults(beam_size=1, length_penalty=0.6),
+        provenance=Provenance(
+            commit="", created="", versions=versions, recipe={}, data_digest="", checkpoint="seeded random weights"
+        ),
+        sources=[source[:-1] for source in sentences(workload.job(64))],
+    )
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(path for maker in MAKERS for path in ROOT.glob(maker)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.environment import ENVIRONMENTS
-from benchmarks.harness.measurement import Unavailable
+from benchmarks.harness import ENVIRONMENTS, Unavailable
 from tests.paths import ROOT
 
 
 def python_of(name: str) -> Path:
-    """The interpreter of an environment that benchmarks/harness/environments.toml describes."""
+    """The interpreter of an environment that benchmarks/data/environments.toml describes."""
     try:
         return ENVIRONMENTS[name].install(ROOT / ".benchmarks")
     except Unavailable as reason:

@@ -16,7 +16,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from attendant.server.bench.command import addresses
-from benchmarks.harness.process import resident_bytes, tree
+from benchmarks.harness import resident_bytes, tree
 from tests.paths import ROOT
 
 MEBIBYTE = 2**20

@@ -21,8 +21,7 @@ from attendant.training.evaluation.metrics import TextMetricName
 from attendant.training.recipe import Recipe, load_recipe
 from attendant.training.table import Count, Table
 from benchmarks import ROOT
-from benchmarks.harness.environment import ENVIRONMENTS
-from benchmarks.harness.measurement import Unavailable
+from benchmarks.harness import ENVIRONMENTS, Unavailable
 from experiments.plan import RUNS
 
 FOLDER: Final = Path(__file__).parent
@@ -151,7 +150,7 @@ class Contest:
             "task": self.name,
             "data": self.folder / "data",
             "config": self.folder / peer / "config.yaml",
-            "start": ROOT / "benchmarks" / "harness" / "start_opennmt.py",
+            "start": ROOT / "benchmarks" / "start_opennmt.py",
             "max_source": recipe.data.max_source_tokens,
             "max_target": recipe.data.max_target_tokens,
             "beam_size": recipe.evaluation.beam_size,

@@ -13,7 +13,7 @@ import psutil
 from attendant.runtime.errors import UserError
 from attendant.runtime.files import write_json
 from benchmarks import ROOT
-from benchmarks.harness.process import cpu_seconds, tree
+from benchmarks.harness import cpu_seconds, tree
 from experiments.peers.tasks import Contest, Peer, contests, load_peers
 from experiments.plan import read_results
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.harness.results import Cell, Measured, Part, add_result, read_results, shown, this_machine, write_page
+from benchmarks.results import Cell, Measured, Part, add_result, read_results, shown, this_machine, write_page
 
 COMMAND = "make reliability"
 TITLE = "Reliability"

@@ -1,4 +1,4 @@
-"""Open and closed loads from a process of its own: benchmarks/serving/generator.py, asked by a test."""
+"""Open and closed loads from a process of its own: benchmarks/programs.py, asked by a test."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 
 from attendant.server.bench.load import Answered, Load
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.harness.process import Process
-from benchmarks.serving.servers import load_generator
+from benchmarks.harness import Process
+from benchmarks.serving import load_generator
 
 
 class Caller:

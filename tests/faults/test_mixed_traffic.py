@@ -23,7 +23,7 @@ import pytest
 
 from attendant_client.v1 import seq2seq_pb2 as messages
 from attendant_client.v1 import seq2seq_pb2_grpc
-from benchmarks.harness.process import tree
+from benchmarks.harness import tree
 from tests.faults.conftest import Figure
 from tests.faults.figures import at_least, at_most
 from tests.paths import ROOT

@@ -13,8 +13,8 @@ import pytest
 from attendant.server.bench.load import Answered, Load
 from attendant.server.process.worker_main import NICENESS
 from attendant_client.v1 import seq2seq_pb2 as messages
-from benchmarks.harness.process import Process
-from benchmarks.serving.servers import refusing_service, running
+from benchmarks.harness import Process
+from benchmarks.serving import empty_service, running
 from tests.faults.conftest import Figure, Start
 from tests.faults.figures import at_least, at_most
 from tests.faults.load import Caller, caller, milliseconds
@@ -136,7 +136,7 @@ def _left_by_a_plain_server(num_busy: int, rate: float) -> tuple[float, float]:
         p99 of its refusals in ms.
     """
     with ExitStack() as exits:
-        plain = exits.enter_context(running(refusing_service([one.SerializeToString() for one in HEAVY])))
+        plain = exits.enter_context(running(empty_service([one.SerializeToString() for one in HEAVY], refuses=True)))
         loud = Caller(plain.generator)
         command, one_thread = [sys.executable, "-c", BUSY], {"OPENBLAS_NUM_THREADS": "1"}
         busy = [exits.enter_context(Process(command, one_thread)) for _ in range(num_busy)]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SYMBOLS = "abcdefghijkl"
 MAX_LENGTH = 12
 
-OPENNMT = ROOT / "benchmarks" / "harness" / "start_opennmt.py"
+OPENNMT = ROOT / "benchmarks" / "start_opennmt.py"
 OPENNMT_MODELS: Mapping[str, Mapping[str, object]] = {
     "general": {"global_attention": "general", "layers": 2},
     "mlp": {"global_attention": "mlp", "rnn_type": "GRU"},

@@ -3,16 +3,11 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from string import Template
 
 import pytest
 
-from benchmarks.__main__ import SUITES
-from benchmarks.command import run
-from benchmarks.harness.measurement import measure
-from benchmarks.peers import decoders
-from benchmarks.training.speed import Training
-from benchmarks.training.toolkits import TOOLKITS, Toolkit, write_corpus
+from benchmarks.harness import measure
+from benchmarks.training import TOOLKITS, Toolkit, Training, write_corpus
 from benchmarks.workload import QUICK
 
 COUNTING = """
@@ -57,26 +52,14 @@ def test_configurations_have_every_value(name: str, training: Training) -> None:
         assert recipe["batches"]["max_tokens"] == 2 * QUICK.batch_tokens
 
 
-def test_marians_settings_have_every_value() -> None:
-    template = Template((Path(decoders.__file__).parent / "marian.yml").read_text())
-    assert template.get_identifiers() == ["vocabulary", "embedding", "width"]
-
-
 def test_windows_come_from_lines_of_progress(training: Training, tmp_path: Path) -> None:
-    (found,) = measure([replace(training, toolkit=toolkit(COUNTING)).system(tmp_path)], num_rounds=2)
-    assert found.problem is None and found.system.name == "Counter fp32"
-    assert len(found.samples["speed"]) == len(found.samples["cpu_speed"]) >= 4
-    assert found.samples["parameters"] == [1234.0, 1234.0]
-    assert found.median("speed") > QUICK.batch_tokens, "ten steps in 50 ms"
+    (measurement,) = measure([replace(training, toolkit=toolkit(COUNTING)).system(tmp_path)], num_rounds=2)
+    assert measurement.problem is None and measurement.system.name == "Counter fp32"
+    assert len(measurement.samples["speed"]) == len(measurement.samples["cpu_speed"]) >= 4
+    assert measurement.samples["parameters"] == [1234.0, 1234.0]
+    assert measurement.median("speed") > QUICK.batch_tokens, "ten steps in 50 ms"
 
 
 def test_a_training_that_ends_by_itself_is_no_figure(training: Training, tmp_path: Path) -> None:
-    (found,) = measure([replace(training, toolkit=toolkit(ENDING)).system(tmp_path)], num_rounds=1)
-    assert found.problem is not None and found.problem.endswith("no memory left")
-
-
-def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--minutes", "--requests"):
-        with pytest.raises(SystemExit):
-            run(SUITES, ["training", option, "0"])
-        assert f"{option}: must be positive, got 0" in capsys.readouterr().err
+    (measurement,) = measure([replace(training, toolkit=toolkit(ENDING)).system(tmp_path)], num_rounds=1)
+    assert measurement.problem is not None and measurement.problem.endswith("no memory left")

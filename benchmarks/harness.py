@@ -1,0 +1,383 @@
+"""The harness: systems that are measured in turns, their processes, and the environments of the peers.
+
+Turns make a machine that slows down slow all systems.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from string import Template
+from typing import Any, Final, Self
+
+import psutil
+
+from attendant.runtime.errors import UserError
+from attendant.runtime.files import new_folder
+from attendant.server.bench.command import resident_bytes as resident_bytes_of
+from benchmarks import DATA, ROOT
+from benchmarks.job import READY
+from benchmarks.results import Cell, Part
+
+END_SECONDS = 20.0
+KEEP_MEMORY: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""glibc keeps freed memory, in every system: it saves CTranslate2 a quarter of its processor time."""
+
+Samples = Mapping[str, float | list[float]]
+"""One or several samples of each figure; the first figure is shown while the benchmark runs."""
+
+Visit = Callable[[int], Samples]
+"""Measures a running system once. Takes the number of the round, from 1, which is also a seed. May return nothing."""
+
+Visits = Mapping[str, Visit]
+"""The visits of a round, by the endings of their figures' names: one for each load or size."""
+
+
+class Unavailable(UserError):
+    """A system can't be installed, did not start, or failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A toolkit, server or engine with its settings.
+
+    Attributes:
+        key: prefix of its figures' names. Several settings of one system may share it: the best one counts.
+        name: of its row in the table.
+        start: a generator that installs and starts the system and warms it up, yields its visits, and stops it. Raises
+            Unavailable.
+        about: version, and how its model or its work differs from the others'.
+    """
+
+    key: str
+    name: str
+    start: Callable[[], Iterator[Visits]]
+    about: str = ""
+
+
+def running_system(key: str, name: str, visits: Visits) -> System:
+    """Returns a system that is already started."""
+    return System(key=key, name=name, start=lambda: iter([visits]))
+
+
+@dataclass(slots=True)
+class Measurement:
+    """The samples of one system, by figure and over all rounds.
+
+    Attributes:
+        problem: the reason why there are none.
+        point: the ending that `at` has removed from the figures' names.
+    """
+
+    system: System
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    problem: str | None = None
+    point: str = ""
+
+    def median(self, figure: str) -> float:
+        """Raises Unavailable if the system failed, KeyError if it has no such figure."""
+        if self.problem is not None:
+            raise Unavailable(f"{self.system.name}: {self.problem}")
+        return statistics.median(self.samples[figure])
+
+    def at(self, point: str) -> "Measurement":
+        """Returns the samples of one load or size, by the visit's own names of the figures."""
+        own = {name.removesuffix(point): values for name, values in self.samples.items() if name.endswith(point)}
+        return replace(self, samples=own, point=point)
+
+    def take(self, samples: Samples, ending: str = "") -> str:
+        """Adds the samples of a visit; returns the first figure as text."""
+        for figure, value in samples.items():
+            self.samples.setdefault(figure + ending, []).extend(value if isinstance(value, list) else [value])
+        return "".join(f"{figure} {self.samples[figure + ending][-1]:,.4g}" for figure in list(samples)[:1])
+
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Replaces all samples by the reason of a failure."""
+        try:
+            yield
+        except Unavailable as error:
+            self.samples.clear()
+            self.problem = str(error)
+            say(f"{self.system.name}: {error}")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure(systems: Sequence[System], num_rounds: int) -> list[Measurement]:
+    """Starts all systems, then visits each once a round, point by point, in the given order."""
+    measurements = [Measurement(system) for system in systems]
+    with ExitStack() as exits:
+        visits: list[Visits] = []
+        for measurement in measurements:
+            visits.append({})
+            with measurement.noting_failure():
+                visits[-1] = exits.enter_context(contextmanager(measurement.system.start)())
+        for number in range(1, num_rounds + 1):
+            for point in zip_longest(*(each.items() for each in visits)):
+                texts = []
+                for measurement, visit in zip(measurements, point, strict=True):
+                    if visit is not None and measurement.problem is None:
+                        with measurement.noting_failure():
+                            text = measurement.take(visit[1](number), visit[0])
+                            texts.append(f"{measurement.system.name}: {text}")
+                say(f"round {number} of {num_rounds}: {'; '.join(texts)}")
+    return measurements
+
+
+Columns = Mapping[str, str | Callable[[Measurement], Cell]]
+"""By the titles of columns: the figure whose median is the cell, or a function that makes the cell. A cell whose figure
+was not measured is empty."""
+
+
+def spread_of(figure: str) -> Callable[[Measurement], Cell]:
+    """Returns a column with the least and the greatest sample."""
+    return lambda m: f"{min(m.samples[figure]):,.0f}-{max(m.samples[figure]):,.0f}"
+
+
+def remarks(measurement: Measurement) -> Cell:
+    return measurement.system.about
+
+
+def part_of(
+    measurements: Sequence[Measurement],
+    columns: Columns,
+    *,
+    title: str = "system",
+    points: Iterable[str] = ("",),
+    best_by: str | None = None,
+    note: str = "",
+) -> Part:
+    """Returns the measurements as a table, and their figures.
+
+    Args:
+        title: above the names of the systems.
+        points: a row for each at which a system was measured. A system without figures has one row, with the reason in
+            the last column.
+        best_by: see `figures`.
+    """
+    rows: list[list[Cell]] = []
+    for measurement in measurements:
+        name = measurement.system.name
+        if measurement.problem is not None:
+            rows.append([name, *[None] * (len(columns) - 1), f"not measured: {measurement.problem}"])
+        for at in filter(lambda at: at.samples, map(measurement.at, points)):
+            row: list[Cell] = [name]
+            for column in columns.values():
+                if isinstance(column, str):
+                    row.append(at.median(column) if column in at.samples else None)
+                else:
+                    row.append(column(at))
+            rows.append(row)
+    best = figures(measurements, best_by)
+    return Part(columns=[title, *columns], rows=rows, figures=best, note=note)
+
+
+def figures(measurements: Sequence[Measurement], best_by: str | None = None) -> dict[str, float]:
+    """Returns the medians as `<key>_<figure>`; of systems with one key those of the greatest `best_by`."""
+    medians: dict[str, float] = {}
+    for m in sorted(measurements, key=lambda m: m.median(best_by) if best_by and m.samples else 0.0):
+        medians |= {f"{m.system.key}_{figure}": m.median(figure) for figure in m.samples}
+    return medians
+
+
+class Process:
+    """A context manager that runs a program in the project's folder."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, answers: bool = False
+    ) -> None:
+        """Starts the program.
+
+        Args:
+            environment: additional variables.
+            answers: it answers questions, as `job.answer_questions` does.
+        """
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | dict(environment or {}),
+            stdin=subprocess.PIPE if answers else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if answers else self._log,
+            stderr=self._log,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=END_SECONDS)
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def await_ready(self) -> None:
+        """Waits for READY, after any lines that a toolkit prints while it is imported. Raises Unavailable."""
+        while self._line() != READY:
+            pass
+
+    def ask(self, question: object) -> None:
+        """Sends a question, which `answer` waits for. Raises Unavailable if the program has ended."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.failure() from None
+
+    def answer(self) -> Any:
+        """Returns the answer to the oldest open question. Raises Unavailable if the program has ended."""
+        return json.loads(self._line())
+
+    def output(self) -> str:
+        """Returns all that it has printed, except answers."""
+        # No seek: the program writes at the position of the shared file.
+        return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
+
+    def failure(self) -> Unavailable:
+        """Returns an error with the program's last lines."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        return Unavailable(_last_lines(self.output()) or f"no output; exit status {self._process.returncode}")
+
+    def cpu_seconds(self) -> float:
+        """Returns the processor time of its running processes."""
+        return cpu_seconds(tree(self.pid))
+
+    def resident_bytes(self) -> float:
+        return resident_bytes(tree(self.pid))
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self.failure()
+        return line
+
+
+def output_of(command: Sequence[str]) -> str:
+    """Runs a program; returns its standard output. Raises Unavailable with its last lines if it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(_last_lines(done.stdout + done.stderr))
+    return done.stdout
+
+
+def _last_lines(output: str) -> str:
+    return " / ".join(output.strip().splitlines()[-3:])
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """Returns the process and its descendants."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Returns their processor time, in user and kernel mode; ended processes count 0."""
+    return _total(processes, lambda process: sum(process.cpu_times()[:2]))
+
+
+def resident_bytes(processes: Sequence[psutil.Process]) -> float:
+    """Returns their resident memory, as `attendant bench` counts it; ended processes count 0."""
+    return _total(processes, lambda process: resident_bytes_of(process.pid))
+
+
+def _total(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], float]) -> float:
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            total += figure(process)
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A peer's environment: an entry of environments.toml.
+
+    Attributes:
+        package: the peer with its version.
+        requirements: other packages to install.
+        own_dependencies: False if the package's own dependencies are not installed, because they pin old versions.
+        interpreters: the first that exists and runs makes the environment; if empty, this Python. Names are looked up
+            on the path, then among pyenv's versions.
+    """
+
+    name: str
+    package: str
+    requirements: Sequence[str] = ()
+    own_dependencies: bool = True
+    interpreters: Sequence[str] = ()
+
+    @property
+    def version(self) -> str:
+        return self.package.partition("==")[2]
+
+    def install(self, cache: Path) -> Path:
+        """Returns the environment's interpreter; makes the environment if it is not complete in the cache.
+
+        Raises:
+            Unavailable: there is no such Python, or pip fails.
+        """
+        folder = cache / self.name
+        python, done = folder / "bin" / "python", folder / "installed.txt"
+        wanted = "\n".join([*self.requirements, self.package]) + "\n"
+        if not done.exists() or done.read_text(encoding="utf-8") != wanted:
+            output_of([self._interpreter(), "-m", "venv", "--clear", str(folder)])
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            if self.requirements:
+                output_of([*pip, *self.requirements])
+            output_of([*pip, *([] if self.own_dependencies else ["--no-deps"]), self.package])
+            done.write_text(wanted, encoding="utf-8")
+        return python
+
+    def _interpreter(self) -> str:
+        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        for name in self.interpreters or [sys.executable]:
+            for path in (shutil.which(name), *map(str, sorted(pyenv.glob(f"versions/*/bin/{name}")))):
+                # pyenv's launchers are on the path for versions that are not installed, too.
+                if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                    return path
+        raise Unavailable(f"it needs one of {', '.join(self.interpreters)}, and none is here")
+
+
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+ENVIRONMENTS = {
+    name: Environment(name=name, **entry)
+    for name, entry in tomllib.loads(
+        Template((DATA / "environments.toml").read_text(encoding="utf-8")).substitute(torch=TORCH)
+    ).items()
+}
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Returns the folder; if it does not exist, `make` fills it first."""
+    if not folder.exists():
+        with new_folder(folder) as new:
+            make(new)
+    return folder

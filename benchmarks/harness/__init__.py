@@ -1,1 +1,0 @@
-"""What every benchmark is made of: systems that are measured in turns, their processes, results and pages."""

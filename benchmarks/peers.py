@@ -1,0 +1,211 @@
+"""Peers that decode in process beside Attendant: each with its environment, its model and its worker.
+
+Their workers are functions of programs.py and plain_model.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from attendant.runtime.bundle.bundle import open_bundle
+from attendant.runtime.process import available_cpus
+from attendant.server.bench.load import LIST_SIZE, Load
+from attendant_client.v1 import seq2seq_pb2 as messages
+from benchmarks.decoding import (
+    BEAM_SIZE,
+    NUM_WORKERS,
+    PRECISIONS,
+    Decoder,
+    engine_system,
+    layout,
+    one_by_one,
+    own_decoder,
+    throughput,
+)
+from benchmarks.harness import ENVIRONMENTS, TORCH, Columns, made_once, measure, output_of, part_of, remarks, spread_of
+from benchmarks.job import Job, program
+from benchmarks.plain_model import export_plain, plain_parameters
+from benchmarks.programs import G2P_BUNDLE, MARIAN_BLOCK, g2p_words, marian_parameters, marian_width
+from benchmarks.results import Part
+from benchmarks.serving import MANY_CLIENTS, attendant_server, empty_service, under
+from benchmarks.workload import NUM_REQUESTS, Context, Work, Workload
+
+TRANSFORMERS = {
+    "6+2": {"num_encoder_layers": 6, "num_decoder_layers": 2, "width": 256, "feed_forward": 2048},
+    "12+1": {"num_encoder_layers": 12, "num_decoder_layers": 1, "width": 256, "feed_forward": 1152},
+}
+"""Transformers (Vaswani et al. 2017) with about as many parameters as the model of the workload."""
+
+
+def greedy(context: Context) -> Part:
+    """Greedy, in process.
+
+    Sentences per second, each system at its best setting of those tried.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=1)
+
+
+def beam(context: Context) -> Part:
+    """Beam 4, in process.
+
+    As before, with a beam. The best hypothesis is returned.
+    """
+    return throughput(context, list(all_decoders(context)), beam_size=BEAM_SIZE)
+
+
+def single(context: Context) -> Part:
+    """One sentence alone, in process, one thread.
+
+    Median latency of 20 source positions and as many steps, greedy.
+    """
+    return one_by_one(context, list(all_decoders(context, num_workers=1)))
+
+
+def all_decoders(context: Context, num_workers: int = NUM_WORKERS) -> Iterator[Decoder]:
+    """Yields Attendant in its layouts, and all peers."""
+    for precision in PRECISIONS:
+        for workers, threads in dict.fromkeys([(num_workers, 1), (1, num_workers)]):
+            yield own_decoder(context, precision, num_workers=workers, num_threads=threads)
+    workload, packages = context.workload, {name: env.package for name, env in ENVIRONMENTS.items()}
+
+    def graphs(precision: str) -> list[str]:
+        return program("programs:work_plain", folder=str(plain_folder(context) / precision))
+
+    def joeynmt() -> list[str]:
+        python, sizes = ENVIRONMENTS["joeynmt"].install(context.cache), replace(workload, dropout=0.0)
+        return program("programs:work_joeynmt", python, **asdict(sizes))
+
+    eager = partial(program, "plain_model:work", **asdict(workload))
+    exported = f"graphs as torch.onnx writes them, {_millions(plain_parameters(workload))}"
+    for key, name, command, about in (
+        ("plain_fp32", "plain ORT loop fp32", partial(graphs, "fp32"), exported),
+        ("plain_int8", "plain ORT loop int8", partial(graphs, "int8"), "the same after quantize_dynamic"),
+        ("torch", "PyTorch loop fp32", eager, f"the same model in {TORCH}, eager"),
+        ("joeynmt", "JoeyNMT fp32", joeynmt, f"{packages['joeynmt']}, the same kind of model"),
+    ):
+        named = f"{name}, {layout(num_workers)}"
+        yield Decoder(key=key, name=named, command=command, num_workers=num_workers, about=about)
+
+    # The workers of the others are threads of one process.
+    threaded = partial(Decoder, batch_sizes=(32, 64, 128))
+    for layers, shape in TRANSFORMERS.items():
+        parameters = _millions(transformer_parameters(**shape, vocabulary_size=workload.vocabulary_size))
+        yield threaded(
+            key=f"ctranslate2_{layers.replace('+', '_')}",
+            name=f"CTranslate2 {layers} int8, inter_threads={num_workers}",
+            command=partial(ctranslate2_program, context, layers, "work", num_workers=num_workers),
+            about=f"{packages['ctranslate2']}, Transformer of width {shape['width']}, {parameters}",
+        )
+    # Marian's `s2s` (Junczys-Dowmunt et al. 2018): each direction of the encoder is as wide as the decoder, and a
+    # second cell follows the attention. It is as wide as possible with no more parameters than our model.
+    embedding = -(-workload.embedding_size // MARIAN_BLOCK) * MARIAN_BLOCK
+    sizes = {"vocabulary": workload.vocabulary_size, "embedding": embedding}
+    sizes["width"] = marian_width(**sizes, max_parameters=plain_parameters(workload))
+    of_size = f"hidden size {sizes['width']}, {_millions(marian_parameters(**sizes))}"
+    yield threaded(
+        key="marian",
+        name=f"Marian s2s LSTM int8, {num_workers} worker{'' if num_workers == 1 else 's'}",
+        command=partial(peer_program, context, "marian", "work", sizes, num_workers=num_workers),
+        about=f"{packages['marian']}, the same kind of model, {of_size}",
+    )
+
+
+def plain_folder(context: Context) -> Path:
+    """Returns the folder of the plain graphs; made at the first use."""
+    folder = context.cache / "models" / f"plain-{context.workload.hidden_size}"
+    return made_once(folder, partial(export_plain, context.workload))
+
+
+def ctranslate2_program(context: Context, transformer: str, function: str, **arguments: int) -> list[str]:
+    """Returns the command of `function` with one of TRANSFORMERS. Raises Unavailable."""
+    sizes = {**TRANSFORMERS[transformer], "vocabulary_size": context.workload.vocabulary_size}
+    return peer_program(context, "ctranslate2", function, sizes, **arguments)
+
+
+def peer_program(context: Context, peer: str, function: str, sizes: Mapping[str, int], **arguments: int) -> list[str]:
+    """Returns the command of FUNCTION_PEER of programs.py in the peer's environment, with a model of these sizes.
+
+    Raises:
+        Unavailable: the environment or the model can't be made.
+    """
+    python = ENVIRONMENTS[peer].install(context.cache)
+
+    def make(folder: Path) -> None:
+        output_of(program(f"programs:make_{peer}", python, folder=str(folder), **sizes))
+
+    folder = made_once(context.cache / "models" / "-".join([peer, *map(str, sizes.values())]), make)
+    return program(f"programs:{function}_{peer}", python, folder=str(folder), **arguments)
+
+
+def transformer_parameters(
+    num_encoder_layers: int, num_decoder_layers: int, width: int, feed_forward: int, vocabulary_size: int
+) -> int:
+    """Returns the number of weights and biases of the linear layers and the embeddings."""
+    attention = 4 * width * (width + 1)
+    between = 2 * width * feed_forward + width + feed_forward
+    layers = num_encoder_layers * (attention + between) + num_decoder_layers * (2 * attention + between)
+    return layers + (3 * width + 1) * vocabulary_size
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.1f} M parameters"
+
+
+def pronunciation(context: Context) -> Part:
+    """The pronunciation model, in process and served.
+
+    English words, greedy. g2p_en: a GRU without attention, in numpy, a word at a time. A list: one client that asks for
+    256 words in one call, and again when it was answered. Each at the fastest of its batch sizes.
+    """
+
+    def g2p_en() -> list[str]:
+        python = ENVIRONMENTS["g2p-en"].install(context.cache)
+        return program("programs:work_g2p_en", python, folder=str(context.cache / "models" / "g2p_en"))
+
+    job = Job(num_sentences=8 if context.quick else LIST_SIZE, batch_size=0)
+    decoding = messages.DecodingOptions(beam_size=1)
+    texts = [messages.GenerateRequest(text=word, decoding=decoding) for word in g2p_words(Job(NUM_REQUESTS))]
+    requests = [text.SerializeToString() for text in texts]
+    loads = {
+        "": Load(kind="closed", num_clients=MANY_CLIENTS, seconds=context.visit_seconds),
+        "_lists": Load(kind="list", seconds=context.visit_seconds),
+    }
+    systems, servers = [], []
+    for num in (1, NUM_WORKERS):
+        for key, name, command, sizes in (
+            ("attendant", "Attendant int8", partial(program, "own_worker:pronounce"), (64, 256)),
+            ("g2p_en", ENVIRONMENTS["g2p-en"].package, g2p_en, (1,)),
+        ):
+            named = f"{name}, {layout(num)}"
+            decoder = Decoder(key=key, name=named, command=command, num_workers=num, batch_sizes=sizes)
+            systems.append(decoder.system({"": job}, context.visit_seconds))
+        server = {"key": "served", "name": "Attendant served", "bundle": G2P_BUNDLE, "requests": requests}
+        servers.append(under(attendant_server(context, **server, num_workers=num), loads))  # type: ignore[arg-type]
+    load_names = {"": f"{MANY_CLIENTS} clients", "_lists": f"lists of {LIST_SIZE}"}
+    columns: Columns = {
+        "asked": lambda m: load_names.get(m.point, "") if "p50" in m.samples else "",
+        "words/s": "speed",
+        "slowest-fastest": spread_of("speed"),
+        "CPU ms/word": "cpu_ms",
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "remarks": remarks,
+    }
+    measurements = measure([*systems, *servers], context.num_rounds)
+    part = part_of(measurements, columns, points=loads, best_by="speed")
+    fastest = max(measurements[-len(servers) :], key=lambda m: m.median("speed"))
+    num_rows = round(fastest.median("step_rows"))
+    graphs_alone = engine_system(context, "int8", "greedy", num_rows=num_rows, work=word_work, path=G2P_BUNDLE)
+    bounds = [under(empty_service(requests), {"": loads[""]}), graphs_alone]
+    empty, graphs = measure(bounds, context.num_rounds)
+    cpu = graphs.median("graphs_ms") + empty.median("cpu_ms") + fastest.median("generator_ms")
+    part.figures["served_bound_speed"] = 1e3 * available_cpus() / cpu
+    return part
+
+
+def word_work(workload: Workload) -> Work:
+    """Returns the words as ids; each ends where the model ends it."""
+    bundle = open_bundle(G2P_BUNDLE)
+    limit, encode = bundle.manifest.limits.max_target_tokens, bundle.source_tokenizer.encode
+    return [(bundle.source_ids(encode(word)), limit) for word in g2p_words(Job(NUM_REQUESTS))]

@@ -1,0 +1,508 @@
+"""Programs in processes of their own: the load generator, empty services, and the peers.
+
+Each peer runs in its own environment, so functions import their libraries themselves, and all else is the standard
+library: Marian's is Python 3.9. `job.program` makes the commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.machinery import PathFinder
+from pathlib import Path
+from string import Template
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks import DATA, ROOT
+from benchmarks.job import NUM_SPECIAL_SYMBOLS, Job, Sources, answer_jobs, answer_questions, word_of, words_of
+
+Array = Any
+"""A numpy array, which the type checker can't see here: numpy is a library of some environments."""
+
+G2P_BUNDLE = ROOT / "models" / "g2p-en"
+HOST = "127.0.0.1"
+SCALE = 0.05
+"""Standard deviation of random weights."""
+
+METHODS = {
+    "bulk": "/attendant.v1.Seq2Seq/GenerateBatch",
+    "bulk-lists": "/attendant.v1.Seq2Seq/GenerateBatches",
+    "list": "/attendant.v1.Seq2Seq/GenerateMany",
+    "stream": "/attendant.v1.Seq2Seq/GenerateStream",
+}
+"""By kind of load; the other kinds use the server's own unary call."""
+
+
+def generate_load(target: str, method: str, requests: str) -> None:
+    """Loads a server: questions are `Load`s, answers `Answered`s.
+
+    Args:
+        method: the server's unary call.
+        requests: a file of requests, one a line, in base64.
+    """
+    from attendant.server.bench.load import Load, run_load
+
+    payloads = itertools.cycle(map(base64.b64decode, Path(requests).read_text(encoding="ascii").splitlines()))
+
+    def answer(question: dict[str, Any]) -> dict[str, object]:
+        load = Load(**question)
+        return asdict(asyncio.run(run_load(target, METHODS.get(load.kind, method), payloads, load)))
+
+    answer_questions(answer)
+
+
+async def serve(service: str, handlers: dict[str, Any]) -> None:
+    """Runs a grpc.aio service on a free port, which it prints, until SIGTERM.
+
+    Args:
+        service: the full name.
+        handlers: grpc's, by the names of the calls; both sides are bytes.
+    """
+    import grpc
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    print(f"serving on {HOST}:{port}", flush=True)
+    await ended.wait()
+    await server.stop(None)
+
+
+def serve_nothing(refuses: bool = False) -> None:
+    """Runs a service with our calls that returns its requests, or refuses each: the time that gRPC itself takes."""
+    import grpc
+    import uvloop
+
+    async def unary(request: bytes, context: Any) -> bytes:
+        if refuses:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room")
+        return request
+
+    async def stream(requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            await context.write(request)
+
+    unary_handler = grpc.unary_unary_rpc_method_handler(unary)
+    stream_handler = grpc.stream_stream_rpc_method_handler(stream)
+    handlers: dict[str, Any] = dict.fromkeys(("Generate", "GenerateMany"), unary_handler)
+    handlers |= dict.fromkeys(("GenerateBatch", "GenerateBatches"), stream_handler)
+    uvloop.run(serve("attendant.v1.Seq2Seq", handlers))
+
+
+# --- A loop around plain graphs, as one would write it first: a batch, its steps, numpy between them. ---
+
+BOS_ID = 2
+STATE = ("hidden", "cell", "feeding")
+Run = Callable[[Mapping[str, Array]], "list[Array]"]
+"""Runs an encoder or a step: arrays by name in, arrays in the order of plain_model.py out."""
+
+
+class PlainLoop:
+    """Decodes a batch of sentences of one length; no sentence ends before the last step."""
+
+    def __init__(self, encode: Run, step: Run) -> None:
+        self._encode = encode
+        self._step = step
+
+    def answer_jobs(self) -> None:
+        answer_jobs(lambda batch, job: self.decode(batch, job.num_tokens, job.beam_size))
+
+    def decode(self, sources: Array, num_steps: int, beam_size: int) -> Array:
+        """Returns ids [B, num_steps] of the best hypothesis of each source."""
+        import numpy as np
+
+        memory, keys, hidden, cell = self._encode({"source_ids": np.array(sources, np.int64)})
+        feeding = np.zeros((len(sources), hidden.shape[2]), np.float32)
+        inputs = {"hidden": hidden, "cell": cell, "feeding": feeding, "memory": memory, "keys": keys}
+        inputs = {name: array.repeat(beam_size, axis=_row_axis(name)) for name, array in inputs.items()}
+        num_sources, previous = len(sources), np.full(len(sources) * beam_size, BOS_ID, np.int64)
+        # At first all rows of a source are equal: only one of them counts.
+        scores = np.tile(np.array([0.0] + [-np.inf] * (beam_size - 1), np.float32), (num_sources, 1))
+        target_ids = np.zeros((num_sources * beam_size, 0), np.int64)
+        for _ in range(num_steps):
+            log_probs, ids, *state = self._step({"previous_ids": previous, **inputs})
+            if beam_size == 1:
+                previous = ids[:, 0]
+            else:
+                pool = (scores[:, :, None] + log_probs.reshape(num_sources, beam_size, -1)).reshape(num_sources, -1)
+                best = np.argsort(-pool, axis=1, kind="stable")[:, :beam_size]
+                scores = np.take_along_axis(pool, best, 1)
+                rows = (best // log_probs.shape[1] + np.arange(num_sources)[:, None] * beam_size).ravel()
+                previous = np.take_along_axis(ids.reshape(num_sources, -1), best, 1).ravel()
+                state = [array.take(rows, axis=_row_axis(name)) for name, array in zip(STATE, state, strict=True)]
+                target_ids = target_ids[rows]
+            inputs.update(zip(STATE, state, strict=True))
+            target_ids = np.concatenate([target_ids, previous[:, None]], 1)
+        return target_ids.reshape(num_sources, beam_size, -1)[:, 0]
+
+
+def _row_axis(name: str) -> int:
+    """States of torch's LSTM have their layers first."""
+    return 1 if name in {"hidden", "cell"} else 0
+
+
+def onnx_loop(folder: str) -> PlainLoop:
+    """Returns the loop around the graphs of a folder, on one thread."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+    def run(name: str) -> Run:
+        session = ort.InferenceSession(f"{folder}/{name}.onnx", options, providers=["CPUExecutionProvider"])
+        return lambda inputs: list(session.run(None, dict(inputs)))
+
+    return PlainLoop(run("encoder"), run("step"))
+
+
+def work_plain(folder: str) -> None:
+    """Decodes jobs with the graphs of a folder."""
+    onnx_loop(folder).answer_jobs()
+
+
+# --- NVIDIA Triton around the plain loop. ---
+
+
+def serve_triton(folder: str, num_instances: int, batch_size: int) -> None:
+    """Its dynamic batcher collects requests of one shape; each instance, a process, decodes a batch on one thread."""
+    import numpy as np
+    from pytriton.decorators import batch
+    from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+    from pytriton.triton import Triton, TritonConfig
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+
+    def instance() -> Any:
+        loop = onnx_loop(folder)
+
+        def decode(source_ids: Array, num_steps: Array) -> dict[str, Array]:
+            """Cuts the padding that all sources have, and steps until the last sentence has ended."""
+            longest = int(np.count_nonzero(source_ids, axis=1).max())
+            return {"target_ids": loop.decode(source_ids[:, :longest], int(num_steps.max()), 1)}
+
+        return batch(decode)
+
+    sockets = {name: socket.create_server((HOST, 0)) for name in ("grpc_port", "http_port", "metrics_port")}
+    ports = {name: free.getsockname()[1] for name, free in sockets.items()}
+    for free in sockets.values():
+        free.close()
+    triton = Triton(config=TritonConfig(http_address=HOST, grpc_address=HOST, **ports))
+    triton.bind(
+        model_name="mt",
+        infer_func=[instance() for _ in range(num_instances)],
+        inputs=[Tensor(name=name, dtype=np.int64, shape=(-1,)) for name in ("source_ids", "num_steps")],
+        outputs=[Tensor(name="target_ids", dtype=np.int64, shape=(-1,))],
+        config=ModelConfig(max_batch_size=batch_size, batcher=DynamicBatcher(max_queue_delay_microseconds=2000)),
+        strict=False,
+    )
+    triton.run()
+    try:
+        print(f"serving on {HOST}:{ports['grpc_port']}", flush=True)
+        ended.wait()
+    finally:
+        triton.stop()
+
+
+# --- CTranslate2. ---
+
+
+def make_ctranslate2(
+    folder: str, num_encoder_layers: int, num_decoder_layers: int, width: int, feed_forward: int, vocabulary_size: int
+) -> None:
+    """Writes a Transformer of seeded random weights in int8; the vocabulary is that of each side."""
+    import ctranslate2
+    import numpy as np
+
+    spec = ctranslate2.specs.TransformerSpec.from_config((num_encoder_layers, num_decoder_layers), num_heads=8)
+    generator = np.random.default_rng(1)
+
+    def matrix(rows: int, columns: int) -> Array:
+        return generator.normal(0, SCALE, (rows, columns)).astype(np.float32)
+
+    def linear(layer: Any, rows: int, columns: int) -> None:
+        layer.weight, layer.bias = matrix(rows, columns), np.zeros(rows, np.float32)
+
+    def norm(layer: Any) -> None:
+        layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
+
+    def attention(layer: Any, factors: tuple[int, ...]) -> None:
+        norm(layer.layer_norm)
+        for number, factor in enumerate(factors):
+            linear(layer.linear[number], factor * width, width)
+
+    for side, embeddings in ((spec.encoder, spec.encoder.embeddings[0]), (spec.decoder, spec.decoder.embeddings)):
+        embeddings.weight = matrix(vocabulary_size, width)
+        side.scale_embeddings = True
+        side.position_encodings.encodings = matrix(512, width)
+        norm(side.layer_norm)
+        for layer in side.layer:
+            # Self-attention projects queries, keys and values at once; attention to the source has queries apart.
+            attention(layer.self_attention, (3, 1))
+            if side is spec.decoder:
+                attention(layer.attention, (1, 2, 1))
+            norm(layer.ffn.layer_norm)
+            linear(layer.ffn.linear_0, feed_forward, width)
+            linear(layer.ffn.linear_1, width, feed_forward)
+    linear(spec.decoder.projection, vocabulary_size, width)
+    words = ["<pad>", "<unk>", "<s>", "</s>", *map(word_of, range(NUM_SPECIAL_SYMBOLS, vocabulary_size))]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.validate()
+    spec.optimize(quantization="int8")
+    spec.save(folder)
+
+
+Translate = Callable[["list[list[str]]", "list[int]", int, int], Any]
+"""Takes words of sources, the exact number of tokens of each answer, the batch size and the beam size."""
+
+
+def ctranslate2_translator(folder: str, num_workers: int) -> Translate:
+    import ctranslate2
+
+    sizes = {"inter_threads": num_workers, "intra_threads": 1}
+    translator = ctranslate2.Translator(folder, device="cpu", compute_type="int8", **sizes)
+
+    def translate(words: list[list[str]], num_steps: list[int], batch_size: int, beam_size: int) -> Any:
+        longest = max(num_steps)
+        options: dict[str, Any] = {"min_decoding_length": longest, "max_decoding_length": longest}
+        if min(num_steps) < longest:
+            # A row for which this is true leaves the batch. Only greedy search calls it.
+            options["callback"] = lambda result: result.step + 1 >= num_steps[result.batch_id]
+        return translator.translate_batch(words, max_batch_size=batch_size, beam_size=beam_size, **options)
+
+    return translate
+
+
+def work_ctranslate2(folder: str, num_workers: int) -> None:
+    """Decodes jobs."""
+    translate = ctranslate2_translator(folder, num_workers)
+
+    def decode(sources: Sources, job: Job) -> None:
+        words = [[*words_of(source).split(), "</s>"] for source in sources]
+        translate(words, [job.num_tokens] * len(words), job.batch_size, job.beam_size)
+
+    answer_jobs(decode, batches_itself=True)
+
+
+def serve_ctranslate2(folder: str, num_workers: int, batch_size: int) -> None:
+    """Serves behind the batcher that one would write first, on grpc.aio.
+
+    Requests wait in a list. When a worker is free, it gets all that wait, up to a batch, and they are answered
+    together. A request is the number of its steps and its words, an answer words.
+    """
+    import grpc
+
+    translate, threads = ctranslate2_translator(folder, num_workers), ThreadPoolExecutor(num_workers)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Queue[tuple[list[str], asyncio.Future[list[str]]]] = asyncio.Queue()
+
+        async def answer(request: bytes, context: object) -> bytes:
+            future: asyncio.Future[list[str]] = loop.create_future()
+            waiting.put_nowait((request.decode().split(), future))
+            return " ".join(await future).encode()
+
+        async def work() -> None:
+            while True:
+                batch = [await waiting.get()]
+                while len(batch) < batch_size and not waiting.empty():
+                    batch.append(waiting.get_nowait())
+                words, num_steps = [request[1:] for request, _ in batch], [int(request[0]) for request, _ in batch]
+                results = await loop.run_in_executor(threads, translate, words, num_steps, batch_size, 1)
+                for (_, future), result in zip(batch, results, strict=True):
+                    if not future.done():
+                        future.set_result(result.hypotheses[0])
+
+        workers = asyncio.gather(*(work() for _ in range(num_workers)))
+        await serve("benchmarks.CTranslate2", {"Translate": grpc.unary_unary_rpc_method_handler(answer)})
+        workers.cancel()
+
+    asyncio.run(run())
+
+
+# --- JoeyNMT. ---
+
+
+def work_joeynmt(vocabulary_size: int, hidden_size: int, **sizes: float) -> None:
+    """Decodes jobs with the model of its training benchmark, by its own search.
+
+    Args:
+        sizes: the workload's others.
+    """
+    import torch
+    import yaml
+    from joeynmt.model import build_model
+    from joeynmt.search import search
+    from joeynmt.vocabulary import Vocabulary
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    symbols = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "sep_token": None}
+    symbols |= {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3, "lang_tags": []}  # type: ignore[dict-item]
+    words = list(map(word_of, range(NUM_SPECIAL_SYMBOLS, vocabulary_size)))
+    vocabulary = Vocabulary(words, SimpleNamespace(**symbols))
+    sizes |= {"hidden_size": hidden_size, "direction_size": hidden_size // 2}
+    template = Template((DATA / "joeynmt.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load(template.safe_substitute(sizes, input_feeding="true"))["model"]
+    model = build_model(config, vocabulary, vocabulary).eval()
+
+    def decode(sources: Sources, job: Job) -> None:
+        batch = SimpleNamespace(
+            src=torch.tensor(sources),
+            src_length=torch.full((len(sources),), job.num_tokens),
+            src_mask=torch.ones(len(sources), 1, job.num_tokens, dtype=torch.bool),
+            has_trg=False,
+        )
+        lengths = {"max_output_length": job.num_tokens, "min_output_length": job.num_tokens}
+        search(model, batch, **lengths, beam_size=job.beam_size, beam_alpha=0.6)
+
+    answer_jobs(decode)
+
+
+# --- Marian, in `bergamot`, the package that has it on PyPI. ---
+
+MARIAN_BLOCK = 64
+"""Its integer products need widths in whole blocks."""
+
+MARIAN_SHAPES = json.loads((DATA / "marian_shapes.json").read_text(encoding="utf-8"))
+"""Two layers on each side, LSTM cells: the sizes of every parameter, by Marian's name."""
+
+
+def marian_shapes(vocabulary: int, embedding: int, width: int) -> dict[str, tuple[int, int]]:
+    """Returns rows and columns of every parameter, by Marian's name."""
+    sizes = {"vocabulary": vocabulary, "embedding": embedding, "width": width}
+    sizes |= {"context": 2 * width, "gates": 4 * width, "one": 1}
+    return {name: (sizes[rows], sizes[columns]) for name, (rows, columns) in MARIAN_SHAPES.items()}
+
+
+def marian_parameters(vocabulary: int, embedding: int, width: int) -> int:
+    return sum(rows * columns for rows, columns in marian_shapes(vocabulary, embedding, width).values())
+
+
+def marian_width(vocabulary: int, embedding: int, max_parameters: int) -> int:
+    """Returns the greatest width in whole blocks, and at least one, with at most `max_parameters`."""
+    width = MARIAN_BLOCK
+    while marian_parameters(vocabulary, embedding, width + MARIAN_BLOCK) <= max_parameters:
+        width += MARIAN_BLOCK
+    return width
+
+
+def make_marian(folder: str, vocabulary: int, embedding: int, width: int) -> None:
+    """Writes a model of seeded random weights, and a vocabulary with a piece for each word."""
+    import numpy as np
+    import sentencepiece
+
+    generator, eos_id = np.random.default_rng(1), 0
+    arrays: dict[str, Any] = {
+        name: np.zeros(shape, np.float32) if shape[0] == 1 else generator.normal(0, SCALE, shape).astype(np.float32)
+        for name, shape in marian_shapes(vocabulary, embedding, width).items()
+    }
+    # As in workload.py: a distribution with a clear best candidate, and no early end.
+    arrays["decoder_ff_logit_l2_Wt"] *= 40.0
+    arrays["decoder_ff_logit_l2_b"][0, eos_id] = -50.0
+    template = Template((DATA / "marian.yml").read_text(encoding="utf-8"))
+    text = template.substitute(vocabulary=vocabulary, embedding=embedding, width=width)
+    # Marian expects a C string.
+    arrays["special:model.yml"] = np.frombuffer(text.encode() + b"\0", np.int8)
+    np.savez(Path(folder, "model.npz"), **arrays)
+    words = map(word_of, range(NUM_SPECIAL_SYMBOLS - 2, vocabulary))  # Marian has two special symbols
+    with Path(folder, "vocabulary.spm").open("wb") as file:
+        options = {"model_type": "word", "vocab_size": vocabulary, "minloglevel": 2}
+        options |= {"bos_id": -1, "pad_id": -1, "eos_id": eos_id, "unk_id": 1}
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=words, model_writer=file, **options)
+
+
+def marian_settings(folder: str, job: Job) -> str:
+    """Returns a model's settings as YAML.
+
+    A batch has a number of source tokens, and no answer is longer than its source. Of the precisions that a model
+    without precomputed scales can have, one is fastest for batches, the other for single sentences.
+    """
+    settings = {
+        "models": [f"{folder}/model.npz"],
+        "vocabs": 2 * [f"{folder}/vocabulary.spm"],
+        "beam-size": job.beam_size,
+        "normalize": 0.6,
+        "max-length-factor": 1.0,
+        "max-length-break": job.num_tokens,
+        "mini-batch-words": job.num_tokens * job.batch_size,
+        "gemm-precision": "int8" if job.batch_size == 1 else "int8shiftAll",
+        **{"ssplit-mode": "sentence", "cpu-threads": 1, "workspace": 128, "quiet": True},
+    }
+    return json.dumps(settings)
+
+
+def work_marian(folder: str, num_workers: int) -> None:
+    """Decodes jobs by the package's compiled module: the package itself fetches a list of models when imported."""
+    package = importlib.util.find_spec("bergamot")
+    assert package is not None
+    spec = PathFinder.find_spec("_bergamot", package.submodule_search_locations)
+    assert spec is not None and spec.loader is not None
+    bergamot: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bergamot)
+    service = bergamot.Service(bergamot.ServiceConfig(numWorkers=num_workers, cacheSize=0))
+    options = bergamot.ResponseOptions(qualityScores=False)
+    model = functools.lru_cache(maxsize=None)(service.modelFromConfig)
+
+    def decode(sources: Sources, job: Job) -> None:
+        # A line is a sentence; all lines of a request are read before the first batch is made.
+        lines = bergamot.VectorString(["\n".join(map(words_of, sources))])
+        (answer,) = service.translate(model(marian_settings(folder, job)), lines, options)
+        lengths = {answer.target.numWords(number) for number in range(len(sources))}
+        if answer.target.numSentences() != len(sources) or lengths != {job.num_tokens}:
+            raise AssertionError(f"{len(sources)} answers of {job.num_tokens} tokens were expected, not {lengths}")
+
+    answer_jobs(decode, batches_itself=True)
+
+
+# --- g2p_en: a common choice for English words that no dictionary has. ---
+
+
+def g2p_words(job: Job) -> list[str]:
+    """Returns words of the golden examples of models/g2p-en, drawn at random."""
+    lines = (G2P_BUNDLE / "golden.jsonl").read_text(encoding="utf-8").splitlines()
+    words = sorted({"".join(json.loads(line)["source_tokens"]) for line in lines})
+    return random.Random(job.seed).choices(words, k=job.num_sentences)
+
+
+def work_g2p_en(folder: str) -> None:
+    """Pronounces words one by one: it has no batches."""
+    # When imported it fetches a dictionary and a tagger. Single words need neither; these contain one word.
+    corpora = {"corpora/cmudict.zip": {"cmudict/cmudict": "A 1 AH0\n"}, "taggers/averaged_perceptron_tagger.zip": {}}
+    for name, files in corpora.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, text in files.items():
+                archive.writestr(member, text)
+    os.environ["NLTK_DATA"] = folder
+    from g2p_en import G2p
+
+    model = G2p()
+
+    def decode(batch: list[str], job: Job) -> None:
+        for word in batch:
+            model.predict(word)
+
+    answer_jobs(decode, sources=g2p_words)

@@ -1,0 +1,606 @@
+"""Servers under load, each in processes of its own: closed loops, random arrivals, overhead, memory, idling."""
+
+import base64
+import random
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from attendant.runtime.process import available_cpus
+from attendant.server.bench.command import addresses
+from attendant.server.bench.load import MESSAGE_SIZE, Answered, Load
+from benchmarks.decoding import NUM_ALONE, NUM_WORKERS, engine_system, own_decoder
+from benchmarks.harness import (
+    KEEP_MEMORY,
+    Columns,
+    Measurement,
+    Process,
+    Samples,
+    System,
+    Unavailable,
+    Visit,
+    Visits,
+    measure,
+    part_of,
+    remarks,
+    running_system,
+)
+from benchmarks.job import Job, program, sentences
+from benchmarks.results import Cell, Part, Picture
+from benchmarks.workload import MAX_BEAM_SIZE, NUM_REQUESTS, QUICK, Context, equal_work, generate_request, real_work
+
+START_SECONDS = 180.0
+WARM_UP_SECONDS = 1.0
+UNARY = "/attendant.v1.Seq2Seq/Generate"
+MAX_ROUNDS = 3
+MANY_CLIENTS = 64
+BULK_IN_FLIGHT = 2048
+
+FRACTIONS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Rates of random arrivals, as fractions of the capacity."""
+
+YARDSTICK_FRACTION = 0.8
+CAPACITY_CLIENTS = 192
+P99_MS = 250.0
+"""The highest rate with at most this p99 is one of a server's figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that can be started and called.
+
+    Attributes:
+        key, name, about: as in `System`.
+        command: makes what is missing; returns the command, which prints `serving on HOST:PORT` when it is ready, and
+            may add `metrics on HOST:PORT`. Raises Unavailable.
+        requests: serialized; the load generator sends them in turn.
+        method: the full path of its unary call.
+        max_starts: attempts to start it.
+        keeps_memory: glibc keeps freed memory (KEEP_MEMORY), as in all systems that are timed.
+    """
+
+    key: str
+    name: str
+    command: Callable[[], Sequence[str]]
+    requests: Sequence[bytes]
+    method: str = UNARY
+    max_starts: int = 1
+    keeps_memory: bool = True
+    about: str = ""
+
+
+def attendant_server(
+    context: Context,
+    *,
+    key: str = "attendant",
+    name: str = "Attendant",
+    bundle: Path | None = None,
+    requests: Sequence[bytes] = (),
+    num_workers: int = NUM_WORKERS,
+    num_threads: int = NUM_WORKERS,
+    per_request: bool = False,
+) -> Server:
+    """Returns our server, in int8.
+
+    Args:
+        bundle: if None, the context's.
+        requests: if empty, sentences of the workload's length.
+        num_threads: of all workers together.
+        per_request: batches whole requests instead of steps.
+    """
+    layout = f"--workers {num_workers} --threads {num_threads}"
+    # The load generator acts as many clients, and the server sees one address.
+    options = f"--port 0 --metrics-port 0 --log-level warning --precision int8 {layout} --light-rows 4096".split()
+
+    def command() -> list[str]:
+        arguments = [str(bundle or context.bundle), *options]
+        if per_request:
+            return program("own_worker:serve_per_request", arguments=arguments)
+        return [sys.executable, "-m", "server", *arguments]
+
+    requests = requests or [generate_request(*pair) for pair in equal_work(context.workload)]
+    return Server(key=key, name=name, command=command, requests=requests, about=f"int8, {layout}")
+
+
+def real_requests(context: Context) -> list[bytes]:
+    """Returns requests with the lengths of real sentences."""
+    return [generate_request(*pair) for pair in real_work(context.workload)]
+
+
+def empty_service(requests: Sequence[bytes], *, refuses: bool = False) -> Server:
+    """Returns a service that does nothing, or refuses everything: the time that gRPC itself takes."""
+    command = program("programs:serve_nothing", refuses=refuses)
+    name = "refusing" if refuses else "empty"
+    return Server(key=name, name=f"{name} service", command=lambda: command, requests=requests)
+
+
+def under(server: Server, loads: Mapping[str, Load], warm_ups: Sequence[Load] = ()) -> System:
+    """Returns a server under each of the loads in every round, by the endings of their figures' names.
+
+    Args:
+        warm_ups: before the first round. If empty, each of the loads, for at most a second.
+    """
+
+    def start() -> Iterator[Visits]:
+        with running(server) as run:
+            short = [replace(load, seconds=min(WARM_UP_SECONDS, load.seconds)) for load in loads.values()]
+            for load in warm_ups or short:
+                run.load(load)
+            yield {point: run.visit(load) for point, load in loads.items()}
+
+    return System(key=server.key, name=server.name, start=start, about=server.about)
+
+
+@contextmanager
+def running(server: Server) -> Iterator["Running"]:
+    """Runs a server and its load generator. Raises Unavailable."""
+    command = server.command()
+    for num_left in reversed(range(server.max_starts)):
+        with ExitStack() as exits:
+            process = exits.enter_context(Process(command, KEEP_MEMORY if server.keeps_memory else None))
+            give_up = time.monotonic() + START_SECONDS
+            while not (ports := addresses(process.output())) and process.is_running and time.monotonic() < give_up:
+                time.sleep(0.05)
+            if ports:
+                generator = exits.enter_context(load_generator(ports["serving"], server.requests, server.method))
+                yield Running(process, ports, generator)
+                return
+            if not num_left:
+                raise process.failure()
+
+
+@contextmanager
+def load_generator(target: str, requests: Sequence[bytes], method: str = UNARY) -> Iterator[Process]:
+    """Runs a load generator, which sends these requests in turn: questions are `Load`s, answers `Answered`s.
+
+    Args:
+        method: the full path of the unary call.
+    """
+    with tempfile.NamedTemporaryFile() as file:
+        file.writelines(base64.b64encode(request) + b"\n" for request in requests)
+        file.flush()
+        command = program("programs:generate_load", target=target, requests=file.name, method=method)
+        with Process(command, answers=True) as process:
+            process.await_ready()
+            yield process
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running server with its load generator."""
+
+    process: Process
+    addresses: Mapping[str, str]
+    generator: Process
+
+    def visit(self, load: Load) -> Visit:
+        return lambda number: self.load(replace(load, seed=number))
+
+    def load(self, load: Load) -> dict[str, float]:
+        """Loads the server. Raises Unavailable if it refuses a request or ends.
+
+        Returns:
+            Answers per second, percentiles of the latency in ms (of streamed answers also until their first message),
+            the processor time of the server and of the load generator per answer in ms, the number of answers; of a
+            server with metrics also the mean rows of its steps and share of useful cells.
+        """
+        return self.watched(load)[0]
+
+    def watched(self, load: Load) -> tuple[dict[str, float], Mapping[str, float]]:
+        """Returns the figures of `load`, and the growth of the server's metrics meanwhile (see `metrics`)."""
+        before, processes = self.metrics(), {"cpu_ms": self.process, "generator_ms": self.generator}
+        cpu_seconds = {name: process.cpu_seconds() for name, process in processes.items()}
+        self.generator.ask(asdict(load))
+        answered = Answered(**self.generator.answer())
+        num = len(answered.latencies)
+        if answered.failures or not num:
+            raise Unavailable(f"{len(answered.failures)} requests failed: {answered.failures[:1]}")
+        cpu = {name: 1e3 * (process.cpu_seconds() - cpu_seconds[name]) / num for name, process in processes.items()}
+        p50, p99 = (1e3 * np.percentile(answered.latencies, (50, 99))).tolist()
+        samples = {"speed": num / answered.seconds, "p50": p50, "p99": p99, **cpu, "answers": num}
+        if answered.firsts:
+            samples["first_p50"], samples["first_p99"] = (1e3 * np.percentile(answered.firsts, (50, 99))).tolist()
+        growth = {name: value - before.get(name, 0.0) for name, value in self.metrics().items()}
+        if growth:
+            samples["step_rows"] = mean_of("attendant_step_rows", growth)
+            samples["efficiency"] = mean_of("attendant_batch_efficiency_ratio", growth)
+        return samples, growth
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns the samples of its metrics, summed over labels; as `name{phase}` over all labels except the phase."""
+        if "metrics" not in self.addresses:
+            return {}
+        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics") as response:
+            text = response.read().decode()
+        sums: dict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] += sample.value
+                if phase := sample.labels.get("phase"):
+                    sums[f"{sample.name}{{{phase}}}"] += sample.value
+        return sums
+
+
+def mean_of(name: str, growth: Mapping[str, float]) -> float:
+    """Returns the mean of a histogram's new values."""
+    return growth[f"{name}_sum"] / growth[f"{name}_count"]
+
+
+def closed_loops(context: Context, servers: Sequence[Server], clients: Sequence[int]) -> Part:
+    """Loads each server in turn, in every round, by every number of clients.
+
+    A row per server and number of clients; the figures of servers with one key are those of the fastest.
+    """
+    seconds = 2 * context.visit_seconds
+    loads = {f"_{num}": Load(kind="closed", num_clients=num, seconds=seconds) for num in clients}
+    measurements = measure([under(server, loads) for server in servers], min(MAX_ROUNDS, context.num_rounds))
+    columns: Columns = {
+        "clients": lambda m: m.point.removeprefix("_"),
+        "requests/s": "speed",
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "server CPU ms/request": "cpu_ms",
+        "remarks": remarks,
+    }
+    return part_of(measurements, columns, title="server", points=loads, best_by=f"speed_{clients[-1]}")
+
+
+def first_token(context: Context) -> Part:
+    """Time to the first token.
+
+    64 clients in a closed loop, greedy: each answer in one message, or streamed. Until the first message of an answer,
+    and until its last one.
+    """
+    unary = Load(kind="closed", num_clients=MANY_CLIENTS, seconds=context.visit_seconds)
+    loads = {"_unary": unary, "_streamed": replace(unary, kind="stream")}
+    measurements = measure([under(attendant_server(context), loads)], min(MAX_ROUNDS, context.num_rounds))
+    columns: Columns = {
+        "answers": lambda m: m.point.removeprefix("_"),
+        "first token p50 ms": "first_p50",
+        "first token p99 ms": "first_p99",
+        "whole answer p50 ms": "p50",
+        "whole answer p99 ms": "p99",
+        "requests/s": "speed",
+        "server CPU ms/request": "cpu_ms",
+    }
+    return part_of(measurements, columns, title="server", points=loads)
+
+
+def open_loop(context: Context) -> Part:
+    """Poisson load, lengths of real sentences.
+
+    One worker, one thread, int8, greedy; 5 to 80 source positions and steps. Latency counts from the planned moment of
+    each arrival. Per request: the same server, which lets nobody join a batch that runs. Capacity: what 192 clients in
+    a closed loop get.
+    """
+    server = partial(attendant_server, context, requests=real_requests(context), num_workers=1, num_threads=1)
+    servers = [
+        server(key="step_level", name="batching per step"),
+        server(key="request_level", name="batching per request", per_request=True),
+    ]
+    return open_loops(context, servers)
+
+
+def open_loops(context: Context, servers: Sequence[Server]) -> Part:
+    """Loads all servers by Poisson arrivals at the same rates, each up to its capacity.
+
+    The figures are `<key>_capacity`; `<key>_rate`, up to which p99 stays below P99_MS; at 80 % of the slowest server's
+    capacity `<key>_p99_80`; and `<key>_rate_at_p99`, up to which a server's p99 is no higher than the slowest one's.
+    """
+    seconds = 6 * context.visit_seconds
+    closed = Load(kind="closed", num_clients=CAPACITY_CLIENTS, seconds=seconds / 2)
+    counted = measure([under(server, {"": closed}, [closed]) for server in servers], num_rounds=1)
+    capacities = {m.system.key: m.median("speed") for m in counted if m.samples}
+    rates = sorted({round(part * capacity, 1) for capacity in capacities.values() for part in FRACTIONS})
+    points = {f"_{rate}": rate for rate in rates}
+
+    def arrivals(server: Server) -> System:
+        # Above the capacity a queue only grows.
+        highest = max(FRACTIONS) * capacities[server.key] + 0.1
+        load = Load(kind="open", seconds=seconds)
+        loads = {point: replace(load, rate=rate) for point, rate in points.items() if rate <= highest}
+        return under(server, loads, [closed])
+
+    servers = [server for server in servers if server.key in capacities]
+    measurements = measure([arrivals(server) for server in servers], num_rounds=2)
+
+    def padding_waste(m: Measurement) -> str:
+        return f"{100 * (1 - m.median('efficiency')):.0f} %" if "efficiency" in m.samples else ""
+
+    columns: Columns = {
+        "requests/s": lambda m: points[m.point],
+        "of its capacity": lambda m: f"{100 * points[m.point] / capacities[m.system.key]:.0f} %",
+        "p50 ms": "p50",
+        "p99 ms": "p99",
+        "rows per step": "step_rows",
+        "padding waste": padding_waste,
+    }
+    note = "Capacity: " + ", ".join(f"{s.name} {capacities[s.key]:,.0f} requests/s" for s in servers) + "."
+    failed = [m for m in counted if m.problem]
+    part = part_of([*failed, *measurements], columns, title="server", points=points, note=note)
+    by_key = {
+        m.system.key: [(rate, m.median("p99" + end)) for end, rate in points.items() if "p99" + end in m.samples]
+        for m in measurements
+    }
+    rates_at = {key: rate_at(line, P99_MS) for key, line in by_key.items()}
+    found: dict[str, float | None] = {f"{key}_capacity": capacity for key, capacity in capacities.items()}
+    found |= {f"{key}_rate": rate for key, rate in rates_at.items()}
+    slowest = min(capacities, key=lambda key: capacities[key])
+    common = round(YARDSTICK_FRACTION * capacities[slowest], 1)
+    if all(common in dict(line) for line in by_key.values()):
+        latencies = {key: dict(line)[common] for key, line in by_key.items()}
+        found |= {f"{key}_p99_80": latency for key, latency in latencies.items()}
+        found |= {f"{key}_rate_at_p99": rate_at(line, latencies[slowest]) for key, line in by_key.items()}
+    return replace(part, figures={name: value for name, value in found.items() if value is not None})
+
+
+def rate_at(points: Sequence[tuple[float, float]], latency: float) -> float | None:
+    """Returns the highest load with at most this latency, between two measured loads on a straight line.
+
+    Latencies that fall where the load rises are averaged first, so that one disturbed visit does not decide it: the
+    nearest nondecreasing sequence by least squares (pool adjacent violators, Ayer et al. 1955).
+
+    Args:
+        points: (load, latency), by load.
+
+    Returns:
+        None if even the lowest load has a higher latency; the highest load, a lower bound, if none has.
+    """
+    pools: list[tuple[float, int]] = []  # means of neighbours, and the number of each
+    for _, latency_here in points:
+        mean, number = latency_here, 1
+        while pools and pools[-1][0] > mean:
+            last_mean, last_number = pools.pop()
+            mean = (mean * number + last_mean * last_number) / (number + last_number)
+            number += last_number
+        pools.append((mean, number))
+    rising = [mean for mean, number in pools for _ in range(number)]
+    loads = [load for load, _ in points]
+    if not rising or rising[0] > latency:
+        return None
+    last = max(index for index, value in enumerate(rising) if value <= latency)
+    if last + 1 == len(rising):
+        return loads[-1]
+    share = (latency - rising[last]) / (rising[last + 1] - rising[last])
+    return loads[last] + (loads[last + 1] - loads[last]) * share
+
+
+def overhead(context: Context) -> Part:
+    """What serving costs.
+
+    Processor time of all the server's processes per sentence, against decoding in process with as many rows at a time
+    as the server's steps had on average; in turns, medians of the rounds. The last column: what an empty grpc.aio
+    service takes for the same requests. No server that stands on it takes less.
+
+    Bound, of unary calls: how many requests per second these processors could answer if nothing cost processor time but
+    the calls of the graphs, with as many rows, the empty service and the load generator.
+    """
+    seconds = context.visit_seconds
+    names = {
+        "unary": "unary calls, 64 clients",
+        "list": "lists of 256, one client",
+        "bulk": "one bulk stream",
+        "bulk_lists": f"one bulk stream, {MESSAGE_SIZE} requests in a message",
+    }
+    loads = {
+        "_unary": Load(kind="closed", num_clients=MANY_CLIENTS, seconds=seconds),
+        "_list": Load(kind="list", seconds=seconds),
+        "_bulk": Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds),
+        "_bulk_lists": Load(kind="bulk-lists", num_clients=BULK_IN_FLIGHT, seconds=seconds),
+    }
+    short = {kind: replace(load, seconds=max(0.1, seconds / 4)) for kind, load in loads.items()}
+    server = attendant_server(context)
+    (rows_of,) = measure([under(server, loads)], num_rounds=1)
+    num_rows = {kind: max(1, round(rows_of.median(f"step_rows{kind}"))) for kind in loads}
+    jobs = {kind: context.job(batch_size=number) for kind, number in num_rows.items()}
+    systems = [
+        under(server, loads),
+        own_decoder(context, "int8", num_workers=NUM_WORKERS).system(jobs, seconds),
+        under(empty_service(server.requests), short),
+        under(attendant_server(context, requests=real_requests(context)), {"_unary": loads["_unary"]}),
+        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"]),
+        engine_system(context, "int8", "greedy", num_rows=num_rows["_unary"], work=real_work),
+    ]
+    *compared, real_served, equal, real = measure(systems, context.num_rounds)
+    columns = ["", "sentences/s", "rows per step", "server CPU ms", "in process CPU ms", "difference ms"]
+    part = Part(columns=[*columns, "empty service CPU ms"])
+    for kind, name in names.items():
+        served, inside, empty = (m.at(f"_{kind}") for m in compared)
+        pairs = zip(served.samples["cpu_ms"], inside.samples["cpu_ms"], strict=True)
+        difference = statistics.median(ours - other for ours, other in pairs)
+        speed, cpu, least = served.median("speed"), served.median("cpu_ms"), empty.median("cpu_ms")
+        part.rows.append([name, speed, str(num_rows[f"_{kind}"]), cpu, inside.median("cpu_ms"), difference, least])
+        values = {"overhead_ms": difference, "cpu_ms": cpu, "speed": speed, "empty_ms": least}
+        part.figures.update({f"{kind}_{figure}": value for figure, value in values.items()})
+    part.figures["real_speed"] = real_served.median("speed_unary")
+    for kind, graphs, served in (("unary", equal, compared[0]), ("real", real, real_served)):
+        cpu = graphs.median("graphs_ms") + part.figures["unary_empty_ms"] + served.median("generator_ms_unary")
+        part.figures[f"{kind}_bound_speed"] = 1e3 * available_cpus() / cpu
+    return part
+
+
+def idle_latency(context: Context) -> Part:
+    """One request on an idle server.
+
+    Median latency of a unary call, beside the bare graphs of the same work on an engine's threads, and beside the same
+    call to an empty grpc.aio service.
+    """
+    part = Part(columns=["server", "served ms", "bare graphs ms", "ratio", "empty service ms"])
+    load = Load(kind="closed", num_clients=1, seconds=context.visit_seconds / 2)
+    job = context.job(NUM_ALONE, batch_size=1)
+    for num_workers, num_threads in ((NUM_WORKERS, 1), (1, 1), (1, 2)):
+        server = attendant_server(context, num_workers=num_workers, num_threads=num_workers * num_threads)
+        bare = own_decoder(context, "int8", num_threads=num_threads, bare=True)
+        service = empty_service(server.requests)
+        systems = [under(server, {"": load}), bare.system({"": job}, load.seconds), under(service, {"": load})]
+        served, graphs, empty = measure(systems, context.num_rounds)
+        served_ms, bare_ms, empty_ms = served.median("p50"), graphs.median("ms"), empty.median("p50")
+        layout = f"--workers {num_workers} --threads {num_workers * num_threads}"
+        part.rows.append([layout, served_ms, bare_ms, served_ms / bare_ms, empty_ms])
+        values = {"served_ms": served_ms, "bare_ms": bare_ms, "empty_ms": empty_ms, "bound_ms": bare_ms + empty_ms}
+        part.figures.update(part.figures or values)  # the first layout's
+    return part
+
+
+PHASES = {
+    "step": "steps: the graph",
+    "search": "steps: search",
+    "select": "steps: rows that leave",
+    "encode": "others are encoded meanwhile",
+    "admit": "admission",
+}
+"""The engine's work while a request is decoded, by the names of attendant_step_seconds."""
+
+
+def request_time(context: Context) -> Part:
+    """Where a request's time goes.
+
+    Mean times of a unary call in a closed loop, as the server's metrics have them. Outside: what the client measures
+    above attendant_request_seconds. The server's process: what that is above the engine's parts, among it the time for
+    which a worker holds an answer. A request that has rows waits for all that its engine does, so that time is parted
+    as the engine's whole time is.
+    """
+    loads = {
+        "1 client": (equal_work, 1),
+        f"{MANY_CLIENTS} clients": (equal_work, MANY_CLIENTS),
+        f"{MANY_CLIENTS} clients, real lengths": (real_work, MANY_CLIENTS),
+    }
+    parts_of: dict[str, dict[str, float]] = {}
+    for name, (work, num_clients) in loads.items():
+        requests = [generate_request(*pair) for pair in work(context.workload)]
+        with running(attendant_server(context, requests=requests)) as server:
+            load = Load(kind="closed", num_clients=num_clients, seconds=2 * context.visit_seconds)
+            server.load(load)
+            figures, growth = server.watched(load)
+            parts_of[name] = request_parts(1e3 * num_clients / figures["speed"], growth)
+    totals = {name: sum(parts.values()) for name, parts in parts_of.items()}
+    names = list(next(iter(parts_of.values())))
+    rows: list[list[Cell]] = [[part, *(parts[part] for parts in parts_of.values())] for part in names]
+    picture = Picture(
+        file="request-time.svg",
+        title="Where a request's time goes",
+        x_label="% of its latency",
+        bars=[f"{name}: {total:,.0f} ms" for name, total in totals.items()],
+        sections={part: [100 * parts[part] / totals[name] for name, parts in parts_of.items()] for part in names},
+    )
+    return Part(
+        columns=["ms per request", *parts_of],
+        rows=[*rows, ["all", *totals.values()]],
+        figures={f"{name}, {part}": value for name, parts in parts_of.items() for part, value in parts.items()},
+        pictures=[picture],
+    )
+
+
+def request_parts(latency: float, growth: Mapping[str, float]) -> dict[str, float]:
+    """Divides a mean latency in ms into its parts, by the growth of the metrics under load."""
+    request, queue, encode, decode = (
+        1e3 * mean_of(f"attendant_{name}_seconds", growth) for name in ("request", "queue", "encode", "decode")
+    )
+    seconds = {phase: growth[f"attendant_step_seconds_sum{{{phase}}}"] for phase in PHASES}
+    in_engine = {name: (encode + decode) * seconds[phase] / sum(seconds.values()) for phase, name in PHASES.items()}
+    in_engine[PHASES["encode"]] -= encode
+    return {
+        "outside: gRPC, the client": max(0.0, latency - request),
+        "the server's process": request - queue - encode - decode,
+        "on the way to the engine, and waiting": queue,
+        "its encoding": encode,
+        **{name: max(0.0, milliseconds) for name, milliseconds in in_engine.items()},
+    }
+
+
+def priority(context: Context) -> Part:
+    """Interactive requests beside bulk work.
+
+    10 unary calls per second, at random moments; one bulk stream with 2,048 requests in flight.
+    """
+    seconds, lead_seconds = 12 * context.visit_seconds, 0.5
+    bulk = Load(kind="bulk", num_clients=BULK_IN_FLIGHT, seconds=seconds + 2 * lead_seconds)
+    server = attendant_server(context)
+    with running(server) as run, load_generator(run.addresses["serving"], server.requests) as other:
+        interactive = run.visit(Load(kind="open", rate=10.0, seconds=seconds))
+
+        def loaded(number: int) -> Samples:
+            other.ask(asdict(bulk))
+            time.sleep(lead_seconds)
+            samples, results = interactive(number), Answered(**other.answer())
+            return {**samples, "bulk_speed": len(results.latencies) / results.seconds}
+
+        system = running_system("attendant", "interactive requests", {"_idle": interactive, "_loaded": loaded})
+        (measurement,) = measure([system], min(MAX_ROUNDS, context.num_rounds))
+    speed = measurement.median("bulk_speed_loaded")
+    names = {"idle": "nothing else", "loaded": f"bulk work, {speed:,.0f} sentences/s"}
+    figures = {f"{key}_{p}_ms": measurement.median(f"{p}_{key}") for key in names for p in ("p50", "p99")}
+    rows: list[list[Cell]] = [[name, figures[f"{key}_p50_ms"], figures[f"{key}_p99_ms"]] for key, name in names.items()]
+    return Part(columns=["beside", "p50 ms", "p99 ms"], rows=rows, figures=figures | {"bulk_speed": speed})
+
+
+def idle(context: Context) -> Part:
+    """Idle.
+
+    10 s after the last request; all processes together.
+    """
+    part = Part(columns=["server", "share of a core", "resident MiB"])
+    for num_workers in (2, 1):
+        with running(attendant_server(context, num_workers=num_workers)) as server:
+            server.load(Load(kind="closed", num_clients=8, seconds=context.visit_seconds))
+            began, cpu = time.monotonic(), server.process.cpu_seconds()
+            time.sleep(1.0 if context.quick else 10.0)
+            share = (server.process.cpu_seconds() - cpu) / (time.monotonic() - began)
+            mebibytes = server.process.resident_bytes() / 2**20
+        part.rows.append([f"--workers {num_workers}", f"{100 * share:.2f} %", mebibytes])
+        part.figures.update({f"idle_share_{num_workers}": share, f"resident_mib_{num_workers}": mebibytes})
+    part.figures["idle_share"] = max(part.figures["idle_share_1"], part.figures["idle_share_2"])
+    return part
+
+
+NUM_SAMPLES = 40
+NUM_WARM_UPS = 4
+
+
+def memory(context: Context) -> Part:
+    """Resident memory over requests of random shapes.
+
+    1 to 64 source positions, beams of 1 to 8, 1 to 12 tokens; half unary calls, half bulk work; a small model, whose
+    own memory hides little: what a request leaks does not depend on the model's sizes. Warm after 10 %. Empty service:
+    what grpc.aio needs for the same requests when nothing is done with them.
+    """
+    generator, requests = random.Random(9), []
+    for seed in range(NUM_REQUESTS):
+        job = Job(1, num_tokens=generator.randint(2, 64), vocabulary_size=QUICK.vocabulary_size, seed=seed)
+        beam_size = generator.randint(1, MAX_BEAM_SIZE)
+        requests.append(generate_request(sentences(job)[0], generator.randint(2, 12), beam_size))
+    small = replace(context, workload=QUICK)
+    part = Part(columns=["", "requests", "MiB after the warm-up", "MiB at the end", "growth MiB", "growth"])
+    for server in (attendant_server(small, requests=requests, num_workers=1, name="server"), empty_service(requests)):
+        course = list(_memory_course(server, context))
+        sizes = [mebibytes for _, mebibytes in course]
+        # Medians of some samples: the allocator's memory goes up and down.
+        first, last = statistics.median(sizes[NUM_WARM_UPS - 1 : NUM_WARM_UPS + 2]), statistics.median(sizes[-3:])
+        growth, num_requests = last / first - 1, course[-1][0]
+        changes = f"{last - first:.1f}", f"{100 * growth:.2f} %"
+        part.rows.append([server.name, f"{num_requests:,.0f}", first, last, *changes])
+        if server.name == "server":
+            part.figures.update(growth=growth, num_requests=num_requests)
+    return part
+
+
+def _memory_course(server: Server, context: Context) -> Iterator[tuple[float, float]]:
+    """Yields (requests answered, MiB resident): unary calls and bulk work in turns."""
+    each = max(1, (2000 if context.quick else context.options.requests) // NUM_SAMPLES // 2)
+    # With the allocator's defaults: if it kept all freed memory, it would show the highest need that ever was.
+    with running(replace(server, keeps_memory=False)) as run:
+        for number in range(1, NUM_SAMPLES + 1):
+            for kind in ("closed", "bulk"):
+                run.load(Load(kind=kind, num_clients=128, num_requests=each, seconds=1e6))
+            yield 2.0 * number * each, run.process.resident_bytes() / 2**20

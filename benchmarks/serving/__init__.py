@@ -1,1 +1,0 @@
-"""Servers under load: ours and, where asked, the peers', each in processes of its own."""
