@@ -99,8 +99,8 @@ def serve_nothing(refuses: bool = False) -> None:
         async for request in requests:
             await context.write(request)
 
-    unary_handler = grpc.unary_unary_rpc_method_handler(unary)
-    stream_handler = grpc.stream_stream_rpc_method_handler(stream)
+    unary_handler: Any = grpc.unary_unary_rpc_method_handler(unary)
+    stream_handler: Any = grpc.stream_stream_rpc_method_handler(stream)
     handlers: dict[str, Any] = dict.fromkeys(("Generate", "GenerateMany"), unary_handler)
     handlers |= dict.fromkeys(("GenerateBatch", "GenerateBatches"), stream_handler)
     uvloop.run(serve("attendant.v1.Seq2Seq", handlers))
